@@ -1,0 +1,278 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tandem_core::{Memory, PlacementRule, Ratio, Span};
+use tandem_policies::REGISTRY;
+use tandem_sim::trace::Format;
+use tandem_sim::{Estimates, FaultOptions, Load};
+
+/// Shares GPUs between deep-learning jobs where that pays, and only there.
+#[derive(Parser)]
+#[command(name = "tandem", version, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run a built-in trace under every policy, print a table, write report.html
+    Demo(DemoArgs),
+    /// Simulate a trace under one policy
+    #[command(after_help = policies_help())]
+    Sim(SimArgs),
+    /// Simulate a trace under several policies and compare them
+    #[command(after_help = policies_help())]
+    Compare(CompareArgs),
+    /// Look at, convert and generate job traces
+    #[command(subcommand)]
+    Trace(TraceCommand),
+}
+
+#[derive(Args)]
+pub(crate) struct DemoArgs {
+    /// Folder for report.html
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) out: PathBuf,
+    /// Seed of the built-in trace
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say nothing on standard error
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct SimArgs {
+    /// Policy: NAME[:key=value,...]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: String,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CompareArgs {
+    /// Policies: A,B:key=value,...; all of them if not given
+    #[arg(long, value_name = "LIST")]
+    pub(crate) policies: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct TraceInput {
+    /// Trace format, guessed from the header if absent: tandem, venus, philly, muri, pollux, gavel,
+    /// alibaba2023
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+    /// Table of pair rates: Lucid's CSV or Gavel's JSON (which also has the speeds that gavel
+    /// traces need)
+    #[arg(long, value_name = "FILE[:gpu=NAME]")]
+    pub(crate) interference: Option<String>,
+    /// Leave bad rows out and count them instead of refusing the trace
+    #[arg(long)]
+    pub(crate) skip_bad: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct CommonArgs {
+    /// Trace of jobs; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: PathBuf,
+    #[command(flatten)]
+    pub(crate) input: TraceInput,
+    /// Cluster: NODESxGPUS[:MIB], a partition,nodes CSV, or a TOML file
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) cluster: String,
+    /// How whole GPUs are chosen
+    #[arg(long, value_enum, default_value = "strict")]
+    pub(crate) placement: PlacementArg,
+    /// Classes of the jobs: the trace's, or table:SEED for one of the table at random
+    #[arg(long, value_name = "trace|table:SEED", default_value = "trace", value_parser = parse_classes)]
+    pub(crate) classes: Classes,
+    /// What policies are told about durations: true, trace (its estimate column), noisy:SIGMA
+    #[arg(long, value_name = "KIND", default_value = "true", value_parser = parse_estimates)]
+    pub(crate) estimates: Estimates,
+    /// What policies are told about pair rates
+    #[arg(long, value_enum, default_value = "true")]
+    pub(crate) beliefs: Beliefs,
+    /// Divide the inter-arrival times by this
+    #[arg(long, value_name = "F", default_value = "1", value_parser = parse_load)]
+    pub(crate) load: Load,
+    /// Share of its rate that a gang on more nodes than needed loses
+    #[arg(long, value_name = "P", default_value = "0", value_parser = parse_penalty)]
+    pub(crate) spread_penalty: Ratio,
+    /// Seed for whatever is drawn at random
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Seconds to restore the state of a gang of up to 8 GPUs, and of a larger one
+    #[arg(long, value_name = "S,L", default_value = "40,60", value_parser = parse_restore)]
+    pub(crate) restore_s: (Span, Span),
+    /// Memory that each tenant takes on a GPU beyond its own
+    #[arg(long, value_name = "MIB", default_value = "0", value_parser = parse_memory)]
+    pub(crate) context_mib: Memory,
+    /// Failures of GPUs: mtbf_h=HOURS,repair_h=HOURS[,checkpoint_min=MINUTES]
+    #[arg(long, value_name = "SPEC", value_parser = FaultOptions::parse)]
+    pub(crate) faults: Option<FaultOptions>,
+    /// Folder for report.html, results.json and a jobs CSV per policy
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write start, end and nodes of every job (one policy only; several: --out)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) jobs_csv: Option<PathBuf>,
+    /// Threads; 0 is one per core
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) threads: usize,
+    /// No progress bar and no remarks
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum TraceCommand {
+    /// Statistics of a trace
+    Info {
+        /// Trace; - is standard input
+        file: PathBuf,
+        #[command(flatten)]
+        input: TraceInput,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a trace in another format
+    Convert {
+        /// Trace; - is standard input
+        file: PathBuf,
+        #[command(flatten)]
+        input: TraceInput,
+        /// Format to write: tandem, venus, philly, muri, alibaba2023
+        #[arg(long, value_name = "FORMAT", default_value = "tandem")]
+        to: Format,
+        /// File to write; standard output if absent
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Generate a synthetic trace in our own format
+    Generate {
+        /// Jobs
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+        jobs: u32,
+        /// GPUs of the cluster it is made for
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+        gpus: u32,
+        /// Offered load: GPU-time asked for / GPU-time there is
+        #[arg(long, default_value = "1", value_parser = parse_offered_load)]
+        load: f64,
+        /// Seed: the same seed gives the same trace
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// File to write; standard output if absent
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum PlacementArg {
+    /// On the fewest nodes, or not at all
+    Strict,
+    /// The first free GPUs, wherever they are
+    Scatter,
+}
+
+impl From<PlacementArg> for PlacementRule {
+    fn from(arg: PlacementArg) -> Self {
+        match arg {
+            PlacementArg::Strict => PlacementRule::Strict,
+            PlacementArg::Scatter => PlacementRule::Scatter,
+        }
+    }
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Beliefs {
+    /// The true rates
+    True,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Classes {
+    Trace,
+    Table { seed: u64 },
+}
+
+fn parse_classes(text: &str) -> Result<Classes, String> {
+    match text.split_once(':') {
+        None if text == "trace" => Ok(Classes::Trace),
+        Some(("table", seed)) => seed
+            .parse()
+            .map(|seed| Classes::Table { seed })
+            .map_err(|_| "table:SEED needs a whole number".to_owned()),
+        _ => Err("known are trace, table:SEED".to_owned()),
+    }
+}
+
+fn parse_estimates(text: &str) -> Result<Estimates, String> {
+    match text.split_once(':') {
+        None if text == "true" => Ok(Estimates::True),
+        None if text == "trace" => Ok(Estimates::Trace),
+        Some(("noisy", sigma)) => {
+            let sigma = sigma.parse::<f64>().ok().filter(|sigma| (0.0..=20.0).contains(sigma));
+            let sigma = sigma.ok_or("noisy:SIGMA needs a number from 0 to 20")?;
+            Ok(Estimates::Noisy { sigma })
+        }
+        _ => Err("known are true, trace, noisy:SIGMA".to_owned()),
+    }
+}
+
+fn parse_load(text: &str) -> Result<Load, String> {
+    Load::parse(text).ok_or_else(|| "a load is a decimal number above 0, such as 1.5".to_owned())
+}
+
+fn parse_offered_load(text: &str) -> Result<f64, String> {
+    let load = text.parse::<f64>().ok().filter(|load| (0.001..=1000.0).contains(load));
+    load.ok_or_else(|| "an offered load is a number from 0.001 to 1000".to_owned())
+}
+
+/// What is kept of the rate, exactly.
+fn parse_penalty(text: &str) -> Result<Ratio, String> {
+    const ONE: u64 = 1_000_000_000_000;
+    let parts = tandem_sim::parse_scaled(text, 12).ok().filter(|&parts| parts < ONE);
+    let parts = parts.ok_or("a penalty is a decimal number from 0 to below 1, such as 0.2")?;
+    Ok(Ratio::new(ONE - parts, ONE))
+}
+
+fn parse_restore(text: &str) -> Result<(Span, Span), String> {
+    let seconds = |text: &str| {
+        tandem_sim::parse_scaled(text, 6).ok().filter(|&micros| micros <= 10_u64.pow(14)).map(Span)
+    };
+    let (small, large) = text.split_once(',').unwrap_or((text, text));
+    let both = seconds(small).zip(seconds(large));
+    both.ok_or_else(|| "restore costs are one or two numbers of seconds, such as 40,60".to_owned())
+}
+
+fn parse_memory(text: &str) -> Result<Memory, String> {
+    let memory =
+        tandem_sim::parse_scaled(text, 3).ok().filter(|&thousandths| thousandths <= 1 << 50);
+    memory.map(Memory).ok_or_else(|| "memory is a number of MiB".to_owned())
+}
+
+fn policies_help() -> String {
+    let mut text = "Policies:\n".to_owned();
+    for entry in REGISTRY {
+        text += &format!("  {:<10} {}\n", entry.name, entry.summary);
+        for param in entry.params {
+            text += &format!("  {:<10}   {}={}: {}\n", "", param.name, param.default, param.help);
+        }
+    }
+    text
+}

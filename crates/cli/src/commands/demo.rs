@@ -1,0 +1,83 @@
+//! `tandem demo`: the first five minutes, without a GPU, a trace or a question.
+
+use super::simulate::every_policy;
+use super::{print, remark};
+use crate::args::DemoArgs;
+use crate::failure::Failure;
+use crate::files::{OutputFile, folder};
+use crate::progress::Progress;
+use crate::table;
+use std::sync::Arc;
+use tandem_core::{ClosedForm, Cluster, Interference, Memory, PlacementRule};
+use tandem_sim::trace::{GenerateOptions, generate};
+use tandem_sim::{
+    Estimates, Load, Results, RunOptions, Workload, WorkloadOptions, WorldOptions, clusters, report,
+};
+
+const JOBS: usize = 5000;
+const NODES: u32 = 16;
+const GPUS_PER_NODE: u32 = 8;
+/// Enough that jobs queue, not so much that the queue only grows.
+const LOAD: f64 = 0.9;
+
+pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    let gpus = NODES * GPUS_PER_NODE;
+    let trace = generate(&GenerateOptions { jobs: JOBS, gpus, load: LOAD, seed: args.seed });
+    let cluster = Arc::new(Cluster::uniform(NODES, GPUS_PER_NODE, clusters::DEFAULT_MEMORY));
+    let options = WorkloadOptions {
+        estimates: Estimates::True,
+        load: Load::ONE,
+        seed: args.seed,
+        placement: PlacementRule::Strict,
+        context: Memory::default(),
+        skip_bad: false,
+    };
+    let workload = Workload::new(trace, cluster, "generated", &options)?;
+    folder(&args.out)?;
+    let path = args.out.join("report.html");
+    let file = OutputFile::open(&path)?;
+    remark(
+        &format!(
+            "{} synthetic jobs (seed {}) on {NODES} nodes of {GPUS_PER_NODE} GPUs, under every policy",
+            table::grouped(JOBS as u64),
+            args.seed
+        ),
+        args.quiet,
+    );
+    let policies = every_policy();
+    let run_options = RunOptions {
+        placement: PlacementRule::Strict,
+        context: Memory::default(),
+        world: WorldOptions::default(),
+        faults: None,
+        seed: args.seed,
+        record: true,
+    };
+    let truth: Arc<dyn Interference> = Arc::new(ClosedForm);
+    let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
+    let runs = tandem_sim::compare(&workload, &policies, &truth, &run_options, 0, &progress.done)?;
+    drop(progress);
+    let notes =
+        ["The trace is synthetic: generated from a seed, calibrated on published statistics."
+            .to_owned()];
+    let html = report::html(&workload, &runs, &notes);
+    file.write(|out| out.write_all(html.as_bytes()))?;
+    if args.json {
+        let results = Results::new(&workload, &runs, true);
+        print(&serde_json::to_string(&results).expect("plain data always serialises"))?;
+    } else {
+        print(&table::comparison(&runs))?;
+    }
+    remark(&next_steps(&path.display().to_string()), args.quiet);
+    Ok(())
+}
+
+fn next_steps(report: &str) -> String {
+    format!(
+        "\nJCT is the time from submission to completion; slow-down is JCT / running time alone.\n\
+         Wrote {report}: open it in a browser.\n\n\
+         Next, with a trace of your own cluster (formats: tandem trace info --help):\n  \
+         tandem trace info jobs.csv\n  \
+         tandem compare --trace jobs.csv --cluster 16x8 --out results"
+    )
+}

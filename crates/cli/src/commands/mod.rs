@@ -1,0 +1,33 @@
+//! One file per command.
+
+mod demo;
+mod simulate;
+mod trace;
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+use std::io::Write;
+
+pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Sim(args) => simulate::sim(&args),
+        Command::Compare(args) => simulate::compare(&args),
+        Command::Trace(command) => trace::run(command),
+    }
+}
+
+/// Writes a line of data to standard output.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Says something to the person at the keyboard; nobody listening is no error.
+fn remark(text: &str, quiet: bool) {
+    if !quiet {
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+}

@@ -1,0 +1,192 @@
+//! `tandem sim` and `tandem compare`: read, check, open the outputs, run, write.
+
+use super::{print, remark};
+use crate::args::{Classes, CommonArgs, CompareArgs, SimArgs, TraceInput};
+use crate::failure::Failure;
+use crate::files::{OutputFile, folder};
+use crate::progress::Progress;
+use crate::table;
+use std::path::Path;
+use std::sync::Arc;
+use tandem_core::{ClosedForm, Interference};
+use tandem_policies::{PolicySpec, REGISTRY};
+use tandem_sim::interference::PairTable;
+use tandem_sim::trace::{ReadOptions, Trace};
+use tandem_sim::{
+    Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes, clusters,
+    report, trace, write_jobs_csv,
+};
+
+pub(crate) fn sim(args: &SimArgs) -> Result<(), Failure> {
+    let policy = PolicySpec::parse(&args.policy)?;
+    simulate(&[policy], &args.common)
+}
+
+pub(crate) fn compare(args: &CompareArgs) -> Result<(), Failure> {
+    let policies = match &args.policies {
+        Some(list) => PolicySpec::parse_list(list)?,
+        None => every_policy(),
+    };
+    if args.common.jobs_csv.is_some() && policies.len() > 1 {
+        let problem = "--jobs-csv is for one policy; with several use --out DIR";
+        return Err(Failure::bad_input(problem));
+    }
+    simulate(&policies, &args.common)
+}
+
+/// Every policy of the registry with its defaults.
+pub(crate) fn every_policy() -> Vec<PolicySpec> {
+    let spec = |name| PolicySpec::parse(name).expect("a registered name is a specification");
+    REGISTRY.iter().map(|entry| spec(entry.name)).collect()
+}
+
+/// Reads a trace, and the table that comes with it.
+pub(crate) fn read_trace(
+    path: &Path,
+    input: &TraceInput,
+) -> Result<(Trace, Option<PairTable>), Failure> {
+    let table = input.interference.as_deref().map(PairTable::read).transpose()?;
+    let options = ReadOptions {
+        format: input.format,
+        skip_bad: input.skip_bad,
+        speeds: table.as_ref().map(|table| &table.speeds),
+    };
+    Ok((trace::read(path, &options)?, table))
+}
+
+fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
+    let (workload, truth) = prepare(args)?;
+    if !workload.trace.skipped.is_empty() {
+        let skipped = &workload.trace.skipped;
+        let first = &skipped[0];
+        let text = format!("{} bad rows were left out, the first at line {first}", skipped.len());
+        remark(&text, args.quiet);
+    }
+    if workload.trace.raised > 0 {
+        let raised = workload.trace.raised;
+        remark(&format!("{raised} durations below one second were raised to one"), args.quiet);
+    }
+    let jobs_csv = args.jobs_csv.as_deref().map(OutputFile::open).transpose()?;
+    let folder = args.out.as_deref().map(|path| ResultFolder::open(path, policies)).transpose()?;
+    let options = RunOptions {
+        placement: args.placement.into(),
+        context: args.context_mib,
+        world: WorldOptions {
+            spread_keeps: args.spread_penalty,
+            restore: args.restore_s,
+            checkpoint: args
+                .faults
+                .map_or(WorldOptions::default().checkpoint, |faults| faults.checkpoint),
+        },
+        faults: args.faults,
+        seed: args.seed,
+        record: folder.is_some(),
+    };
+    let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
+    let runs =
+        tandem_sim::compare(&workload, policies, &truth, &options, args.threads, &progress.done)?;
+    drop(progress);
+    if let (Some(file), [run]) = (jobs_csv, runs.as_slice()) {
+        file.write(|mut out| write_jobs_csv(&workload, run, &mut out))?;
+    }
+    if let Some(folder) = folder {
+        folder.write(&workload, &runs, &notes(args, &runs))?;
+    }
+    if args.json {
+        let results = Results::new(&workload, &runs, true);
+        print(&serde_json::to_string(&results).expect("plain data always serialises"))
+    } else {
+        print(&table::comparison(&runs))
+    }
+}
+
+/// Everything that can be wrong with the input is found here, before anything is written.
+fn prepare(args: &CommonArgs) -> Result<(Workload, Arc<dyn Interference>), Failure> {
+    let cluster = Arc::new(clusters::cluster(&args.cluster)?);
+    let (mut trace, table) = read_trace(&args.trace, &args.input)?;
+    let truth: Arc<dyn Interference> = match (&table, args.classes) {
+        (Some(table), classes) => {
+            if let Classes::Table { seed } = classes {
+                assign_classes(&mut trace, table, seed);
+            }
+            Arc::new(table.for_trace(&trace)?)
+        }
+        (None, Classes::Trace) => Arc::new(ClosedForm),
+        (None, Classes::Table { .. }) => {
+            let problem = "--classes table:SEED needs a table: give --interference FILE";
+            return Err(Failure::bad_input(problem));
+        }
+    };
+    let options = WorkloadOptions {
+        estimates: args.estimates,
+        load: args.load,
+        seed: args.seed,
+        placement: args.placement.into(),
+        context: args.context_mib,
+        skip_bad: args.input.skip_bad,
+    };
+    let file = args.trace.display().to_string();
+    Ok((Workload::new(trace, cluster, &file, &options)?, truth))
+}
+
+/// What a reader of the report should know about how the figures came about.
+fn notes(args: &CommonArgs, runs: &[Run]) -> Vec<String> {
+    let mut notes = Vec::new();
+    match &args.input.interference {
+        Some(table) => notes.push(format!(
+            "Pair rates are measured ones from {}; pairs that it lacks use min(1, 100 / (sum of GPU utilisations)).",
+            Path::new(table).file_name().unwrap_or_default().to_string_lossy()
+        )),
+        None => notes.push(
+            "Pair rates, where jobs share a GPU, are min(1, 100 / (sum of GPU utilisations)).".to_owned(),
+        ),
+    }
+    if runs.iter().any(|run| run.crowded) {
+        notes.push(
+            "Three or more tenants on a GPU run at the product of their pair rates: an assumption."
+                .to_owned(),
+        );
+    }
+    if args.faults.is_some() {
+        notes.push("GPUs fail and are repaired at random, from the seed.".to_owned());
+    }
+    notes
+}
+
+/// The folder of `--out`, its files opened.
+struct ResultFolder {
+    report: OutputFile,
+    results: OutputFile,
+    jobs: Vec<OutputFile>,
+}
+
+impl ResultFolder {
+    fn open(path: &Path, policies: &[PolicySpec]) -> Result<Self, Failure> {
+        folder(path)?;
+        let open = |name: &str| OutputFile::open(&path.join(name));
+        let jobs = policies.iter().map(|policy| open(&jobs_file(&policy.text)));
+        Ok(Self {
+            report: open("report.html")?,
+            results: open("results.json")?,
+            jobs: jobs.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn write(self, workload: &Workload, runs: &[Run], notes: &[String]) -> Result<(), Failure> {
+        let html = report::html(workload, runs, notes);
+        self.report.write(|out| out.write_all(html.as_bytes()))?;
+        let results = Results::new(workload, runs, false);
+        let json = serde_json::to_string_pretty(&results).expect("plain data always serialises");
+        self.results.write(|out| writeln!(out, "{json}"))?;
+        for (file, run) in self.jobs.into_iter().zip(runs) {
+            file.write(|mut out| write_jobs_csv(workload, run, &mut out))?;
+        }
+        Ok(())
+    }
+}
+
+/// `jobs-POLICY.csv`, with the characters that file names are spared.
+fn jobs_file(policy: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "=._-".contains(c) { c } else { '-' };
+    format!("jobs-{}.csv", policy.chars().map(plain).collect::<String>())
+}

@@ -1,0 +1,48 @@
+//! `tandem trace`: look at, convert and generate traces.
+
+use super::print;
+use super::simulate::read_trace;
+use crate::args::TraceCommand;
+use crate::failure::Failure;
+use crate::files::OutputFile;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use tandem_sim::trace::{Format, GenerateOptions, Trace, generate, info, write};
+
+pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
+    match command {
+        TraceCommand::Info { file, input, json } => {
+            let (trace, _) = read_trace(&file, &input)?;
+            let info = info(&trace);
+            if json {
+                print(&serde_json::to_string(&info).expect("plain data always serialises"))
+            } else {
+                print(info.to_string().trim_end())
+            }
+        }
+        TraceCommand::Convert { file, input, to, out } => {
+            if !to.is_writable() {
+                let problem = "states no durations, so no trace can be written in it";
+                return Err(Failure::bad_input(format!("format {to} {problem}")));
+            }
+            let (trace, _) = read_trace(&file, &input)?;
+            write_to(&trace, to, out.as_deref())
+        }
+        TraceCommand::Generate { jobs, gpus, load, seed, out } => {
+            let trace = generate(&GenerateOptions { jobs: jobs as usize, gpus, load, seed });
+            write_to(&trace, Format::Tandem, out.as_deref())
+        }
+    }
+}
+
+fn write_to(trace: &Trace, format: Format, path: Option<&Path>) -> Result<(), Failure> {
+    match path {
+        Some(path) => OutputFile::open(path)?.write(|mut out| write(trace, format, &mut out)),
+        None => {
+            let mut out = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
+            write(trace, format, &mut out)?;
+            out.flush()?;
+            Ok(())
+        }
+    }
+}

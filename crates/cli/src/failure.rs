@@ -1,0 +1,79 @@
+//! How a command fails: one line on standard error and an exit code.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use tandem_policies::SpecError;
+use tandem_sim::RunError;
+use tandem_sim::clusters::ClusterError;
+use tandem_sim::interference::TableError;
+use tandem_sim::trace::TraceError;
+
+/// Exit code of something that went wrong on the way.
+const FAILED: u8 = 1;
+/// Exit code of wrong usage or bad input.
+const BAD_INPUT: u8 = 2;
+
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What to say, and the exit code.
+    Said { message: String, code: u8 },
+    /// The reader of our output has seen enough, which is no error.
+    BrokenPipe,
+}
+
+impl Failure {
+    pub(crate) fn bad_input(message: impl Display) -> Self {
+        Self::Said { message: message.to_string(), code: BAD_INPUT }
+    }
+
+    /// Wrong usage, in one line.
+    pub(crate) fn usage(error: &clap::Error) -> Self {
+        let text = error.to_string();
+        let sentence = text.split("\n\n").next().unwrap_or(&text);
+        let words = sentence.split_whitespace().collect::<Vec<_>>().join(" ");
+        let message = words.strip_prefix("error: ").unwrap_or(&words);
+        Self::bad_input(format!("{message}; see --help"))
+    }
+
+    pub(crate) fn report(self, json: bool) -> ExitCode {
+        let (message, code) = match self {
+            Failure::BrokenPipe => return ExitCode::SUCCESS,
+            Failure::Said { message, code } => (message, code),
+        };
+        let line = if json {
+            serde_json::json!({ "error": message }).to_string()
+        } else {
+            format!("tandem: {}", message.replace(['\n', '\r'], " "))
+        };
+        // Nothing more can be done if even this cannot be said.
+        let _ = writeln!(io::stderr(), "{line}");
+        ExitCode::from(code)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(cause: io::Error) -> Self {
+        match cause.kind() {
+            io::ErrorKind::BrokenPipe => Self::BrokenPipe,
+            _ => Self::Said { message: format!("cannot write: {cause}"), code: FAILED },
+        }
+    }
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        Self::Said { message: error.to_string(), code: FAILED }
+    }
+}
+
+macro_rules! bad_input {
+    ($($error:ty),*) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::bad_input(error)
+            }
+        })*
+    };
+}
+bad_input!(TraceError, ClusterError, TableError, SpecError);

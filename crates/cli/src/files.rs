@@ -1,0 +1,81 @@
+//! Output files: written whole or not at all.
+
+use crate::failure::Failure;
+use std::fs::Permissions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
+
+/// A file that appears under its name when it is complete. Opened before the work begins, so that a
+/// place that cannot be written to is noticed before an hour of simulation.
+pub(crate) struct OutputFile {
+    path: PathBuf,
+    target: Target,
+}
+
+enum Target {
+    /// Renamed to its name in the end.
+    Temporary(NamedTempFile),
+    /// A pipe or a device has to be written to as it is.
+    Special(std::fs::File),
+}
+
+impl OutputFile {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let cannot = |cause: io::Error| {
+            Failure::bad_input(format!("{}: cannot be written: {cause}", path.display()))
+        };
+        let target = match std::fs::metadata(path) {
+            Ok(found) if found.is_dir() => {
+                let problem = "is a folder; name a file";
+                return Err(Failure::bad_input(format!("{}: {problem}", path.display())));
+            }
+            Ok(found) if !found.is_file() => {
+                Target::Special(std::fs::File::options().write(true).open(path).map_err(cannot)?)
+            }
+            _ => {
+                let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+                // Readable as any new file is: the temporary's own default is the owner only.
+                let temporary = tempfile::Builder::new()
+                    .prefix(".tandem-")
+                    .permissions(Permissions::from_mode(0o666))
+                    .tempfile_in(parent.unwrap_or(Path::new(".")))
+                    .map_err(cannot)?;
+                Target::Temporary(temporary)
+            }
+        };
+        Ok(Self { path: path.to_owned(), target })
+    }
+
+    pub(crate) fn write(
+        self,
+        content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let Self { path, target } = self;
+        let cannot = |cause: io::Error| match cause.kind() {
+            io::ErrorKind::BrokenPipe => Failure::BrokenPipe,
+            _ => Failure::from(io::Error::other(format!("{}: {cause}", path.display()))),
+        };
+        let fill = |file: &mut dyn Write| {
+            let mut buffered = BufWriter::with_capacity(1 << 16, file);
+            content(&mut buffered)?;
+            buffered.flush()
+        };
+        match target {
+            Target::Special(mut file) => fill(&mut file).map_err(cannot),
+            Target::Temporary(mut temporary) => {
+                fill(temporary.as_file_mut()).map_err(cannot)?;
+                temporary.persist(&path).map_err(|error| cannot(error.error))?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The folder for results, made if need be.
+pub(crate) fn folder(path: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(path).map_err(|cause| {
+        Failure::bad_input(format!("{}: cannot be made a folder: {cause}", path.display()))
+    })
+}

@@ -1,0 +1,32 @@
+//! The binary `tandem`: parses, calls, prints. Data go to standard output, words to standard error.
+
+mod args;
+mod commands;
+mod failure;
+mod files;
+mod progress;
+mod table;
+
+use args::Cli;
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let json = std::env::args_os().any(|arg| arg == "--json");
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => return Failure::usage(&error).report(json),
+        // Help and version are data.
+        Err(error) => {
+            return match error.print() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(cause) => Failure::from(cause).report(json),
+            };
+        }
+    };
+    match commands::run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(json),
+    }
+}

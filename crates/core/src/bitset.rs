@@ -1,0 +1,109 @@
+//! A set of small integers whose smallest member is found without looking at every word.
+
+/// Members are bits of `words`; a bit of `summary` says that a word is not empty. At 4,096
+/// members a word of the summary, ten thousand nodes need three.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BitSet {
+    words: Vec<u64>,
+    summary: Vec<u64>,
+    len: usize,
+}
+
+impl BitSet {
+    pub(crate) fn with_capacity(capacity: usize) -> Self {
+        let words = capacity.div_ceil(64);
+        Self { words: vec![0; words], summary: vec![0; words.div_ceil(64)], len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn contains(&self, member: usize) -> bool {
+        self.words[member / 64] >> (member % 64) & 1 == 1
+    }
+
+    pub(crate) fn insert(&mut self, member: usize) {
+        let (word, bit) = (member / 64, 1 << (member % 64));
+        debug_assert!(self.words[word] & bit == 0, "{member} is in the set already");
+        self.words[word] |= bit;
+        self.summary[word / 64] |= 1 << (word % 64);
+        self.len += 1;
+    }
+
+    pub(crate) fn remove(&mut self, member: usize) {
+        let (word, bit) = (member / 64, 1 << (member % 64));
+        debug_assert!(self.words[word] & bit != 0, "{member} is not in the set");
+        self.words[word] &= !bit;
+        if self.words[word] == 0 {
+            self.summary[word / 64] &= !(1 << (word % 64));
+        }
+        self.len -= 1;
+    }
+
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.next_from(0)
+    }
+
+    /// The smallest member that is at least `from`.
+    pub(crate) fn next_from(&self, from: usize) -> Option<usize> {
+        let word = from / 64;
+        if word >= self.words.len() {
+            return None;
+        }
+        let rest = self.words[word] & (u64::MAX << (from % 64));
+        if rest != 0 {
+            return Some(word * 64 + rest.trailing_zeros() as usize);
+        }
+        let next = word + 1;
+        let mut index = next / 64;
+        let mut mask = u64::MAX << (next % 64);
+        while index < self.summary.len() {
+            let rest = self.summary[index] & mask;
+            if rest != 0 {
+                let word = index * 64 + rest.trailing_zeros() as usize;
+                return Some(word * 64 + self.words[word].trailing_zeros() as usize);
+            }
+            index += 1;
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Members in ascending order, from `from` on.
+    pub(crate) fn iter_from(&self, from: usize) -> impl Iterator<Item = usize> + '_ {
+        let mut next = from;
+        std::iter::from_fn(move || {
+            let member = self.next_from(next)?;
+            next = member + 1;
+            Some(member)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn behaves_like_an_ordered_set(members in proptest::collection::btree_set(0usize..9000, 0..200), from in 0usize..9100) {
+            let mut set = BitSet::with_capacity(9000);
+            for &member in &members {
+                set.insert(member);
+            }
+            prop_assert_eq!(set.len(), members.len());
+            prop_assert_eq!(set.first(), members.first().copied());
+            let expected: Vec<usize> = members.range(from..).copied().collect();
+            prop_assert_eq!(set.iter_from(from).collect::<Vec<_>>(), expected);
+            let mut left: BTreeSet<usize> = members.clone();
+            for &member in members.iter().step_by(2) {
+                set.remove(member);
+                left.remove(&member);
+            }
+            prop_assert_eq!(set.iter_from(0).collect::<Vec<_>>(), left.into_iter().collect::<Vec<_>>());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A plan in the making: a policy tries placements against the present and sees their effect on
+//! what is left. Nothing of it is real until the engine has checked the finished plan.
+
+use crate::cluster::{Cluster, GpuId, PartitionId};
+use crate::interference::Interference;
+use crate::job::{Job, JobId, Reason};
+use crate::occupancy::{Gpus, Occupancy};
+use crate::plan::{Change, Placement, Plan};
+use crate::state::{Rules, State};
+use crate::units::Time;
+
+/// What a policy works with while it plans for one partition.
+pub struct Draft<'a> {
+    state: &'a mut State,
+    interference: &'a dyn Interference,
+    now: Time,
+    partition: PartitionId,
+    plan: Plan,
+    undo: Vec<Undo>,
+}
+
+/// How to take back one tentative change of the occupancy.
+enum Undo {
+    Occupied(JobId, Gpus),
+    Released(JobId, Gpus),
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(
+        state: &'a mut State,
+        interference: &'a dyn Interference,
+        now: Time,
+        partition: PartitionId,
+    ) -> Self {
+        Self { state, interference, now, partition, plan: Plan::default(), undo: Vec::new() }
+    }
+
+    /// Restores the present and hands over what was planned.
+    pub(crate) fn finish(mut self) -> Plan {
+        while let Some(step) = self.undo.pop() {
+            match step {
+                Undo::Occupied(job, gpus) => {
+                    let memory = self.state.memory_on_gpu(job);
+                    self.state.occupancy.release(job, &gpus, memory);
+                }
+                Undo::Released(job, gpus) => {
+                    let memory = self.state.memory_on_gpu(job);
+                    self.state.occupancy.occupy(job, &gpus, memory);
+                }
+            }
+        }
+        self.plan
+    }
+
+    /// The instant of this plan.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The partition of this plan.
+    pub fn partition(&self) -> PartitionId {
+        self.partition
+    }
+
+    /// The machines.
+    pub fn cluster(&self) -> &Cluster {
+        self.state.cluster()
+    }
+
+    /// What every plan has to respect.
+    pub fn rules(&self) -> &Rules {
+        self.state.rules()
+    }
+
+    /// What is believed about co-location.
+    pub fn interference(&self) -> &dyn Interference {
+        self.interference
+    }
+
+    /// Who would sit where if the plan so far were carried out.
+    pub fn occupancy(&self) -> &Occupancy {
+        self.state.occupancy()
+    }
+
+    /// One job, as it is at present.
+    pub fn job(&self, job: JobId) -> &Job {
+        self.state.job(job)
+    }
+
+    /// Jobs that sit on GPUs of this partition at present, by id.
+    pub fn placed(&self) -> impl Iterator<Item = &Job> + '_ {
+        self.state.placed(self.partition)
+    }
+
+    /// GPUs of this partition that nobody holds under the plan so far.
+    pub fn free_count(&self) -> u32 {
+        self.occupancy().free_count(self.partition)
+    }
+
+    /// GPUs of this partition that are not lost.
+    pub fn up_count(&self) -> u32 {
+        self.occupancy().up_count(self.partition)
+    }
+
+    /// Whether a gang of this size finds whole GPUs under the plan so far.
+    pub fn has_room(&self, gpus: u32) -> bool {
+        self.occupancy().has_room(self.partition, gpus, self.rules().placement)
+    }
+
+    /// Where a job would sit if the plan so far were carried out.
+    pub fn placement(&self, job: JobId) -> Option<&Placement> {
+        match self.plan.changes.get(&job) {
+            Some(Change::Place(placement)) => Some(placement),
+            Some(Change::Drop) => None,
+            None => self.job(job).placement(),
+        }
+    }
+
+    /// Gives a job whole GPUs by the rule in force; `false` and no change if there is no room.
+    pub fn place_alone(&mut self, job: JobId) -> bool {
+        let gpus = self.job(job).spec.gpus;
+        match self.occupancy().find(self.partition, gpus, self.rules().placement) {
+            Some(gpus) => {
+                self.place(job, Placement { gpus, paused: false });
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Seats a job, wherever it sat before. Legality is the engine's to check.
+    pub fn place(&mut self, job: JobId, placement: Placement) {
+        self.vacate(job);
+        let memory = self.state.memory_on_gpu(job);
+        self.state.occupancy.occupy(job, &placement.gpus, memory);
+        self.undo.push(Undo::Occupied(job, placement.gpus.clone()));
+        self.plan.changes.insert(job, Change::Place(placement));
+    }
+
+    /// Takes a job off its GPUs: back to the queue with its state saved.
+    pub fn drop(&mut self, job: JobId) {
+        self.vacate(job);
+        if self.job(job).placement().is_some() {
+            self.plan.changes.insert(job, Change::Drop);
+        } else {
+            self.plan.changes.remove(&job);
+        }
+    }
+
+    fn vacate(&mut self, job: JobId) {
+        let Some(gpus) = self.placement(job).map(|placement| placement.gpus.clone()) else {
+            return;
+        };
+        let memory = self.state.memory_on_gpu(job);
+        self.state.occupancy.release(job, &gpus, memory);
+        self.undo.push(Undo::Released(job, gpus));
+    }
+
+    /// Says why a job waits.
+    pub fn explain(&mut self, job: JobId, reason: Reason) {
+        self.plan.reasons.push((job, reason));
+    }
+
+    /// Says why the jobs that were not looked at wait.
+    pub fn explain_others(&mut self, reason: Reason) {
+        self.plan.reason_for_others = Some(reason);
+    }
+
+    /// Asks to plan again at `at` even if nothing happens; the earliest request counts.
+    pub fn wake_at(&mut self, at: Time) {
+        self.plan.wake = Some(self.plan.wake.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Tenants of a GPU under the plan so far.
+    pub fn tenants(&self, gpu: GpuId) -> &[JobId] {
+        self.occupancy().tenants(gpu)
+    }
+}

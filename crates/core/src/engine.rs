@@ -1,0 +1,253 @@
+//! The engine: the only way in for the simulator and for the daemon. Events go in, the policy plans
+//! for the partitions that they touch, and actions come out.
+
+use crate::action::Action;
+use crate::check::{Illegal, check};
+use crate::cluster::{Cluster, GpuId, PartitionId};
+use crate::diff::diff;
+use crate::draft::Draft;
+use crate::event::Event;
+use crate::interference::Interference;
+use crate::job::{JobId, Reason, State as JobState};
+use crate::policy::Policy;
+use crate::state::{Rules, State};
+use crate::units::Time;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What to do with an illegal plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnIllegal {
+    /// A bug: stop at once. For tests and simulation.
+    Panic,
+    /// Keep every placement as it is, count it and go on. For the daemon.
+    Refuse,
+}
+
+/// What a step asks its driver to do.
+#[derive(Debug)]
+pub struct Step<'a> {
+    /// To be carried out now, in this order.
+    pub actions: &'a [Action],
+    /// When to step again even if nothing happens.
+    pub wake: Option<Time>,
+}
+
+/// The scheduler without clock, threads or I/O.
+pub struct Engine {
+    state: State,
+    interference: Arc<dyn Interference>,
+    partitions: Vec<Desk>,
+    touched: Vec<PartitionId>,
+    actions: Vec<Action>,
+    now: Time,
+    on_illegal: OnIllegal,
+    decisions: u64,
+    refused: Option<Illegal>,
+    refused_count: u64,
+}
+
+/// What the engine keeps for one partition beside its state.
+struct Desk {
+    policy: Box<dyn Policy>,
+    touched: bool,
+    wake: Option<Time>,
+    reasons: BTreeMap<JobId, Reason>,
+    reason_for_others: Option<Reason>,
+}
+
+impl Engine {
+    /// An engine on an empty cluster; `policy` makes one instance per partition.
+    pub fn new(
+        cluster: Arc<Cluster>,
+        rules: Rules,
+        interference: Arc<dyn Interference>,
+        on_illegal: OnIllegal,
+        mut policy: impl FnMut() -> Box<dyn Policy>,
+    ) -> Self {
+        let desk = |policy| Desk {
+            policy,
+            touched: false,
+            wake: None,
+            reasons: BTreeMap::new(),
+            reason_for_others: None,
+        };
+        Self {
+            partitions: cluster.partitions().iter().map(|_| desk(policy())).collect(),
+            state: State::new(cluster, rules),
+            interference,
+            touched: Vec::new(),
+            actions: Vec::new(),
+            now: Time(0),
+            on_illegal,
+            decisions: 0,
+            refused: None,
+            refused_count: 0,
+        }
+    }
+
+    /// Takes in what happened up to `now` and says what to do. Time never runs backwards.
+    pub fn step(&mut self, now: Time, events: &[Event]) -> Step<'_> {
+        assert!(now >= self.now, "time runs forwards: {now:?} after {:?}", self.now);
+        self.now = now;
+        for event in events {
+            self.apply(event);
+        }
+        self.touch_woken();
+        self.actions.clear();
+        let mut touched = std::mem::take(&mut self.touched);
+        // Partitions are planned in order of id, so that the order of events cannot be seen.
+        touched.sort_unstable();
+        for partition in touched.drain(..) {
+            self.plan(partition);
+        }
+        self.touched = touched;
+        let wake = self.partitions.iter().filter_map(|desk| desk.wake).min();
+        Step { actions: &self.actions, wake }
+    }
+
+    /// The present.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How often a policy has planned.
+    pub fn decisions(&self) -> u64 {
+        self.decisions
+    }
+
+    /// How many plans were refused, and why the last one was.
+    pub fn refused(&self) -> (u64, Option<&Illegal>) {
+        (self.refused_count, self.refused.as_ref())
+    }
+
+    /// Why a job waits; `None` if it does not.
+    pub fn reason(&self, job: JobId) -> Option<Reason> {
+        let known = self.state.jobs().get(job.index())?;
+        if !matches!(known.state, JobState::Waiting { .. }) {
+            return None;
+        }
+        let desk = &self.partitions[known.spec.partition.index()];
+        desk.reasons.get(&job).copied().or(desk.reason_for_others)
+    }
+
+    /// Plans for a partition at the next step although nothing happened there.
+    pub fn touch(&mut self, partition: PartitionId) {
+        let desk = &mut self.partitions[partition.index()];
+        if !std::mem::replace(&mut desk.touched, true) {
+            self.touched.push(partition);
+        }
+    }
+
+    fn touch_woken(&mut self) {
+        for index in 0..self.partitions.len() {
+            if self.partitions[index].wake.is_some_and(|wake| wake <= self.now) {
+                self.touch(PartitionId(u32::try_from(index).expect("partitions are u32")));
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        match event {
+            Event::Submitted(spec) => {
+                let job = self.state.submit(spec.clone());
+                self.enqueue(job);
+            }
+            // Reports may arrive late or twice: what no longer applies is passed over.
+            Event::Progress { job, progress } if self.is_placed(*job) => {
+                self.state.jobs[job.index()].progress = *progress;
+            }
+            Event::Interrupted { job, kept } if self.is_placed(*job) => {
+                self.state.unplace(*job, JobState::Waiting { since: self.now }, self.now);
+                self.state.keep_only(*job, *kept);
+                self.enqueue(*job);
+            }
+            Event::Progress { .. } | Event::Interrupted { .. } => {}
+            Event::Finished { job } => self.end(*job, JobState::Finished),
+            Event::Cancelled { job } => self.end(*job, JobState::Cancelled),
+            Event::GpuDown { gpu } => self.set_down(*gpu, true),
+            Event::GpuUp { gpu } => self.set_down(*gpu, false),
+        }
+    }
+
+    fn enqueue(&mut self, job: JobId) {
+        let known = self.state.job(job);
+        let partition = known.spec.partition;
+        self.partitions[partition.index()].policy.enqueue(known);
+        self.touch(partition);
+    }
+
+    fn dequeue(&mut self, job: JobId) {
+        let known = self.state.job(job);
+        let desk = &mut self.partitions[known.spec.partition.index()];
+        desk.policy.dequeue(known);
+        desk.reasons.remove(&job);
+    }
+
+    fn is_placed(&self, job: JobId) -> bool {
+        self.state.job(job).placement().is_some()
+    }
+
+    fn end(&mut self, job: JobId, last: JobState) {
+        match self.state.job(job).state {
+            JobState::Finished | JobState::Cancelled => return,
+            JobState::Waiting { .. } => self.dequeue(job),
+            JobState::Placed { .. } => {}
+        }
+        self.state.unplace(job, last, self.now);
+        self.touch(self.state.job(job).spec.partition);
+    }
+
+    fn set_down(&mut self, gpu: GpuId, down: bool) {
+        let tenants = self.state.occupancy().tenants(gpu);
+        assert!(tenants.is_empty(), "tenants of a lost GPU are interrupted before it is");
+        self.state.occupancy.set_down(gpu, down);
+        self.touch(self.state.cluster().partition_of(gpu));
+    }
+
+    fn plan(&mut self, partition: PartitionId) {
+        self.decisions += 1;
+        let desk = &mut self.partitions[partition.index()];
+        desk.touched = false;
+        let mut draft =
+            Draft::new(&mut self.state, self.interference.as_ref(), self.now, partition);
+        desk.policy.plan(&mut draft);
+        let plan = draft.finish();
+        let verdict = check(&self.state, self.interference.as_ref(), partition, &plan, self.now);
+        if let Err(illegal) = verdict {
+            assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");
+            desk.wake = None;
+            self.refused = Some(illegal);
+            self.refused_count += 1;
+            return;
+        }
+        desk.wake = plan.wake;
+        desk.reasons.clear();
+        desk.reasons.extend(plan.reasons.iter().copied());
+        desk.reason_for_others = plan.reason_for_others;
+        let first = self.actions.len();
+        diff(&self.state, &plan, &mut self.actions);
+        for index in first..self.actions.len() {
+            let action = self.actions[index].clone();
+            self.carry_out(action);
+        }
+    }
+
+    /// Brings the state in line with an action that the driver is about to carry out.
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Stop { job } => {
+                self.state.unplace(job, JobState::Waiting { since: self.now }, self.now);
+                let known = self.state.job(job);
+                self.partitions[known.spec.partition.index()].policy.enqueue(known);
+            }
+            Action::Start { job, placement, .. } => {
+                self.dequeue(job);
+                self.state.place(job, placement, self.now);
+            }
+            Action::Move { job, placement } => self.state.place(job, placement, self.now),
+            Action::Pause { job } => self.state.set_paused(job, true, self.now),
+            Action::Resume { job } => self.state.set_paused(job, false, self.now),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! How much jobs slow each other down on a GPU, as policies and the world ask for it.
+
+use crate::cluster::GpuTypeId;
+use crate::job::Profile;
+use crate::units::{Ratio, Utilisation};
+
+/// A model of co-location. The world has a true one, the policies a believed one.
+pub trait Interference: Send + Sync {
+    /// Speed of `job` next to `beside` on a GPU of kind `gpu`, relative to its speed alone there;
+    /// `None` if the two do not fit in its memory together.
+    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
+}
+
+/// The closed form used when nothing was measured: two jobs that together want more than the whole
+/// GPU get their part of it, `min(1, 100 / (util_a + util_b))`. A job of unknown utilisation is
+/// taken to want all of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ClosedForm;
+
+impl Interference for ClosedForm {
+    fn rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
+        let wanted = |profile: &Profile| u64::from(profile.gpu_util.unwrap_or(Utilisation::FULL).0);
+        let (full, sum) = (u64::from(Utilisation::FULL.0), wanted(job) + wanted(beside));
+        Some(if sum <= full { Ratio::ONE } else { Ratio::new(full, sum) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Ppm;
+
+    #[test]
+    fn the_closed_form_divides_the_gpu_only_when_it_is_wanted_twice() {
+        let profile = |percent: u32| Profile {
+            gpu_util: Some(Utilisation(percent * 1000)),
+            ..Profile::default()
+        };
+        let rate = |a, b| ClosedForm.rate(a, b, GpuTypeId(0)).unwrap().ppm();
+        assert_eq!(rate(&profile(40), &profile(60)), Ppm::ONE);
+        assert_eq!(rate(&profile(90), &profile(60)), Ppm(666_667));
+        assert_eq!(rate(&Profile::default(), &Profile::default()), Ppm(500_000));
+    }
+}

@@ -1,0 +1,220 @@
+//! A job: what is known about it, where it stands in its life, how far it has come.
+
+use crate::cluster::{PartitionId, id};
+use crate::plan::Placement;
+use crate::units::{Memory, Ppm, Span, Time, Utilisation, Work};
+
+id!(
+    /// A job, counted in order of submission: the smaller id came first.
+    JobId
+);
+id!(
+    /// A user.
+    UserId
+);
+id!(
+    /// A class of jobs that behave alike: model, data set, batch size, precision.
+    ClassId
+);
+
+/// What a job does to a GPU, as far as it is known: the input of every interference model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// The class it belongs to, if any.
+    pub class: Option<ClassId>,
+    /// Memory it takes on each of its GPUs when alone.
+    pub memory: Memory,
+    /// Share of time in which it keeps the GPU busy when alone.
+    pub gpu_util: Option<Utilisation>,
+    /// Share of the memory bandwidth it uses when alone.
+    pub bandwidth_util: Option<Utilisation>,
+}
+
+/// What the scheduler is told about a job when it is submitted. The true duration is not part of
+/// it: that belongs to the world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobSpec {
+    /// Dense, in order of submission.
+    pub id: JobId,
+    /// Who submitted it.
+    pub user: UserId,
+    /// Where it may run.
+    pub partition: PartitionId,
+    /// When it was submitted.
+    pub submit: Time,
+    /// Its gang: it runs on exactly this many GPUs or not at all.
+    pub gpus: u32,
+    /// Estimated solo duration on the reference GPU.
+    pub estimate: Span,
+    /// What it does to a GPU.
+    pub profile: Profile,
+}
+
+/// Where a job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// In the queue since the given instant.
+    Waiting {
+        /// Submission, or the latest stop.
+        since: Time,
+    },
+    /// On GPUs since the given instant.
+    Placed {
+        /// Which ones, and how.
+        placement: Placement,
+        /// When it was put there.
+        since: Time,
+    },
+    /// Done.
+    Finished,
+    /// Withdrawn.
+    Cancelled,
+}
+
+/// Work done up to `at`, and the rate since then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Work done at `at`.
+    pub done: Work,
+    /// The instant to which `done` refers; in the future while a job restores its state.
+    pub at: Time,
+    /// Rate from `at` on.
+    pub rate: Ppm,
+}
+
+impl Progress {
+    /// Work done by `now`, exactly.
+    pub fn done_by(&self, now: Time) -> Work {
+        self.done + Work::done(self.rate, now.since(self.at))
+    }
+}
+
+/// Why a job waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its gang does not fit into what is free.
+    NoRoom {
+        /// GPUs of the partition that were free.
+        free: u32,
+    },
+    /// A job before it in the queue waits, and the policy does not pass it.
+    Behind(JobId),
+    /// Jobs that the policy ranks higher hold the GPUs.
+    Outranked,
+}
+
+/// A job in the engine.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What was submitted.
+    pub spec: JobSpec,
+    /// Where it stands.
+    pub state: State,
+    /// How far it is, as reported.
+    pub progress: Progress,
+    /// Time spent on GPUs before the present placement.
+    held: Span,
+    /// It has run before and must restore its state when it starts again.
+    pub must_restore: bool,
+}
+
+impl Job {
+    pub(crate) fn new(spec: JobSpec) -> Self {
+        let since = spec.submit;
+        Self {
+            spec,
+            state: State::Waiting { since },
+            progress: Progress::default(),
+            held: Span::ZERO,
+            must_restore: false,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> JobId {
+        self.spec.id
+    }
+
+    /// Its present placement, if it has one.
+    pub fn placement(&self) -> Option<&Placement> {
+        match &self.state {
+            State::Placed { placement, .. } => Some(placement),
+            _ => None,
+        }
+    }
+
+    /// Estimated solo work left at `now`: estimate − work done, or half of the work done once that
+    /// reaches the estimate.
+    pub fn remaining(&self, now: Time) -> Work {
+        let done = self.progress.done_by(now);
+        let estimate = Work::of(self.spec.estimate);
+        if done < estimate { estimate - done } else { Work(done.0 / 2) }
+    }
+
+    /// GPU-time attained by `now`: time on GPUs × GPUs.
+    pub fn attained(&self, now: Time) -> Span {
+        let present = match self.state {
+            State::Placed { since, .. } => now.since(since),
+            _ => Span::ZERO,
+        };
+        Span((self.held + present).0 * u64::from(self.spec.gpus))
+    }
+
+    pub(crate) fn place(&mut self, placement: Placement, now: Time) {
+        if let State::Placed { since, .. } = self.state {
+            self.held += now.since(since);
+        }
+        self.halt(now);
+        self.state = State::Placed { placement, since: now };
+    }
+
+    pub(crate) fn unplace(&mut self, next: State, now: Time) -> Option<Placement> {
+        self.halt(now);
+        match std::mem::replace(&mut self.state, next) {
+            State::Placed { placement, since } => {
+                self.held += now.since(since);
+                Some(placement)
+            }
+            _ => None,
+        }
+    }
+
+    /// Freezes progress; the world reports the next rate.
+    fn halt(&mut self, now: Time) {
+        self.progress = Progress { done: self.progress.done_by(now), at: now, rate: Ppm::ZERO };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(estimate_s: u64, done_s: u64) -> Job {
+        let mut job = Job::new(JobSpec {
+            id: JobId(0),
+            user: UserId(0),
+            partition: PartitionId(0),
+            submit: Time(0),
+            gpus: 2,
+            estimate: Span::from_secs(estimate_s),
+            profile: Profile::default(),
+        });
+        job.progress.done = Work::of(Span::from_secs(done_s));
+        job
+    }
+
+    #[test]
+    fn a_job_that_outlives_its_estimate_is_expected_to_run_on_for_half_of_what_it_did() {
+        let remaining = |estimate, done| job(estimate, done).remaining(Time(0));
+        assert_eq!(remaining(100, 40), Work::of(Span::from_secs(60)));
+        assert_eq!(remaining(100, 100), Work::of(Span::from_secs(50)));
+        assert_eq!(remaining(100, 300), Work::of(Span::from_secs(150)));
+    }
+
+    #[test]
+    fn progress_is_exact_through_changes_of_rate_and_stands_still_while_restoring() {
+        let start = Progress { done: Work::ZERO, at: Time(10), rate: Ppm(333_333) };
+        assert_eq!(start.done_by(Time(5)), Work::ZERO);
+        assert_eq!(start.done_by(Time(13)), Work(999_999));
+    }
+}

@@ -1,0 +1,35 @@
+//! The pure heart of Tandem: jobs, clusters, plans and the engine that turns events into actions.
+//! No I/O, no clock, no threads; what is simulated and what runs live is the same code.
+
+mod action;
+mod bitset;
+mod check;
+mod cluster;
+mod diff;
+mod draft;
+mod engine;
+mod event;
+mod interference;
+mod job;
+mod occupancy;
+mod plan;
+mod policy;
+mod state;
+mod units;
+
+pub use action::Action;
+pub use check::{Illegal, check};
+pub use cluster::{
+    Cluster, ClusterBuilder, Gpu, GpuId, GpuType, GpuTypeId, Node, NodeId, Partition, PartitionId,
+};
+pub use diff::diff;
+pub use draft::Draft;
+pub use engine::{Engine, OnIllegal, Step};
+pub use event::Event;
+pub use interference::{ClosedForm, Interference};
+pub use job::{ClassId, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState, UserId};
+pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants};
+pub use plan::{Change, Placement, Plan};
+pub use policy::Policy;
+pub use state::{Rules, State};
+pub use units::{MICROS_PER_SECOND, Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};

@@ -1,0 +1,408 @@
+//! Who sits on which GPU, and where a gang finds room. Every operation costs what it touches: GPUs
+//! of the gang, not of the cluster.
+
+use crate::bitset::BitSet;
+use crate::cluster::{Cluster, GpuId, NodeId, PartitionId};
+use crate::job::JobId;
+use crate::units::Memory;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// GPUs of a placement, in the order in which the allocation touches them.
+pub type Gpus = SmallVec<[GpuId; 4]>;
+/// Tenants of one GPU, by id.
+pub type Tenants = SmallVec<[JobId; 2]>;
+
+/// How whole GPUs are chosen for a gang.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PlacementRule {
+    /// On the fewest nodes, or not at all: best fit inside a node, wholly idle nodes above that.
+    #[default]
+    Strict,
+    /// The first free GPUs, wherever they are.
+    Scatter,
+}
+
+/// The present tenants of every GPU, with indexes of what is free.
+#[derive(Clone, Debug)]
+pub struct Occupancy {
+    cluster: Arc<Cluster>,
+    tenants: Vec<Tenants>,
+    memory_used: Vec<Memory>,
+    down: BitSet,
+    /// GPUs that are up and have no tenant.
+    free: BitSet,
+    node_free: Vec<u32>,
+    partitions: Vec<FreeNodes>,
+}
+
+/// The nodes of one partition, by number of free GPUs.
+#[derive(Clone, Debug)]
+struct FreeNodes {
+    /// `by_free[f]`: nodes (counted within the partition) with exactly `f` free GPUs.
+    by_free: Vec<BitSet>,
+    free_gpus: u32,
+    up_gpus: u32,
+}
+
+impl Occupancy {
+    /// An empty cluster.
+    pub fn new(cluster: Arc<Cluster>) -> Self {
+        let gpus = cluster.gpus().len();
+        let mut free = BitSet::with_capacity(gpus);
+        (0..gpus).for_each(|gpu| free.insert(gpu));
+        let node_free: Vec<u32> =
+            cluster.nodes().iter().map(|node| node.gpus.end - node.gpus.start).collect();
+        let partitions = cluster
+            .partitions()
+            .iter()
+            .map(|partition| {
+                let nodes = partition.nodes.len();
+                let mut by_free =
+                    vec![BitSet::with_capacity(nodes); partition.node_size_max() as usize + 1];
+                for (index, node) in partition.nodes.clone().enumerate() {
+                    by_free[node_free[node as usize] as usize].insert(index);
+                }
+                let gpus = partition.gpu_count();
+                FreeNodes { by_free, free_gpus: gpus, up_gpus: gpus }
+            })
+            .collect();
+        Self {
+            tenants: vec![Tenants::new(); gpus],
+            memory_used: vec![Memory::default(); gpus],
+            down: BitSet::with_capacity(gpus),
+            free,
+            node_free,
+            partitions,
+            cluster,
+        }
+    }
+
+    /// Tenants of a GPU, by id.
+    pub fn tenants(&self, gpu: GpuId) -> &[JobId] {
+        &self.tenants[gpu.index()]
+    }
+
+    /// Memory that the tenants of a GPU take, contexts included.
+    pub fn memory_used(&self, gpu: GpuId) -> Memory {
+        self.memory_used[gpu.index()]
+    }
+
+    /// Whether a GPU is lost.
+    pub fn is_down(&self, gpu: GpuId) -> bool {
+        self.down.contains(gpu.index())
+    }
+
+    /// GPUs of a partition that are up and have no tenant.
+    pub fn free_count(&self, partition: PartitionId) -> u32 {
+        self.partitions[partition.index()].free_gpus
+    }
+
+    /// GPUs of a partition that are not lost.
+    pub fn up_count(&self, partition: PartitionId) -> u32 {
+        self.partitions[partition.index()].up_gpus
+    }
+
+    /// Free GPUs of a partition, in (node, GPU) order.
+    pub fn free_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
+        let range = self.cluster.partition(partition).gpus.clone();
+        self.free
+            .iter_from(range.start as usize)
+            .take_while(move |&gpu| gpu < range.end as usize)
+            .map(gpu_id)
+    }
+
+    /// Puts a job on GPUs; `memory` is what it takes on each of them.
+    pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
+        for &gpu in gpus {
+            let tenants = &mut self.tenants[gpu.index()];
+            let position = tenants.partition_point(|&tenant| tenant < job);
+            tenants.insert(position, job);
+            self.memory_used[gpu.index()] += memory;
+            if tenants.len() == 1 && !self.is_down(gpu) {
+                self.remove_free(gpu);
+            }
+        }
+    }
+
+    /// Takes a job off its GPUs.
+    pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
+        for &gpu in gpus {
+            let tenants = &mut self.tenants[gpu.index()];
+            let position =
+                tenants.iter().position(|&tenant| tenant == job).expect("a tenant of this GPU");
+            tenants.remove(position);
+            self.memory_used[gpu.index()].0 -= memory.0;
+            if tenants.is_empty() && !self.is_down(gpu) {
+                self.add_free(gpu);
+            }
+        }
+    }
+
+    pub(crate) fn set_down(&mut self, gpu: GpuId, down: bool) {
+        if self.is_down(gpu) == down {
+            return;
+        }
+        let vacant = self.tenants[gpu.index()].is_empty();
+        let partition = &mut self.partitions[self.cluster.partition_of(gpu).index()];
+        if down {
+            partition.up_gpus -= 1;
+            self.down.insert(gpu.index());
+            if vacant {
+                self.remove_free(gpu);
+            }
+        } else {
+            partition.up_gpus += 1;
+            self.down.remove(gpu.index());
+            if vacant {
+                self.add_free(gpu);
+            }
+        }
+    }
+
+    fn add_free(&mut self, gpu: GpuId) {
+        self.free.insert(gpu.index());
+        self.shift_node(gpu, |free| free + 1);
+    }
+
+    fn remove_free(&mut self, gpu: GpuId) {
+        self.free.remove(gpu.index());
+        self.shift_node(gpu, |free| free - 1);
+    }
+
+    fn shift_node(&mut self, gpu: GpuId, change: impl Fn(u32) -> u32) {
+        let node = self.cluster.gpu(gpu).node;
+        let partition = self.cluster.nodes()[node.index()].partition;
+        let local = (node.0 - self.cluster.partition(partition).nodes.start) as usize;
+        let nodes = &mut self.partitions[partition.index()];
+        let free = &mut self.node_free[node.index()];
+        nodes.by_free[*free as usize].remove(local);
+        *free = change(*free);
+        nodes.by_free[*free as usize].insert(local);
+        nodes.free_gpus = change(nodes.free_gpus);
+    }
+
+    /// Whether [`Occupancy::find`] would succeed.
+    pub fn has_room(&self, partition: PartitionId, gpus: u32, rule: PlacementRule) -> bool {
+        gpus <= self.free_count(partition)
+            && (rule == PlacementRule::Scatter || self.strict_nodes(partition, gpus).is_some())
+    }
+
+    /// Free GPUs for a gang under `rule`, or `None` if there is no room.
+    pub fn find(&self, partition: PartitionId, gpus: u32, rule: PlacementRule) -> Option<Gpus> {
+        if gpus > self.free_count(partition) {
+            return None;
+        }
+        match rule {
+            PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
+            PlacementRule::Strict => {
+                let nodes = self.strict_nodes(partition, gpus)?;
+                let mut chosen = Gpus::with_capacity(gpus as usize);
+                for node in self.whole_nodes(partition).take(nodes.whole as usize) {
+                    chosen.extend(self.free_in(node));
+                }
+                if let Some((node, count)) = nodes.part {
+                    chosen.extend(self.free_in(node).take(count as usize));
+                }
+                Some(chosen)
+            }
+        }
+    }
+
+    /// Wholly idle nodes of the largest size, lowest index first.
+    fn whole_nodes(&self, partition: PartitionId) -> impl Iterator<Item = NodeId> + '_ {
+        let by_free = &self.partitions[partition.index()].by_free;
+        let first = self.cluster.partition(partition).nodes.start;
+        by_free[by_free.len() - 1].iter_from(0).map(move |local| node_id(first, local))
+    }
+
+    /// Which nodes the strict rule takes: so many whole ones, and a part of one more.
+    fn strict_nodes(&self, partition: PartitionId, gpus: u32) -> Option<StrictNodes> {
+        let described = self.cluster.partition(partition);
+        let first = described.nodes.start;
+        let size = described.node_size_max();
+        let by_free = &self.partitions[partition.index()].by_free;
+        if gpus <= size {
+            let fitting = &by_free[gpus as usize..];
+            let local = fitting.iter().find_map(BitSet::first)?;
+            return Some(StrictNodes { whole: 0, part: Some((node_id(first, local), gpus)) });
+        }
+        let (whole, rest) = (gpus / size, gpus % size);
+        let idle = &by_free[size as usize];
+        if idle.len() < whole as usize {
+            return None;
+        }
+        if rest == 0 {
+            return Some(StrictNodes { whole, part: None });
+        }
+        // The next node in descending order of free GPUs: another idle one, else the fullest rest.
+        let next = match idle.iter_from(0).nth(whole as usize) {
+            Some(local) => Some(local),
+            None => {
+                let roomiest =
+                    by_free[..size as usize].iter().rposition(|nodes| nodes.len() > 0)?;
+                (roomiest >= rest as usize).then(|| by_free[roomiest].first()).flatten()
+            }
+        };
+        Some(StrictNodes { whole, part: Some((node_id(first, next?), rest)) })
+    }
+
+    fn free_in(&self, node: NodeId) -> impl Iterator<Item = GpuId> + '_ {
+        let range = self.cluster.nodes()[node.index()].gpus.clone();
+        self.free
+            .iter_from(range.start as usize)
+            .take_while(move |&gpu| gpu < range.end as usize)
+            .map(gpu_id)
+    }
+
+    /// Recomputes every index from the tenants alone and compares.
+    ///
+    /// # Panics
+    /// When an index disagrees: a bug in this module.
+    pub fn assert_consistent(&self) {
+        for (index, tenants) in self.tenants.iter().enumerate() {
+            let vacant = tenants.is_empty() && !self.down.contains(index);
+            assert_eq!(self.free.contains(index), vacant, "free index of GPU {index}");
+            assert!(tenants.is_sorted(), "tenants of GPU {index} in order");
+        }
+        for (index, node) in self.cluster.nodes().iter().enumerate() {
+            let free = node.gpus.clone().filter(|&gpu| self.free.contains(gpu as usize)).count();
+            assert_eq!(self.node_free[index] as usize, free, "free GPUs of node {index}");
+        }
+        for (index, partition) in self.cluster.partitions().iter().enumerate() {
+            let nodes = &self.partitions[index];
+            let mut total = 0;
+            for (local, node) in partition.nodes.clone().enumerate() {
+                let free = self.node_free[node as usize];
+                total += free;
+                for (bucket, members) in nodes.by_free.iter().enumerate() {
+                    let expected = bucket == free as usize;
+                    assert_eq!(members.contains(local), expected, "bucket of node {node}");
+                }
+            }
+            assert_eq!(nodes.free_gpus, total, "free GPUs of partition {index}");
+        }
+    }
+}
+
+struct StrictNodes {
+    whole: u32,
+    part: Option<(NodeId, u32)>,
+}
+
+fn gpu_id(index: usize) -> GpuId {
+    GpuId(u32::try_from(index).expect("GPUs are counted in u32"))
+}
+
+fn node_id(first: u32, local: usize) -> NodeId {
+    NodeId(first + u32::try_from(local).expect("nodes are counted in u32"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::ClusterBuilder;
+    use crate::units::Ratio;
+    use proptest::prelude::*;
+
+    fn cluster(sizes: &[u32]) -> Arc<Cluster> {
+        let mut builder = ClusterBuilder::default();
+        let kind = builder.gpu_type("gpu", Ratio::ONE);
+        builder.partition("all");
+        for &size in sizes {
+            builder.node(size, kind, Memory::from_mib(24_576));
+        }
+        Arc::new(builder.build())
+    }
+
+    /// The rule as the design states it, in the plainest way.
+    fn strict_plainly(occupancy: &Occupancy, sizes: &[u32], gpus: u32) -> Option<Vec<u32>> {
+        let mut first = 0;
+        let nodes: Vec<(usize, Vec<u32>)> = sizes
+            .iter()
+            .map(|&size| {
+                let range = first..first + size;
+                first += size;
+                let free = |&gpu: &u32| {
+                    occupancy.tenants(GpuId(gpu)).is_empty() && !occupancy.is_down(GpuId(gpu))
+                };
+                range.filter(free).collect()
+            })
+            .enumerate()
+            .collect();
+        let size = *sizes.iter().max().unwrap();
+        if gpus <= size {
+            let fitting = nodes.iter().filter(|(_, free)| free.len() >= gpus as usize);
+            let (_, free) = fitting.min_by_key(|(index, free)| (free.len(), *index))?;
+            return Some(free[..gpus as usize].to_vec());
+        }
+        let mut order = nodes.clone();
+        order.sort_by_key(|(index, free)| (std::cmp::Reverse(free.len()), *index));
+        let (whole, rest) = ((gpus / size) as usize, (gpus % size) as usize);
+        let mut chosen = Vec::new();
+        for position in 0..whole {
+            let (_, free) = order.get(position)?;
+            if free.len() != size as usize {
+                return None;
+            }
+            chosen.extend(free);
+        }
+        if rest > 0 {
+            let (_, free) = order.get(whole)?;
+            if free.len() < rest {
+                return None;
+            }
+            chosen.extend(&free[..rest]);
+        }
+        Some(chosen)
+    }
+
+    proptest! {
+        #[test]
+        fn strict_placement_equals_its_plain_statement(
+            sizes in proptest::collection::vec(1u32..9, 1..7),
+            taken in proptest::collection::vec(any::<bool>(), 64),
+            down in proptest::collection::vec(0u32..48, 0..4),
+            gpus in 1u32..30,
+        ) {
+            let cluster = cluster(&sizes);
+            let total = u32::try_from(cluster.gpus().len()).unwrap();
+            let mut occupancy = Occupancy::new(cluster);
+            for gpu in (0..total).filter(|&gpu| taken[gpu as usize]) {
+                occupancy.occupy(JobId(gpu), &[GpuId(gpu)], Memory(1));
+            }
+            for gpu in down.into_iter().filter(|&gpu| gpu < total) {
+                occupancy.set_down(GpuId(gpu), true);
+            }
+            occupancy.assert_consistent();
+            let found = occupancy.find(PartitionId(0), gpus, PlacementRule::Strict);
+            prop_assert_eq!(
+                occupancy.has_room(PartitionId(0), gpus, PlacementRule::Strict),
+                found.is_some()
+            );
+            let found = found.map(|gpus| gpus.iter().map(|gpu| gpu.0).collect::<Vec<_>>());
+            prop_assert_eq!(found, strict_plainly(&occupancy, &sizes, gpus));
+        }
+    }
+
+    #[test]
+    fn scatter_takes_the_first_free_gpus_across_nodes() {
+        let mut occupancy = Occupancy::new(cluster(&[2, 2, 2]));
+        occupancy.occupy(JobId(0), &[GpuId(1)], Memory(0));
+        let found = occupancy.find(PartitionId(0), 3, PlacementRule::Scatter).unwrap();
+        assert_eq!(found.as_slice(), [GpuId(0), GpuId(2), GpuId(3)]);
+        assert_eq!(occupancy.find(PartitionId(0), 6, PlacementRule::Scatter), None);
+    }
+
+    #[test]
+    fn a_lost_gpu_is_neither_free_nor_freed_by_its_last_tenant() {
+        let mut occupancy = Occupancy::new(cluster(&[2]));
+        occupancy.occupy(JobId(0), &[GpuId(0)], Memory(5));
+        occupancy.set_down(GpuId(0), true);
+        occupancy.release(JobId(0), &[GpuId(0)], Memory(5));
+        assert_eq!(occupancy.free_count(PartitionId(0)), 1);
+        occupancy.set_down(GpuId(0), false);
+        assert_eq!(occupancy.free_count(PartitionId(0)), 2);
+        occupancy.assert_consistent();
+    }
+}

@@ -1,0 +1,146 @@
+//! The present: jobs and occupancy, kept in step with each other.
+
+use crate::cluster::{Cluster, PartitionId};
+use crate::job::{Job, JobId, JobSpec, State as JobState};
+use crate::occupancy::{Occupancy, PlacementRule};
+use crate::plan::Placement;
+use crate::units::{Memory, Time, Work};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What every plan has to respect.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// How whole GPUs are chosen.
+    pub placement: PlacementRule,
+    /// How many jobs may sit on one GPU.
+    pub tenants_max: usize,
+    /// Memory that each tenant takes on a GPU beyond its own.
+    pub context: Memory,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self { placement: PlacementRule::Strict, tenants_max: 1, context: Memory::default() }
+    }
+}
+
+/// Jobs, occupancy and who is placed where.
+#[derive(Clone, Debug)]
+pub struct State {
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) rules: Rules,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) occupancy: Occupancy,
+    placed: Vec<BTreeSet<JobId>>,
+}
+
+impl State {
+    pub(crate) fn new(cluster: Arc<Cluster>, rules: Rules) -> Self {
+        Self {
+            occupancy: Occupancy::new(cluster.clone()),
+            placed: vec![BTreeSet::new(); cluster.partitions().len()],
+            jobs: Vec::new(),
+            cluster,
+            rules,
+        }
+    }
+
+    /// The machines.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// What every plan has to respect.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// Who sits where.
+    pub fn occupancy(&self) -> &Occupancy {
+        &self.occupancy
+    }
+
+    /// One job.
+    pub fn job(&self, job: JobId) -> &Job {
+        &self.jobs[job.index()]
+    }
+
+    /// All jobs ever submitted, by id.
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// Jobs that sit on GPUs of a partition, by id.
+    pub fn placed(&self, partition: PartitionId) -> impl Iterator<Item = &Job> + '_ {
+        self.placed[partition.index()].iter().map(|&job| self.job(job))
+    }
+
+    /// What a job takes on each of its GPUs, context included.
+    pub fn memory_on_gpu(&self, job: JobId) -> Memory {
+        self.job(job).spec.profile.memory + self.rules.context
+    }
+
+    pub(crate) fn submit(&mut self, spec: JobSpec) -> JobId {
+        assert_eq!(spec.id.index(), self.jobs.len(), "job ids are dense, in order of submission");
+        let id = spec.id;
+        self.jobs.push(Job::new(spec));
+        id
+    }
+
+    /// Seats a waiting job, or seats a placed one elsewhere.
+    pub(crate) fn place(&mut self, job: JobId, placement: Placement, now: Time) {
+        let memory = self.memory_on_gpu(job);
+        let target = &mut self.jobs[job.index()];
+        match target.placement() {
+            Some(old) => self.occupancy.release(job, &old.gpus, memory),
+            None => {
+                self.placed[target.spec.partition.index()].insert(job);
+            }
+        }
+        self.occupancy.occupy(job, &placement.gpus, memory);
+        target.place(placement, now);
+    }
+
+    pub(crate) fn set_paused(&mut self, job: JobId, paused: bool, now: Time) {
+        let target = &mut self.jobs[job.index()];
+        let placement = target.placement().expect("only a placed job is paused or resumed");
+        let placement = Placement { gpus: placement.gpus.clone(), paused };
+        target.place(placement, now);
+    }
+
+    /// Takes a job off its GPUs, if it has any, and gives it the state `next`.
+    pub(crate) fn unplace(&mut self, job: JobId, next: JobState, now: Time) {
+        let memory = self.memory_on_gpu(job);
+        let target = &mut self.jobs[job.index()];
+        if let Some(placement) = target.unplace(next, now) {
+            target.must_restore = true;
+            self.occupancy.release(job, &placement.gpus, memory);
+            self.placed[target.spec.partition.index()].remove(&job);
+        }
+    }
+
+    pub(crate) fn keep_only(&mut self, job: JobId, kept: Work) {
+        self.jobs[job.index()].progress.done = kept;
+    }
+
+    /// Re-checks all cross links.
+    ///
+    /// # Panics
+    /// When jobs and occupancy disagree: a bug in the engine.
+    pub fn assert_consistent(&self) {
+        self.occupancy.assert_consistent();
+        let mut seats = 0;
+        for job in &self.jobs {
+            let listed = self.placed[job.spec.partition.index()].contains(&job.id());
+            assert_eq!(listed, job.placement().is_some(), "{:?} in the placed set", job.id());
+            for &gpu in job.placement().iter().flat_map(|placement| &placement.gpus) {
+                assert!(self.occupancy.tenants(gpu).contains(&job.id()), "{:?} sits", job.id());
+                seats += 1;
+            }
+        }
+        let gpus = (0..).map(crate::cluster::GpuId).take(self.cluster.gpus().len());
+        let tenants: usize = gpus.map(|gpu| self.occupancy.tenants(gpu).len()).sum();
+        assert_eq!(seats, tenants, "every tenant is a placed job");
+    }
+}

@@ -1,0 +1,17 @@
+//! The scheduling policies, one file each, and the registry that lists them.
+//!
+//! To add a policy: write a file with an [`Entry`] and add one line to `registry.rs`. `compare`,
+//! `--help`, the documents and the contract tests follow the registry.
+
+mod fifo;
+mod queue;
+mod ranked;
+mod registry;
+mod sjf;
+mod spec;
+mod srtf;
+mod tiresias;
+
+pub use queue::Queue;
+pub use registry::{Entry, REGISTRY};
+pub use spec::{Param, PolicySpec, Settings, SpecError, Value};

@@ -1,0 +1,90 @@
+//! Lucid's co-location CSV: one row per pair, speeds relative to running alone.
+
+use super::{Entry, PairTable, TableError};
+use crate::decimal::parse_scaled;
+use crate::trace::Class;
+use tandem_core::Ratio;
+
+pub(super) fn parse(bytes: &[u8], file: &str) -> Result<PairTable, TableError> {
+    let error = |line: u64, field: &str, problem: String| TableError::Line {
+        file: file.to_owned(),
+        line,
+        field: field.to_owned(),
+        problem,
+    };
+    let mut csv = csv::Reader::from_reader(bytes);
+    let header =
+        csv.headers().map_err(|_| error(1, "header", "not UTF-8 text".to_owned()))?.clone();
+    let column = |name: String| {
+        let index = header.iter().position(|column| column == name);
+        index
+            .map(|index| (index, name.clone()))
+            .ok_or_else(|| error(1, &name, "missing column".to_owned()))
+    };
+    let side = |number: u32| -> Result<Side, TableError> {
+        Ok(Side {
+            model: column(format!("model{number}"))?,
+            dataset: column(format!("dataset{number}"))?,
+            batch: column(format!("batchsize{number}"))?,
+            amp: column(format!("amp{number}"))?,
+            speed: column(format!("speed{number}"))?,
+        })
+    };
+    let sides = [side(1)?, side(2)?];
+    let mut table = PairTable::default();
+    for record in csv.records() {
+        let record = record.map_err(|cause| {
+            let line = cause.position().map_or(0, csv::Position::line);
+            error(
+                line,
+                "row",
+                "is not UTF-8 or has another number of fields than the header".to_owned(),
+            )
+        })?;
+        let line = record.position().map_or(0, csv::Position::line);
+        let read = |side: &Side| {
+            side.read(&record).map_err(|(field, problem)| error(line, &field, problem))
+        };
+        let ((a, of_a), (b, of_b)) = (read(&sides[0])?, read(&sides[1])?);
+        table.insert(&a, &b, Entry::Rate(of_a), Entry::Rate(of_b));
+    }
+    Ok(table)
+}
+
+type Column = (usize, String);
+
+/// The columns of one job of the pair.
+struct Side {
+    model: Column,
+    dataset: Column,
+    batch: Column,
+    amp: Column,
+    speed: Column,
+}
+
+impl Side {
+    fn read(&self, record: &csv::StringRecord) -> Result<(Class, Ratio), (String, String)> {
+        let text = |column: &Column| record.get(column.0).unwrap_or("").trim().to_owned();
+        let bad = |column: &Column, problem: &str| {
+            (column.1.clone(), format!("{problem}: '{}'", text(column)))
+        };
+        let batch = text(&self.batch).parse().map_err(|_| bad(&self.batch, "not a batch size"))?;
+        let amp = match text(&self.amp).as_str() {
+            "0" => false,
+            "1" => true,
+            _ => return Err(bad(&self.amp, "neither 0 nor 1")),
+        };
+        let parts = parse_scaled(&text(&self.speed), 12)
+            .map_err(|cause| bad(&self.speed, &cause.to_string()))?;
+        if parts == 0 {
+            return Err(bad(&self.speed, "a speed is above zero"));
+        }
+        let class = Class {
+            model: text(&self.model),
+            dataset: text(&self.dataset),
+            batch: Some(batch),
+            amp,
+        };
+        Ok((class, Ratio::new(parts, 1_000_000_000_000)))
+    }
+}

@@ -1,0 +1,265 @@
+//! Measured pair rates: what really happens when two jobs share a GPU, as far as somebody measured.
+
+mod gavel;
+mod lucid;
+
+use crate::trace::{Class, Names, SoloSpeeds, Trace};
+use std::path::Path;
+use tandem_core::{ClosedForm, GpuTypeId, Interference, Profile, Ratio};
+use thiserror::Error;
+
+/// What is wrong with a table.
+#[derive(Debug, Error)]
+pub enum TableError {
+    /// The file cannot be read.
+    #[error("{file}: cannot be read: {cause}")]
+    Io {
+        /// The file.
+        file: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// Something in it.
+    #[error("{file}:{line}: {field}: {problem}")]
+    Line {
+        /// The file.
+        file: String,
+        /// The line, counted from one.
+        line: u64,
+        /// The field.
+        field: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The option after the file name.
+    #[error("--interference '{text}': {problem}")]
+    Option {
+        /// What was given.
+        text: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A table that knows too few of the trace's classes.
+    #[error(
+        "table {table} knows the classes of {known} of {jobs} jobs, fewer than half; \
+         use --classes table:SEED to give every job a class of the table"
+    )]
+    TooFewKnown {
+        /// The table.
+        table: String,
+        /// Jobs whose class it knows.
+        known: usize,
+        /// All jobs.
+        jobs: usize,
+    },
+}
+
+/// What a table says about an ordered pair of classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    /// Nothing.
+    Missing,
+    /// The two do not fit in memory.
+    DoesNotFit,
+    /// Speed of the first next to the second.
+    Rate(Ratio),
+}
+
+/// A table of measured pair rates.
+#[derive(Clone, Debug, Default)]
+pub struct PairTable {
+    /// The file it came from.
+    pub name: String,
+    /// The classes it knows.
+    pub classes: Names<Class>,
+    /// `rates[a][b]`: speed of `a` next to `b`.
+    rates: Vec<Vec<Entry>>,
+    /// Solo speeds in steps per second, where the table has them.
+    pub speeds: SoloSpeeds,
+}
+
+impl PairTable {
+    /// Reads `FILE[:gpu=NAME]`: Lucid's CSV or Gavel's JSON.
+    pub fn read(text: &str) -> Result<Self, TableError> {
+        let (file, gpu) = match text.rsplit_once(':') {
+            // A colon may be part of the path; only a known option is taken off.
+            Some((file, option)) if option.contains('=') => {
+                let gpu = option.strip_prefix("gpu=").ok_or_else(|| TableError::Option {
+                    text: text.to_owned(),
+                    problem: format!("unknown option '{option}'; known is gpu=NAME"),
+                })?;
+                (file, Some(gpu))
+            }
+            _ => (text, None),
+        };
+        let bytes =
+            std::fs::read(file).map_err(|cause| TableError::Io { file: file.to_owned(), cause })?;
+        let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+        let table = if is_json {
+            gavel::parse(&bytes, file, gpu)
+        } else if let Some(gpu) = gpu {
+            let problem = format!("gpu={gpu} is for tables of several GPU types; a CSV has one");
+            return Err(TableError::Option { text: text.to_owned(), problem });
+        } else {
+            lucid::parse(&bytes, file)
+        }?;
+        Ok(Self { name, ..table })
+    }
+
+    fn intern(&mut self, class: &Class) -> usize {
+        let number = self.classes.intern(class) as usize;
+        if number == self.rates.len() {
+            self.rates.push(Vec::new());
+            let count = self.rates.len();
+            self.rates.iter_mut().for_each(|row| row.resize(count, Entry::Missing));
+        }
+        number
+    }
+
+    /// Takes in one measured pair, both directions; a pair that is known already keeps its first
+    /// value. A class next to itself takes the mean of its two speeds.
+    fn insert(&mut self, a: &Class, b: &Class, of_a: Entry, of_b: Entry) {
+        let (a, b) = (self.intern(a), self.intern(b));
+        if self.rates[a][b] != Entry::Missing {
+            return;
+        }
+        if a == b {
+            self.rates[a][a] = match (of_a, of_b) {
+                (Entry::Rate(one), Entry::Rate(other)) => Entry::Rate(one.mean(other)),
+                _ => of_a,
+            };
+        } else {
+            self.rates[a][b] = of_a;
+            self.rates[b][a] = of_b;
+        }
+    }
+
+    /// The table as it applies to the classes of `trace`.
+    pub fn for_trace(&self, trace: &Trace) -> Result<Measured, TableError> {
+        let numbers: Vec<Option<u32>> =
+            trace.classes.iter().map(|class| self.classes.find(class)).collect();
+        let is_known = |class: Option<tandem_core::ClassId>| {
+            class.is_some_and(|class| numbers[class.index()].is_some())
+        };
+        let known = trace.jobs.iter().filter(|job| is_known(job.class)).count();
+        if known * 2 < trace.jobs.len() {
+            let (table, jobs) = (self.name.clone(), trace.jobs.len());
+            return Err(TableError::TooFewKnown { table, known, jobs });
+        }
+        Ok(Measured { numbers, rates: self.rates.clone() })
+    }
+}
+
+/// Measured rates for the classes of one trace, with the closed form where nothing was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// From the trace's classes to the table's.
+    numbers: Vec<Option<u32>>,
+    rates: Vec<Vec<Entry>>,
+}
+
+impl Measured {
+    fn entry(&self, job: &Profile, beside: &Profile) -> Entry {
+        let number = |profile: &Profile| self.numbers[profile.class?.index()];
+        match (number(job), number(beside)) {
+            (Some(a), Some(b)) => self.rates[a as usize][b as usize],
+            _ => Entry::Missing,
+        }
+    }
+}
+
+impl Interference for Measured {
+    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+        match self.entry(job, beside) {
+            Entry::Rate(rate) => Some(rate),
+            Entry::DoesNotFit => None,
+            Entry::Missing => ClosedForm.rate(job, beside, gpu),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::ReadOptions;
+
+    const LUCID: &str = "\
+,model1,dataset1,gpu_num1,batchsize1,amp1,speed1,model2,dataset2,gpu_num2,batchsize2,amp2,speed2,gpu_util,gmem_util,gmem
+0,A,d,1,32,0,0.9,B,d,1,32,1,1.05,60,30,5000
+1,B,d,1,32,1,0.1,A,d,1,32,0,0.2,60,30,5000
+2,A,d,1,32,0,0.8,A,d,1,32,0,0.9,60,30,5000
+";
+    const TRACE: &str = "\
+job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
+1,0,1,10,A,d,32,0,80
+2,0,1,10,B,d,32,1,80
+3,0,1,10,C,d,32,0,80
+";
+
+    fn ppm(measured: &Measured, trace: &Trace, a: usize, b: usize) -> Option<u32> {
+        let profile = |index: usize| Profile {
+            class: trace.jobs[index].class,
+            gpu_util: trace.jobs[index].gpu_util,
+            ..Profile::default()
+        };
+        measured.rate(&profile(a), &profile(b), GpuTypeId(0)).map(|rate| rate.ppm().0)
+    }
+
+    #[test]
+    fn lucids_table_gives_rates_first_row_first_and_the_closed_form_where_it_is_silent() {
+        let table = lucid::parse(LUCID.as_bytes(), "t.csv").unwrap();
+        let trace =
+            crate::trace::parse(TRACE.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
+        let measured = table.for_trace(&trace).unwrap();
+        assert_eq!(ppm(&measured, &trace, 0, 1), Some(900_000));
+        assert_eq!(ppm(&measured, &trace, 1, 0), Some(1_050_000));
+        assert_eq!(ppm(&measured, &trace, 0, 0), Some(850_000));
+        assert_eq!(ppm(&measured, &trace, 0, 2), Some(625_000));
+    }
+
+    #[test]
+    fn gavels_table_divides_by_solo_speed_and_marks_pairs_that_do_not_fit() {
+        let json = r#"{"v100": {
+            "('A (batch size 32)', 1)": {"null": 4.0, "('B', 1)": [3.0, 1.0], "('A (batch size 32)', 1)": [2.0, 3.0]},
+            "('B', 1)": {"null": 2.0, "('A (batch size 32)', 1)": [1.0, 3.0], "('B', 1)": [0.0, 0.0]},
+            "('B', 2)": {"null": 3.5}}}"#;
+        let table = gavel::parse(json.as_bytes(), "t.json", None).unwrap();
+        let trace = "job_id,submit_s,gpus,duration_s,model,batch\n1,0,1,9,A,32\n2,0,1,9,B,\n";
+        let trace =
+            crate::trace::parse(trace.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
+        let measured = table.for_trace(&trace).unwrap();
+        assert_eq!(ppm(&measured, &trace, 0, 1), Some(750_000));
+        assert_eq!(ppm(&measured, &trace, 1, 0), Some(500_000));
+        assert_eq!(ppm(&measured, &trace, 0, 0), Some(625_000));
+        assert_eq!(ppm(&measured, &trace, 1, 1), None);
+        assert_eq!(table.speeds[&(Class::from_job_type("B"), 2)], 3.5);
+    }
+
+    #[test]
+    fn a_table_that_knows_few_of_the_jobs_is_refused() {
+        let table = lucid::parse(LUCID.as_bytes(), "t.csv").unwrap();
+        let trace = "job_id,submit_s,gpus,duration_s,model\n1,0,1,9,A\n2,0,1,9,B\n";
+        let trace =
+            crate::trace::parse(trace.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
+        let message = table.for_trace(&trace).unwrap_err().to_string();
+        assert!(message.contains("0 of 2 jobs"), "{message}");
+    }
+
+    #[test]
+    fn bad_tables_are_one_line_with_file_line_and_field() {
+        let lucid = |text: &str| lucid::parse(text.as_bytes(), "t.csv").unwrap_err().to_string();
+        assert_eq!(lucid(""), "t.csv:1: model1: missing column");
+        let row = LUCID.replace("1.05", "x");
+        assert_eq!(lucid(&row), "t.csv:2: speed2: not a number: 'x'");
+        let gavel =
+            |text: &str, gpu| gavel::parse(text.as_bytes(), "t.json", gpu).unwrap_err().to_string();
+        assert_eq!(
+            gavel(r#"{"v100":{},"k80":{}}"#, Some("h100")),
+            "t.json:1: gpu: the table has no 'h100'; it has v100, k80"
+        );
+        assert!(gavel("{\n\"v100\":", None).starts_with("t.json:2: json: "));
+        let no_solo = r#"{"v100":{"('A', 1)":{"('A', 1)":[1,1]}}}"#;
+        assert_eq!(gavel(no_solo, None), "t.json:1: ('A', 1): has no solo speed (null)");
+    }
+}

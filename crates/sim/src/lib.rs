@@ -1,0 +1,27 @@
+//! Trace-driven simulation: the event loop, the world that knows the truth, trace readers, faults,
+//! metrics and the report. The scheduler in it is the engine of `tandem-core`, unchanged.
+
+pub mod clusters;
+mod compare;
+mod decimal;
+mod faults;
+pub mod interference;
+mod metrics;
+mod outputs;
+mod record;
+pub mod report;
+mod run;
+mod timing;
+pub mod trace;
+mod workload;
+mod world;
+
+pub use compare::compare;
+pub use decimal::parse_scaled;
+pub use faults::FaultOptions;
+pub use metrics::{Metrics, Timing};
+pub use outputs::{Results, write_jobs_csv};
+pub use record::{Record, Sample, Stay};
+pub use run::{Run, RunError, RunOptions, run};
+pub use workload::{Estimates, Load, Workload, WorkloadOptions, assign_classes};
+pub use world::{Outcome, WorldOptions};

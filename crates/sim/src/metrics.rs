@@ -1,0 +1,112 @@
+//! The figures of a run. Sums are exact integers; they become `f64` here and nowhere earlier.
+
+use crate::workload::Workload;
+use crate::world::World;
+use serde::Serialize;
+use tandem_core::MICROS_PER_SECOND;
+
+/// The figures of a run, as they stand in JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Metrics {
+    /// Mean of end − submit.
+    pub avg_jct_s: f64,
+    /// Median of it, nearest rank.
+    pub median_jct_s: f64,
+    /// 99th percentile of it, nearest rank.
+    pub p99_jct_s: f64,
+    /// Mean of first start − submit.
+    pub avg_wait_s: f64,
+    /// Last end − first submit.
+    pub makespan_s: f64,
+    /// Share of GPU-time with at least one tenant, over the makespan.
+    pub gpu_busy: f64,
+    /// Solo-equivalent GPU-work of the finished jobs ÷ busy GPU-time; above 1 means sharing pays.
+    pub goodput: f64,
+    /// Mean of JCT ÷ solo duration.
+    pub avg_slowdown: f64,
+    /// Share of the busy GPU-time with at least two tenants.
+    pub shared_gpu_time: f64,
+    /// How often a plan took the GPUs of a job away.
+    pub preemptions: u64,
+    /// How often a job had to restore its state.
+    pub restores: u64,
+    /// How often a policy planned.
+    pub decisions: u64,
+}
+
+/// What was measured with a clock, and so differs from run to run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Timing {
+    /// 99th percentile of the time of one decision.
+    pub decision_p99_ms: f64,
+    /// CPU time of the simulation.
+    pub cpu_s: f64,
+}
+
+impl Metrics {
+    pub(crate) fn compute(workload: &Workload, world: &World<'_>, decisions: u64) -> Self {
+        let mut jcts: Vec<u64> = Vec::with_capacity(workload.len());
+        let (mut waited, mut gpu_work, mut slowdown) = (0_u128, 0_u128, 0.0);
+        let (mut preemptions, mut last_end) = (0, workload.first_submit());
+        for (spec, outcome) in workload.specs.iter().zip(&world.outcomes) {
+            let end = outcome.end.expect("every job has finished");
+            let start = outcome.start.expect("what finished has started");
+            let duration = workload.durations[spec.id.index()];
+            let jct = end.since(spec.submit).0;
+            jcts.push(jct);
+            waited += u128::from(start.since(spec.submit).0);
+            gpu_work += u128::from(duration.0) * u128::from(spec.gpus);
+            slowdown += jct as f64 / duration.0 as f64;
+            preemptions += u64::from(outcome.preemptions);
+            last_end = last_end.max(end);
+        }
+        let makespan = last_end.since(workload.first_submit()).0;
+        let total: u128 = jcts.iter().map(|&jct| u128::from(jct)).sum();
+        jcts.sort_unstable();
+        let count = jcts.len() as f64;
+        let gpu_time = u128::from(makespan) * workload.cluster.gpus().len() as u128;
+        let meters = &world.meters;
+        Self {
+            avg_jct_s: seconds(total) / count,
+            median_jct_s: seconds(nearest_rank(&jcts, 50).into()),
+            p99_jct_s: seconds(nearest_rank(&jcts, 99).into()),
+            avg_wait_s: seconds(waited) / count,
+            makespan_s: seconds(makespan.into()),
+            gpu_busy: ratio(meters.busy, gpu_time),
+            goodput: ratio(gpu_work, meters.busy),
+            avg_slowdown: slowdown / count,
+            shared_gpu_time: ratio(meters.shared, meters.busy),
+            preemptions,
+            restores: world.restores,
+            decisions,
+        }
+    }
+}
+
+/// The smallest value that at least `percent` of all do not exceed.
+pub(crate) fn nearest_rank(sorted: &[u64], percent: usize) -> u64 {
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted[rank - 1]
+}
+
+fn seconds(micros: u128) -> f64 {
+    micros as f64 / MICROS_PER_SECOND as f64
+}
+
+fn ratio(part: u128, whole: u128) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest_rank;
+
+    #[test]
+    fn percentiles_are_values_that_occurred() {
+        let sorted = [1, 2, 3, 4];
+        assert_eq!(nearest_rank(&sorted, 50), 2);
+        assert_eq!(nearest_rank(&sorted, 99), 4);
+        assert_eq!(nearest_rank(&[7], 50), 7);
+        assert_eq!(nearest_rank(&(1..=1000).collect::<Vec<_>>(), 99), 990);
+    }
+}

@@ -1,0 +1,74 @@
+//! What the report needs beyond the outcomes: who sat where when, and the state of the queue.
+
+use tandem_core::{Gpus, JobId, Time};
+
+/// One stay of a job on its GPUs.
+#[derive(Clone, Debug)]
+pub struct Stay {
+    /// The job.
+    pub job: JobId,
+    /// From when.
+    pub from: Time,
+    /// Until when.
+    pub to: Time,
+    /// On which GPUs.
+    pub gpus: Gpus,
+}
+
+/// The state of the cluster from `at` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Since when.
+    pub at: Time,
+    /// Jobs that wait.
+    pub waiting: u32,
+    /// GPUs with at least one tenant.
+    pub busy: u32,
+    /// GPUs with at least two.
+    pub shared: u32,
+}
+
+/// The history of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    /// In order of their end.
+    pub stays: Vec<Stay>,
+    /// In order of time.
+    pub samples: Vec<Sample>,
+}
+
+/// Writes the history of a run while it happens.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// Stays that have not ended, by job.
+    open: std::collections::BTreeMap<JobId, (Time, Gpus)>,
+    pub(crate) record: Record,
+}
+
+impl Recorder {
+    pub(crate) fn enter(&mut self, job: JobId, now: Time, gpus: &Gpus) {
+        self.open.insert(job, (now, gpus.clone()));
+    }
+
+    pub(crate) fn leave(&mut self, job: JobId, now: Time) {
+        if let Some((from, gpus)) = self.open.remove(&job)
+            && from < now
+        {
+            self.record.stays.push(Stay { job, from, to: now, gpus });
+        }
+    }
+
+    /// Jobs that sit on GPUs at present.
+    pub(crate) fn placed(&self) -> usize {
+        self.open.len()
+    }
+
+    pub(crate) fn sample(&mut self, sample: Sample) {
+        let samples = &mut self.record.samples;
+        match samples.last_mut() {
+            Some(last) if last.at == sample.at => *last = sample,
+            Some(last) if Sample { at: sample.at, ..*last } == sample => {}
+            _ => samples.push(sample),
+        }
+    }
+}

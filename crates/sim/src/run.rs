@@ -1,0 +1,224 @@
+//! One simulation: the event loop that drives the engine through a workload.
+
+use crate::faults::{FaultOptions, Faults};
+use crate::metrics::{Metrics, Timing};
+use crate::record::{Record, Recorder, Sample};
+use crate::timing::Stopwatch;
+use crate::workload::Workload;
+use crate::world::{Outcome, World, WorldOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tandem_core::{Engine, Event, Interference, OnIllegal, PlacementRule, Rules, Time};
+use tandem_policies::PolicySpec;
+use thiserror::Error;
+
+/// A job that is torn from its GPUs this often will not finish in any useful time.
+const INTERRUPTIONS_MAX: u32 = 100_000;
+
+/// How to simulate.
+#[derive(Clone)]
+pub struct RunOptions {
+    /// How whole GPUs are chosen.
+    pub placement: PlacementRule,
+    /// Memory that each tenant takes beyond its own.
+    pub context: tandem_core::Memory,
+    /// The costs of the world.
+    pub world: WorldOptions,
+    /// Failures of GPUs, if any.
+    pub faults: Option<FaultOptions>,
+    /// For whatever is drawn at random.
+    pub seed: u64,
+    /// Keep the history that a report shows.
+    pub record: bool,
+}
+
+/// Why a simulation cannot end.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RunError {
+    /// Jobs wait and nothing will ever happen again: a bug in the policy.
+    #[error("policy {policy} leaves {waiting} jobs waiting for ever, the first is {job}")]
+    Stalled {
+        /// The policy.
+        policy: String,
+        /// How many.
+        waiting: usize,
+        /// One of them.
+        job: String,
+    },
+    /// Failures come faster than progress.
+    #[error(
+        "job {job} lost a GPU {INTERRUPTIONS_MAX} times; raise mtbf_h, or lower checkpoint_min"
+    )]
+    NoProgress {
+        /// The job.
+        job: String,
+    },
+}
+
+/// A finished simulation.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The policy as given.
+    pub policy: String,
+    /// By `JobId`.
+    pub outcomes: Vec<Outcome>,
+    /// The figures.
+    pub metrics: Metrics,
+    /// What was measured with a clock.
+    pub timing: Timing,
+    /// The history, if asked for.
+    pub record: Option<Record>,
+    /// Three or more jobs shared a GPU, whose rates are an assumption.
+    pub crowded: bool,
+}
+
+/// Runs `workload` under `policy`. `done` counts finished jobs while it goes.
+pub fn run(
+    workload: &Workload,
+    policy: &PolicySpec,
+    truth: &Arc<dyn Interference>,
+    options: &RunOptions,
+    done: &AtomicU64,
+) -> Result<Run, RunError> {
+    let mut stopwatch = Stopwatch::start();
+    let mut simulation = Simulation::new(workload, policy, truth, options);
+    while simulation.finished < workload.len() {
+        let now = simulation.next_instant(policy)?;
+        let before = simulation.finished;
+        simulation.step(now, &mut stopwatch)?;
+        done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
+    }
+    let Simulation { engine, world, .. } = simulation;
+    let metrics = Metrics::compute(workload, &world, engine.decisions());
+    Ok(Run {
+        policy: policy.text.clone(),
+        metrics,
+        timing: stopwatch.stop(),
+        crowded: world.crowded,
+        record: world.recorder.map(|recorder| recorder.record),
+        outcomes: world.outcomes,
+    })
+}
+
+struct Simulation<'a> {
+    workload: &'a Workload,
+    engine: Engine,
+    world: World<'a>,
+    faults: Option<Faults>,
+    /// Jobs before this one have been submitted.
+    arrived: usize,
+    finished: usize,
+    /// GPUs that are lost at present.
+    down: u32,
+    wake: Option<Time>,
+    events: Vec<Event>,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(
+        workload: &'a Workload,
+        policy: &PolicySpec,
+        truth: &'a Arc<dyn Interference>,
+        options: &RunOptions,
+    ) -> Self {
+        let rules = Rules {
+            placement: options.placement,
+            tenants_max: policy.entry.tenants_max,
+            context: options.context,
+        };
+        let cluster = workload.cluster.clone();
+        let gpus = u32::try_from(cluster.gpus().len()).expect("GPUs are counted in u32");
+        let faults = options
+            .faults
+            .map(|faults| Faults::new(faults, options.seed, gpus, workload.first_submit()));
+        let recorder = options.record.then(Recorder::default);
+        Self {
+            workload,
+            engine: Engine::new(cluster, rules, truth.clone(), OnIllegal::Panic, || policy.build()),
+            world: World::new(workload, truth.as_ref(), options.world, recorder),
+            faults,
+            arrived: 0,
+            finished: 0,
+            down: 0,
+            wake: None,
+            events: Vec::new(),
+        }
+    }
+
+    /// The next instant at which something happens.
+    fn next_instant(&mut self, policy: &PolicySpec) -> Result<Time, RunError> {
+        let arrival = self.workload.specs.get(self.arrived).map(|spec| spec.submit);
+        let completion = self.world.next_completion();
+        let fault = self.faults.as_ref().and_then(Faults::next_at);
+        // A failure alone never helps a job that waits; a repair may.
+        let hope = [arrival, completion, self.wake, fault.filter(|_| self.down > 0)];
+        if hope.iter().all(Option::is_none) {
+            let waiting = self.world.outcomes.iter().filter(|outcome| outcome.end.is_none());
+            let first = self.world.outcomes.iter().position(|outcome| outcome.end.is_none());
+            let first = first.expect("the loop ends with the last job");
+            return Err(RunError::Stalled {
+                policy: policy.text.clone(),
+                waiting: waiting.count(),
+                job: self.workload.id(self.workload.specs[first].id).to_owned(),
+            });
+        }
+        Ok(hope.into_iter().chain([fault]).flatten().min().expect("one of them is some"))
+    }
+
+    /// One instant: completions, faults and repairs, arrivals, plan, apply, rates.
+    fn step(&mut self, now: Time, stopwatch: &mut Stopwatch) -> Result<(), RunError> {
+        self.world.advance(now);
+        self.events.clear();
+        self.world.report(&mut self.events);
+        let reported = self.events.len();
+        self.world.finish(now, &mut self.events);
+        self.finished += self.events.len() - reported;
+        self.faults_at(now)?;
+        while let Some(spec) = self.workload.specs.get(self.arrived).filter(|s| s.submit <= now) {
+            self.events.push(Event::Submitted(spec.clone()));
+            self.arrived += 1;
+        }
+        stopwatch.lap_begins();
+        let step = self.engine.step(now, &self.events);
+        stopwatch.lap_ends();
+        self.wake = step.wake;
+        self.world.act(now, step.actions);
+        self.sample(now);
+        Ok(())
+    }
+
+    fn faults_at(&mut self, now: Time) -> Result<(), RunError> {
+        let Some(faults) = &mut self.faults else { return Ok(()) };
+        let first = self.events.len();
+        while let Some(fault) = faults.pop_at(now) {
+            if fault.down {
+                self.down += 1;
+                self.world.lose(fault.gpu, now, &mut self.events);
+            } else {
+                self.down -= 1;
+                self.events.push(Event::GpuUp { gpu: fault.gpu });
+            }
+        }
+        for event in &self.events[first..] {
+            if let Event::Interrupted { job, .. } = event
+                && self.world.outcomes[job.index()].interruptions >= INTERRUPTIONS_MAX
+            {
+                return Err(RunError::NoProgress { job: self.workload.id(*job).to_owned() });
+            }
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, now: Time) {
+        if let Some(recorder) = &mut self.world.recorder {
+            let placed = recorder.placed();
+            recorder.sample(Sample {
+                at: now,
+                waiting: u32::try_from(self.arrived - self.finished - placed)
+                    .expect("jobs are counted in u32"),
+                busy: self.world.meters.busy_gpus,
+                shared: self.world.meters.shared_gpus,
+            });
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Job traces: one type for all formats, readers, writers, statistics and a generator.
+
+mod formats;
+mod generate;
+mod info;
+mod names;
+mod read;
+mod write;
+
+pub use formats::Format;
+pub use generate::{GenerateOptions, generate};
+pub use info::{TraceInfo, info};
+pub use names::{Class, Names};
+pub use read::{BadRow, Problem, ReadOptions, SoloSpeeds, TraceError, parse, read};
+pub use write::write;
+
+use tandem_core::{ClassId, Memory, Span, Time, UserId, Utilisation};
+
+/// A trace as read: jobs in file order, names interned.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The name of the file it came from.
+    pub name: String,
+    /// Jobs in file order.
+    pub jobs: Vec<TraceJob>,
+    /// Job ids as written in the file, by position in `jobs`.
+    pub ids: Ids,
+    /// Users, by `UserId`.
+    pub users: Names,
+    /// Partition names, by `TraceJob::partition`.
+    pub partitions: Names,
+    /// Classes, by `ClassId`.
+    pub classes: Names<Class>,
+    /// How many durations below one second were raised to one second.
+    pub raised: usize,
+    /// Rows left out under `skip_bad`.
+    pub skipped: Vec<BadRow>,
+}
+
+/// One job of a trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceJob {
+    /// Line of the file, for messages about this job.
+    pub line: u64,
+    /// Index into `Trace::users`.
+    pub user: UserId,
+    /// Index into `Trace::partitions`; `None` where the trace names none.
+    pub partition: Option<u32>,
+    /// When it was submitted.
+    pub submit: Time,
+    /// True solo duration on the reference GPU.
+    pub duration: Span,
+    /// GPUs of its gang.
+    pub gpus: u32,
+    /// Duration estimate that comes with the trace.
+    pub estimate: Option<Span>,
+    /// Index into `Trace::classes`.
+    pub class: Option<ClassId>,
+    /// Memory on each of its GPUs.
+    pub memory: Option<Memory>,
+    /// Solo GPU utilisation.
+    pub gpu_util: Option<Utilisation>,
+    /// Solo utilisation of the memory bandwidth.
+    pub bandwidth_util: Option<Utilisation>,
+}
+
+impl Trace {
+    /// The partition a job names.
+    pub fn partition_of(&self, job: &TraceJob) -> Option<&str> {
+        job.partition.map(|index| self.partitions.get(index).as_str())
+    }
+}
+
+/// Many short texts in one allocation.
+#[derive(Clone, Debug, Default)]
+pub struct Ids {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Ids {
+    /// Adds one.
+    pub fn push(&mut self, id: &str) {
+        self.text.push_str(id);
+        self.ends.push(self.text.len());
+    }
+
+    /// The id at `index`.
+    pub fn get(&self, index: usize) -> &str {
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.text[start..self.ends[index]]
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+}

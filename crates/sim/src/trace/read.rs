@@ -1,0 +1,523 @@
+//! Reads a trace: text to rows, rows to jobs, and every complaint with file, line and field.
+
+use super::formats::{Columns, DurationFrom, Format, Layout};
+use super::names::Class;
+use super::{Trace, TraceJob};
+use crate::decimal::{DecimalError, parse_scaled};
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilisation};
+use thiserror::Error;
+
+/// The longest time that a field may state: about three thousand years, far below what 64 bits of
+/// microseconds hold even after a thousand of them are added up.
+const MICROS_MAX: u64 = 100_000_000_000 * MICROS_PER_SECOND;
+/// The largest memory that a field may state, in thousandths of a MiB.
+const MEMORY_MAX: u64 = 1 << 50;
+
+/// What is wrong with a trace.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("{file}: cannot be read: {cause}")]
+    Io {
+        /// The file.
+        file: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// The file as a whole is unusable.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: Problem,
+    },
+    /// One row is.
+    #[error("{file}:{row}")]
+    Row {
+        /// The file.
+        file: String,
+        /// Which one and what is wrong.
+        row: BadRow,
+    },
+}
+
+/// A row that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{line}: {field}: {problem}")]
+pub struct BadRow {
+    /// Line of the file, counted from one.
+    pub line: u64,
+    /// The column.
+    pub field: String,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// One thing that can be wrong with a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Problem {
+    /// Not text.
+    #[error("line {line} is not UTF-8; convert the file first")]
+    NotUtf8 {
+        /// The first offending line.
+        line: u64,
+    },
+    /// No header.
+    #[error("is empty; a trace starts with a header line")]
+    Empty,
+    /// A header and nothing else.
+    #[error("has no jobs")]
+    NoJobs,
+    /// A header that fits no format.
+    #[error("line 1: header fits no known format; give --format, one of {}", Format::list())]
+    UnknownFormat,
+    /// A column that the format needs.
+    #[error("line 1: missing column {column}, which format {format} needs")]
+    MissingColumn {
+        /// The column.
+        column: &'static str,
+        /// The format.
+        format: Format,
+    },
+    /// A row that is shorter or longer than the header.
+    #[error("row has {found} fields, the header has {expected}")]
+    FieldCount {
+        /// Fields of the row.
+        found: usize,
+        /// Fields of the header.
+        expected: usize,
+    },
+    /// Nothing where something is needed.
+    #[error("is empty")]
+    MissingValue,
+    /// Not a usable number.
+    #[error("{cause}: '{text}'")]
+    Number {
+        /// The text.
+        text: String,
+        /// Why it is not.
+        cause: DecimalError,
+    },
+    /// A number that should be whole.
+    #[error("not a whole number: '{text}'")]
+    NotWhole {
+        /// The text.
+        text: String,
+    },
+    /// Neither a number of seconds nor a date.
+    #[error("neither seconds nor a date and time: '{text}'")]
+    NotATime {
+        /// The text.
+        text: String,
+    },
+    /// A flag that is neither on nor off.
+    #[error("neither 0 nor 1: '{text}'")]
+    NotAFlag {
+        /// The text.
+        text: String,
+    },
+    /// A job without GPUs.
+    #[error("zero GPUs; leave the job out, or use --skip-bad")]
+    ZeroGpus,
+    /// The end comes before the start.
+    #[error("lies before {start}")]
+    EndsBeforeStart {
+        /// The column of the start.
+        start: &'static str,
+    },
+    /// The same id twice.
+    #[error("duplicate id '{id}'")]
+    DuplicateId {
+        /// The id.
+        id: String,
+    },
+    /// A job type whose speed nobody gave.
+    #[error(
+        "no solo speed is known for '{job_type}'; give a table that has it with --interference"
+    )]
+    UnknownJobType {
+        /// The type.
+        job_type: String,
+    },
+    /// A trace that counts steps needs a table of speeds.
+    #[error(
+        "format gavel counts steps, not seconds; give the table of solo speeds with --interference"
+    )]
+    NeedsSpeeds,
+    /// A partition that the cluster lacks.
+    #[error("unknown partition '{name}'; the cluster has {known}")]
+    UnknownPartition {
+        /// The name.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// More GPUs than the partition can give.
+    #[error("job needs {gpus} GPUs, more than partition '{partition}' can place ({size} GPUs)")]
+    LargerThanPartition {
+        /// GPUs of the job.
+        gpus: u32,
+        /// The partition.
+        partition: String,
+        /// GPUs of the partition.
+        size: u32,
+    },
+    /// More memory than a GPU of the partition has.
+    #[error("job needs {wanted}, a GPU of partition '{partition}' has {available}")]
+    MemoryOver {
+        /// Memory of the job.
+        wanted: Memory,
+        /// The partition.
+        partition: String,
+        /// Memory of its smallest GPU.
+        available: Memory,
+    },
+    /// No estimate where one is needed.
+    #[error("has no estimate, which --estimates trace needs")]
+    NoEstimate,
+}
+
+/// Solo speeds in steps per second, by class and gang size: what turns steps into seconds.
+pub type SoloSpeeds = BTreeMap<(Class, u32), f64>;
+
+/// How to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReadOptions<'a> {
+    /// The format; guessed from the header if absent.
+    pub format: Option<Format>,
+    /// Leave bad rows out and count them instead of refusing the file.
+    pub skip_bad: bool,
+    /// For formats that count steps.
+    pub speeds: Option<&'a SoloSpeeds>,
+}
+
+/// Reads a trace file; `-` is standard input.
+pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Trace, TraceError> {
+    let file = path.display().to_string();
+    let bytes = if file == "-" {
+        let mut bytes = Vec::new();
+        std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes).map(|_| bytes)
+    } else {
+        std::fs::read(path)
+    };
+    let bytes = bytes.map_err(|cause| TraceError::Io { file: file.clone(), cause })?;
+    let name = path.file_name().map_or_else(|| file.clone(), |n| n.to_string_lossy().into_owned());
+    let mut trace = parse(&bytes, &file, options)?;
+    trace.name = name;
+    Ok(trace)
+}
+
+/// Reads a trace from memory; `file` is for messages.
+pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trace, TraceError> {
+    let whole = |problem| TraceError::File { file: file.to_owned(), problem };
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let newlines = bytes[..error.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
+        whole(Problem::NotUtf8 { line: newlines as u64 + 1 })
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let first_line = text.lines().next().unwrap_or("");
+    if text.trim().is_empty() {
+        return Err(whole(Problem::Empty));
+    }
+    let format = match options.format {
+        Some(format) => format,
+        None => Format::guess(first_line).ok_or_else(|| whole(Problem::UnknownFormat))?,
+    };
+    let layout = format.layout();
+    let columns = Columns::resolve(layout, first_line, format).map_err(whole)?;
+    if layout.duration == DurationFrom::Steps && options.speeds.is_none() {
+        return Err(whole(Problem::NeedsSpeeds));
+    }
+    let mut reader = Reader {
+        layout,
+        columns,
+        speeds: options.speeds,
+        trace: Trace { name: file.to_owned(), ..Trace::default() },
+    };
+    let outcome = reader.rows(text, options.skip_bad);
+    let skipped = std::mem::take(&mut reader.trace.skipped);
+    let mut trace = reader.trace;
+    // An id that repeats before the row that stopped the reader is the first complaint.
+    let duplicate = drop_duplicates(&mut trace, layout.id_name());
+    if options.skip_bad {
+        trace.skipped = skipped;
+        trace.skipped.extend(duplicate);
+        trace.skipped.sort_by_key(|row| row.line);
+    } else if let Some(row) = duplicate.into_iter().next().or(outcome.err()) {
+        return Err(TraceError::Row { file: file.to_owned(), row });
+    }
+    if trace.jobs.is_empty() {
+        return Err(whole(Problem::NoJobs));
+    }
+    Ok(trace)
+}
+
+/// Removes every job whose id came before, and says which.
+fn drop_duplicates(trace: &mut Trace, id_name: &str) -> Vec<BadRow> {
+    let mut seen = HashSet::with_capacity(trace.jobs.len());
+    let repeated: Vec<usize> =
+        (0..trace.jobs.len()).filter(|&index| !seen.insert(trace.ids.get(index))).collect();
+    if repeated.is_empty() {
+        return Vec::new();
+    }
+    let bad = repeated.iter().map(|&index| BadRow {
+        line: trace.jobs[index].line,
+        field: id_name.to_owned(),
+        problem: Problem::DuplicateId { id: trace.ids.get(index).to_owned() },
+    });
+    let bad: Vec<BadRow> = bad.collect();
+    let mut ids = super::Ids::default();
+    let mut jobs = Vec::with_capacity(trace.jobs.len() - repeated.len());
+    for (index, job) in trace.jobs.drain(..).enumerate() {
+        if repeated.binary_search(&index).is_err() {
+            ids.push(trace.ids.get(index));
+            jobs.push(job);
+        }
+    }
+    trace.ids = ids;
+    trace.jobs = jobs;
+    bad
+}
+
+struct Reader<'a> {
+    layout: &'static Layout,
+    columns: Columns,
+    speeds: Option<&'a SoloSpeeds>,
+    trace: Trace,
+}
+
+impl Reader<'_> {
+    fn rows(&mut self, text: &str, skip_bad: bool) -> Result<(), BadRow> {
+        let mut csv = csv::ReaderBuilder::new()
+            .has_headers(self.layout.has_header)
+            .delimiter(self.layout.delimiter)
+            .quoting(self.layout.has_header)
+            .flexible(true)
+            .from_reader(text.as_bytes());
+        let mut record = csv::StringRecord::new();
+        while csv
+            .read_record(&mut record)
+            .expect("text in memory is valid UTF-8, rows may have any length")
+        {
+            let line = record.position().map_or(0, csv::Position::line);
+            let row = Row { record: &record, line };
+            if let Err(bad) = self.row(&row) {
+                if !skip_bad {
+                    return Err(bad);
+                }
+                self.trace.skipped.push(bad);
+            }
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, row: &Row<'_>) -> Result<(), BadRow> {
+        let columns = &self.columns;
+        if row.record.len() != columns.count {
+            let (found, expected) = (row.record.len(), columns.count);
+            return Err(row.bad("row", Problem::FieldCount { found, expected }));
+        }
+        let submit = self.time(row, columns.submit)?;
+        let gpus = row.whole(columns.gpus)?;
+        if gpus == 0 {
+            return Err(row.bad(columns.gpus.name, Problem::ZeroGpus));
+        }
+        let estimate = row.optional(columns.estimate, |field| self.span(row, field))?;
+        let memory = row.optional(columns.memory, |field| {
+            let memory = row.scaled(field, 3)?;
+            if memory > MEMORY_MAX { Err(row.overflow(field)) } else { Ok(Memory(memory)) }
+        })?;
+        let util = |field| row.utilisation(field, self.layout.util_scale);
+        let gpu_util = row.optional(columns.gpu_util, util)?;
+        let bandwidth_util = row.optional(columns.bandwidth_util, util)?;
+        let class = self.class(row)?;
+        let mut duration = self.duration(row, class.as_ref(), gpus)?;
+        let id = match columns.id {
+            Some(field) => row.required(field)?,
+            None => "",
+        };
+        // All fields are good: from here on the trace is changed.
+        if duration.0 < MICROS_PER_SECOND {
+            duration = Span::from_secs(1);
+            self.trace.raised += 1;
+        }
+        if columns.id.is_some() {
+            self.trace.ids.push(id);
+        } else {
+            let number = self.trace.jobs.len() + 1;
+            self.trace.ids.push(&number.to_string());
+        }
+        let partition =
+            columns.partition.map(|field| row.text(field)).filter(|name| !name.is_empty());
+        let job = TraceJob {
+            line: row.line,
+            user: UserId(self.trace.users.intern(columns.user.map_or("", |field| row.text(field)))),
+            partition: partition.map(|name| self.trace.partitions.intern(name)),
+            submit,
+            duration,
+            gpus,
+            estimate,
+            class: class.map(|class| ClassId(self.trace.classes.intern(&class))),
+            memory,
+            gpu_util,
+            bandwidth_util,
+        };
+        self.trace.jobs.push(job);
+        Ok(())
+    }
+
+    fn duration(&self, row: &Row<'_>, class: Option<&Class>, gpus: u32) -> Result<Span, BadRow> {
+        let columns = &self.columns;
+        match self.layout.duration {
+            DurationFrom::Column => self.span(row, columns.duration),
+            DurationFrom::Between { start, end } => {
+                let ended = self.time(row, columns.duration)?;
+                // A job that never started has no start; it then counts from its submission.
+                let started = match columns.start.filter(|&field| !row.text(field).is_empty()) {
+                    Some(field) => self.time(row, field)?,
+                    None => self.time(row, columns.submit)?,
+                };
+                if ended < started {
+                    return Err(row.bad(end, Problem::EndsBeforeStart { start }));
+                }
+                Ok(ended.since(started))
+            }
+            DurationFrom::Steps => {
+                let field = columns.duration;
+                let steps = row.scaled(field, 0)?;
+                let class = class.expect("a layout that counts steps has a class column");
+                let speeds = self.speeds.expect("checked before the first row");
+                let speed = speeds.get(&(class.clone(), gpus)).filter(|&&speed| speed > 0.0);
+                let Some(&speed) = speed else {
+                    let job_type = row.text(columns.model.unwrap_or(field)).to_owned();
+                    return Err(row.bad(self.layout.model, Problem::UnknownJobType { job_type }));
+                };
+                let micros = (steps as f64 / speed * MICROS_PER_SECOND as f64).round();
+                if micros > MICROS_MAX as f64 {
+                    return Err(row.overflow(field));
+                }
+                Ok(Span(micros as u64))
+            }
+            DurationFrom::Application(seconds) => {
+                let field = columns.model.unwrap_or(columns.duration);
+                let batch = row.whole(columns.duration)?;
+                let application = row.text(field);
+                let Some(seconds) = seconds(application, batch, gpus) else {
+                    let job_type = application.to_owned();
+                    return Err(row.bad(field.name, Problem::UnknownJobType { job_type }));
+                };
+                Ok(Span((seconds * MICROS_PER_SECOND as f64).round() as u64))
+            }
+        }
+    }
+
+    fn class(&self, row: &Row<'_>) -> Result<Option<Class>, BadRow> {
+        let columns = &self.columns;
+        let Some(model) = columns.model.map(|field| row.text(field)).filter(|m| !m.is_empty())
+        else {
+            return Ok(None);
+        };
+        if self.layout.model_is_job_type {
+            return Ok(Some(Class::from_job_type(model)));
+        }
+        let flag = |field: Field| match row.text(field) {
+            "0" | "false" | "False" => Ok(false),
+            "1" | "true" | "True" => Ok(true),
+            text => Err(row.bad(field.name, Problem::NotAFlag { text: text.to_owned() })),
+        };
+        Ok(Some(Class {
+            model: model.to_owned(),
+            dataset: columns.dataset.map_or("", |field| row.text(field)).to_owned(),
+            batch: row.optional(columns.batch, |field| row.whole(field))?,
+            amp: row.optional(columns.amp, flag)?.unwrap_or(false),
+        }))
+    }
+
+    fn span(&self, row: &Row<'_>, field: Field) -> Result<Span, BadRow> {
+        let micros = row.scaled(field, self.layout.time_scale)?;
+        if micros > MICROS_MAX { Err(row.overflow(field)) } else { Ok(Span(micros)) }
+    }
+
+    /// A number in the unit of the layout, or a date and time.
+    fn time(&self, row: &Row<'_>, field: Field) -> Result<Time, BadRow> {
+        let text = row.required(field)?;
+        if text.len() >= 10 && text.as_bytes()[4] == b'-' && !text.starts_with('-') {
+            let not_a_time = || row.bad(field.name, Problem::NotATime { text: text.to_owned() });
+            let civil: jiff::civil::DateTime = text.parse().map_err(|_| not_a_time())?;
+            let zoned = civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| not_a_time())?;
+            let micros = u64::try_from(zoned.timestamp().as_microsecond());
+            return micros.map(Time).map_err(|_| not_a_time());
+        }
+        Ok(Time(self.span(row, field)?.0))
+    }
+}
+
+/// A column: where it stands and what it is called.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Field {
+    pub(super) index: usize,
+    pub(super) name: &'static str,
+}
+
+struct Row<'a> {
+    record: &'a csv::StringRecord,
+    line: u64,
+}
+
+impl<'a> Row<'a> {
+    fn text(&self, field: Field) -> &'a str {
+        self.record.get(field.index).unwrap_or("").trim()
+    }
+
+    fn required(&self, field: Field) -> Result<&'a str, BadRow> {
+        match self.text(field) {
+            "" => Err(self.bad(field.name, Problem::MissingValue)),
+            text => Ok(text),
+        }
+    }
+
+    fn optional<T>(
+        &self,
+        field: Option<Field>,
+        read: impl FnOnce(Field) -> Result<T, BadRow>,
+    ) -> Result<Option<T>, BadRow> {
+        match field {
+            Some(field) if !self.text(field).is_empty() => read(field).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn scaled(&self, field: Field, scale: i32) -> Result<u64, BadRow> {
+        let text = self.required(field)?;
+        parse_scaled(text, scale).map_err(|cause| self.number(field, text, cause))
+    }
+
+    fn whole(&self, field: Field) -> Result<u32, BadRow> {
+        let text = self.required(field)?;
+        // Spreadsheets and pandas write whole numbers as 8.0.
+        let thousandths = self.scaled(field, 3)?;
+        if !thousandths.is_multiple_of(1000) {
+            return Err(self.bad(field.name, Problem::NotWhole { text: text.to_owned() }));
+        }
+        u32::try_from(thousandths / 1000).map_err(|_| self.overflow(field))
+    }
+
+    fn utilisation(&self, field: Field, scale: i32) -> Result<Utilisation, BadRow> {
+        u32::try_from(self.scaled(field, scale)?).map(Utilisation).map_err(|_| self.overflow(field))
+    }
+
+    fn overflow(&self, field: Field) -> BadRow {
+        self.number(field, self.text(field), DecimalError::Overflow)
+    }
+
+    fn number(&self, field: Field, text: &str, cause: DecimalError) -> BadRow {
+        self.bad(field.name, Problem::Number { text: text.to_owned(), cause })
+    }
+
+    fn bad(&self, field: &str, problem: Problem) -> BadRow {
+        BadRow { line: self.line, field: field.to_owned(), problem }
+    }
+}

@@ -1,0 +1,121 @@
+//! Writes a trace in one of the formats that state durations.
+
+use super::{Format, Trace, TraceJob};
+use crate::decimal::{Seconds, Thousandths};
+use std::io::{self, Write};
+use tandem_core::Span;
+
+/// The columns of a format as we write it; `None` where a format has no place for durations.
+fn columns(format: Format) -> Option<&'static [&'static str]> {
+    match format {
+        Format::Tandem => Some(&[
+            "job_id",
+            "user",
+            "partition",
+            "submit_s",
+            "gpus",
+            "duration_s",
+            "estimate_s",
+            "model",
+            "dataset",
+            "batch",
+            "amp",
+            "memory_mib",
+            "gpu_util",
+            "bandwidth_util",
+        ]),
+        Format::Venus => Some(&[
+            "job_id",
+            "user",
+            "vc",
+            "gpu_num",
+            "submit_s",
+            "duration",
+            "estimate_s",
+            "model",
+            "dataset",
+            "batchsize",
+            "amp",
+            "gpu_util",
+            "gmem_util",
+            "gmem",
+        ]),
+        Format::Philly => Some(&["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]),
+        Format::Muri => {
+            Some(&["job_id", "num_gpu", "submit_time", "model_name", "batch_size", "duration"])
+        }
+        Format::Alibaba2023 => Some(&[
+            "name",
+            "num_gpu",
+            "gpu_milli",
+            "creation_time",
+            "deletion_time",
+            "scheduled_time",
+        ]),
+        Format::Pollux | Format::Gavel => None,
+    }
+}
+
+impl Format {
+    /// Whether a trace can be written in this format.
+    pub fn is_writable(self) -> bool {
+        columns(self).is_some()
+    }
+}
+
+/// Writes `trace` as CSV with a header. Columns that no job fills stay empty, so that all files of a
+/// format have the same header.
+///
+/// # Panics
+/// For a format that is not [writable](Format::is_writable).
+pub fn write(trace: &Trace, format: Format, out: &mut impl Write) -> io::Result<()> {
+    let columns = columns(format).expect("the caller asks for a writable format");
+    let mut csv = csv::Writer::from_writer(out);
+    csv.write_record(columns)?;
+    for (index, job) in trace.jobs.iter().enumerate() {
+        for column in columns {
+            csv.write_field(field(trace, index, job, format, column))?;
+        }
+        csv.write_record(None::<&[u8]>)?;
+    }
+    csv.flush()
+}
+
+fn field(trace: &Trace, index: usize, job: &TraceJob, format: Format, column: &str) -> String {
+    let class = job.class.map(|class| trace.classes.get(class.0));
+    let thousandths =
+        |value: Option<u64>| value.map_or(String::new(), |v| Thousandths(v).to_string());
+    let seconds = |micros: u64| Seconds(micros).to_string();
+    let time = |micros: u64| match format {
+        // Milliseconds: a thousandth of one is a microsecond.
+        Format::Muri => Thousandths(micros).to_string(),
+        _ => seconds(micros),
+    };
+    match column {
+        "job_id" | "name" => trace.ids.get(index).to_owned(),
+        "user" => trace.users.get(job.user.0).clone(),
+        "partition" | "vc" | "cluster" => trace.partition_of(job).unwrap_or("").to_owned(),
+        "submit_s" | "submit_time" | "timestamp" | "creation_time" | "scheduled_time" => {
+            time(job.submit.0)
+        }
+        "gpus" | "gpu_num" | "num_gpus" | "num_gpu" => job.gpus.to_string(),
+        "duration_s" | "duration" => time(job.duration.0),
+        "deletion_time" => time((job.submit + job.duration).0),
+        "gpu_time" => time(Span(job.duration.0.saturating_mul(u64::from(job.gpus))).0),
+        "estimate_s" => job.estimate.map_or(String::new(), |estimate| seconds(estimate.0)),
+        "model" | "model_name" => class.map_or(String::new(), |class| class.model.clone()),
+        "dataset" => class.map_or(String::new(), |class| class.dataset.clone()),
+        "batch" | "batchsize" | "batch_size" => {
+            class.and_then(|class| class.batch).map_or(String::new(), |batch| batch.to_string())
+        }
+        "amp" => class.map_or(String::new(), |class| u8::from(class.amp).to_string()),
+        "memory_mib" | "gmem" => thousandths(job.memory.map(|memory| memory.0)),
+        "gpu_util" => thousandths(job.gpu_util.map(|util| u64::from(util.0))),
+        // Thousandths of a GPU; a job that fills its GPUs, or is not known to leave some, asks for all.
+        "gpu_milli" => job.gpu_util.map_or(1000, |util| (util.0 / 100).clamp(1, 1000)).to_string(),
+        "gmem_util" | "bandwidth_util" => {
+            thousandths(job.bandwidth_util.map(|util| u64::from(util.0)))
+        }
+        other => unreachable!("column {other} is written by no format"),
+    }
+}

@@ -1,0 +1,279 @@
+//! A trace made ready for a cluster: partitions resolved, jobs checked, ordered and given estimates.
+
+use crate::interference::PairTable;
+use crate::trace::{BadRow, Problem, Trace, TraceError, TraceJob};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tandem_core::{
+    ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
+    PlacementRule, Profile, Span, Time,
+};
+
+/// What the policies are told about durations.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Estimates {
+    /// The truth.
+    True,
+    /// The estimate column of the trace.
+    Trace,
+    /// The truth × e^(σ·N), N standard normal, seeded.
+    Noisy {
+        /// σ.
+        sigma: f64,
+    },
+}
+
+/// A load factor as an exact fraction: 1.5 is 15 / 10.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Load {
+    /// Load 1: the trace as it is.
+    pub const ONE: Load = Load { numerator: 1, denominator: 1 };
+
+    /// From decimal text; above zero, with at most nine decimals.
+    pub fn parse(text: &str) -> Option<Self> {
+        let decimals = text.split_once('.').map_or(0, |(_, fraction)| fraction.len());
+        let scale = i32::try_from(decimals).ok().filter(|&scale| scale <= 9)?;
+        let numerator = crate::decimal::parse_scaled(text, scale).ok()?;
+        let denominator = 10_u64.pow(scale.unsigned_abs());
+        let in_range = numerator > 0 && numerator <= denominator.saturating_mul(1_000_000);
+        in_range.then_some(Self { numerator, denominator })
+    }
+
+    /// When a job submitted at `submit` comes in a trace that begins at `first`: inter-arrival times
+    /// are divided by the load, in whole seconds, rounded down.
+    fn apply(self, first: Time, submit: Time) -> Time {
+        if self.numerator == self.denominator {
+            return submit;
+        }
+        let scaled = u128::from(submit.since(first).0) * u128::from(self.denominator)
+            / u128::from(self.numerator)
+            / u128::from(MICROS_PER_SECOND);
+        let seconds = u64::try_from(scaled).expect("times are limited, and so is the load");
+        first + Span::from_secs(seconds)
+    }
+}
+
+/// How a trace is made ready.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkloadOptions {
+    /// How durations are estimated.
+    pub estimates: Estimates,
+    /// How much closer together the jobs come.
+    pub load: Load,
+    /// For whatever is drawn at random.
+    pub seed: u64,
+    /// How whole GPUs are chosen: a gang that can never be placed is refused here.
+    pub placement: PlacementRule,
+    /// Memory that each tenant takes beyond its own.
+    pub context: Memory,
+    /// Leave unusable jobs out and count them instead of refusing the trace.
+    pub skip_bad: bool,
+}
+
+/// Jobs ready to be simulated, by `JobId`: in order of submission.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The machines.
+    pub cluster: Arc<Cluster>,
+    /// What the scheduler is told.
+    pub specs: Vec<JobSpec>,
+    /// The truth.
+    pub durations: Vec<Span>,
+    /// From `JobId` to position in the trace.
+    pub trace_index: Vec<u32>,
+    /// Names and ids.
+    pub trace: Trace,
+}
+
+impl Workload {
+    /// Checks `trace` against `cluster` and puts it in order.
+    pub fn new(
+        mut trace: Trace,
+        cluster: Arc<Cluster>,
+        file: &str,
+        options: &WorkloadOptions,
+    ) -> Result<Self, TraceError> {
+        let admission = Admission::new(&trace, &cluster, options);
+        let mut kept: Vec<(u32, PartitionId)> = Vec::with_capacity(trace.jobs.len());
+        for (index, job) in trace.jobs.iter().enumerate() {
+            let index = u32::try_from(index).expect("jobs are counted in u32");
+            match admission.check(&trace, job) {
+                Ok(partition) => kept.push((index, partition)),
+                Err(row) if options.skip_bad => trace.skipped.push(row),
+                Err(row) => return Err(TraceError::Row { file: file.to_owned(), row }),
+            }
+        }
+        let job = |index: u32| &trace.jobs[index as usize];
+        let Some(first) = kept.iter().map(|&(index, _)| job(index).submit).min() else {
+            return Err(TraceError::File { file: file.to_owned(), problem: Problem::NoJobs });
+        };
+        let submit = |index: u32| options.load.apply(first, job(index).submit);
+        // Stable: jobs of one instant stay in file order.
+        kept.sort_by_key(|&(index, _)| submit(index));
+        let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
+        let mut specs = Vec::with_capacity(kept.len());
+        for (position, &(index, partition)) in kept.iter().enumerate() {
+            let job = job(index);
+            specs.push(JobSpec {
+                id: JobId(u32::try_from(position).expect("jobs are counted in u32")),
+                user: job.user,
+                partition,
+                submit: submit(index),
+                gpus: job.gpus,
+                estimate: estimate(job, options.estimates, &mut rng),
+                profile: Profile {
+                    class: job.class,
+                    memory: job.memory.unwrap_or_default(),
+                    gpu_util: job.gpu_util,
+                    bandwidth_util: job.bandwidth_util,
+                },
+            });
+        }
+        let durations = kept.iter().map(|&(index, _)| job(index).duration).collect();
+        let trace_index = kept.iter().map(|&(index, _)| index).collect();
+        Ok(Self { cluster, specs, durations, trace_index, trace })
+    }
+
+    /// How many jobs there are.
+    pub fn len(&self) -> usize {
+        self.specs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.specs.is_empty()
+    }
+
+    /// The trace's row of a job.
+    pub fn trace_job(&self, job: JobId) -> &TraceJob {
+        &self.trace.jobs[self.trace_index[job.index()] as usize]
+    }
+
+    /// The id that the trace gives a job.
+    pub fn id(&self, job: JobId) -> &str {
+        self.trace.ids.get(self.trace_index[job.index()] as usize)
+    }
+
+    /// The first submission.
+    pub fn first_submit(&self) -> Time {
+        self.specs.first().map_or(Time(0), |spec| spec.submit)
+    }
+}
+
+/// Gives every job a class of `table` at random, for traces without models.
+pub fn assign_classes(trace: &mut Trace, table: &PairTable, seed: u64) {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    trace.classes = table.classes.clone();
+    let count = u32::try_from(table.classes.len()).expect("classes are counted in u32");
+    for job in &mut trace.jobs {
+        job.class = (count > 0).then(|| ClassId(rng.random_range(0..count)));
+    }
+}
+
+fn estimate(job: &TraceJob, estimates: Estimates, rng: &mut ChaCha8Rng) -> Span {
+    match estimates {
+        Estimates::True => job.duration,
+        Estimates::Trace => job.estimate.expect("admission refuses a job without an estimate"),
+        Estimates::Noisy { sigma } => {
+            let normal: f64 = StandardNormal.sample(rng);
+            let micros = job.duration.0 as f64 * (sigma * normal).exp();
+            // Between a second and three thousand years, so that sums cannot overflow.
+            Span(micros.clamp(1e6, 1e17) as u64)
+        }
+    }
+}
+
+/// Whether a job can run on the cluster at all.
+struct Admission<'a> {
+    cluster: &'a Cluster,
+    options: &'a WorkloadOptions,
+    /// By the trace's number of a partition name; the last one is for jobs that name none.
+    partitions: Vec<Option<PartitionId>>,
+    /// Largest gang that each partition can ever place, and what else it can or cannot.
+    placeable: Vec<BTreeMap<u32, bool>>,
+    memory_min: Vec<Memory>,
+}
+
+impl<'a> Admission<'a> {
+    fn new(trace: &Trace, cluster: &'a Arc<Cluster>, options: &'a WorkloadOptions) -> Self {
+        let names = trace.partitions.iter().map(|name| cluster.partition_named(Some(name)));
+        let partitions: Vec<_> = names.chain([cluster.partition_named(None)]).collect();
+        let number = |job: &TraceJob| job.partition.map_or(trace.partitions.len(), |p| p as usize);
+        let empty = Occupancy::new(cluster.clone());
+        let mut placeable = vec![BTreeMap::new(); cluster.partitions().len()];
+        for job in &trace.jobs {
+            if let Some(partition) = partitions[number(job)] {
+                placeable[partition.index()]
+                    .entry(job.gpus)
+                    .or_insert_with(|| empty.has_room(partition, job.gpus, options.placement));
+            }
+        }
+        let ids = (0..).map(PartitionId).take(cluster.partitions().len());
+        let memory_min = ids.map(|partition| cluster.memory_min(partition)).collect();
+        Self { cluster, options, partitions, placeable, memory_min }
+    }
+
+    fn check(&self, trace: &Trace, job: &TraceJob) -> Result<PartitionId, BadRow> {
+        let bad =
+            |field: &str, problem| BadRow { line: job.line, field: field.to_owned(), problem };
+        let number = job.partition.map_or(self.partitions.len() - 1, |p| p as usize);
+        let Some(partition) = self.partitions[number] else {
+            let name = trace.partition_of(job).unwrap_or("").to_owned();
+            let known: Vec<&str> =
+                self.cluster.partitions().iter().map(|p| p.name.as_str()).collect();
+            let known = known.join(", ");
+            return Err(bad("partition", Problem::UnknownPartition { name, known }));
+        };
+        let described = self.cluster.partition(partition);
+        if !self.placeable[partition.index()][&job.gpus] {
+            let (gpus, size) = (job.gpus, described.gpu_count());
+            let partition = described.name.clone();
+            return Err(bad("gpus", Problem::LargerThanPartition { gpus, partition, size }));
+        }
+        let available = self.memory_min[partition.index()];
+        let wanted = job.memory.unwrap_or_default() + self.options.context;
+        if wanted > available {
+            let partition = described.name.clone();
+            return Err(bad("memory", Problem::MemoryOver { wanted, partition, available }));
+        }
+        if self.options.estimates == Estimates::Trace && job.estimate.is_none() {
+            return Err(bad("estimate_s", Problem::NoEstimate));
+        }
+        Ok(partition)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_divides_inter_arrival_times_exactly() {
+        let load = |text: &str, offset_s: u64| {
+            let first = Time::from_secs(100);
+            let submit = first + Span::from_secs(offset_s);
+            Load::parse(text).unwrap().apply(first, submit).since(first).0 / MICROS_PER_SECOND
+        };
+        assert_eq!(load("1.5", 10), 6);
+        assert_eq!(load("1.1", 11), 10);
+        assert_eq!(load("0.5", 7), 14);
+        assert_eq!(load("3", 10), 3);
+        for bad in ["0", "-1", "x", "", "1.0000000001"] {
+            assert_eq!(Load::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn load_one_keeps_fractions_of_a_second() {
+        let submit = Time(1_500_000);
+        assert_eq!(Load::parse("1.0").unwrap().apply(Time(0), submit), submit);
+    }
+}

@@ -1,0 +1,347 @@
+//! The simulated world: it knows the true durations and rates, carries out actions and reports what
+//! happens. It plays the part that real GPUs play for the daemon.
+
+use crate::record::Recorder;
+use crate::workload::Workload;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use tandem_core::{
+    Action, Event, GpuId, Gpus, Interference, JobId, Placement, Ppm, Progress, Ratio, Span,
+    Tenants, Time, Work,
+};
+
+/// The costs of this world.
+#[derive(Clone, Copy, Debug)]
+pub struct WorldOptions {
+    /// What a gang on more nodes than needed keeps of its rate.
+    pub spread_keeps: Ratio,
+    /// Time to restore the state of a gang of up to eight GPUs, and of a larger one.
+    pub restore: (Span, Span),
+    /// Jobs save their state whenever they have done this much more work.
+    pub checkpoint: Span,
+}
+
+impl Default for WorldOptions {
+    fn default() -> Self {
+        Self {
+            spread_keeps: Ratio::ONE,
+            restore: (Span::from_secs(40), Span::from_secs(60)),
+            checkpoint: Span::from_secs(30 * 60),
+        }
+    }
+}
+
+/// What is known about a job when it is over, and while it runs.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// First start.
+    pub start: Option<Time>,
+    /// End.
+    pub end: Option<Time>,
+    /// Time during which at least one of its GPUs had another tenant.
+    pub shared: Span,
+    /// How often a plan took its GPUs away.
+    pub preemptions: u32,
+    /// How often it lost a GPU.
+    pub interruptions: u32,
+    /// Nodes of the first placement, in the order touched: index within the partition, GPUs.
+    pub nodes: Vec<(u32, u32)>,
+}
+
+/// A job in the world.
+#[derive(Clone, Debug, Default)]
+struct Body {
+    progress: Progress,
+    /// Work that would survive a crash because it was saved when the job was stopped.
+    saved: Work,
+    gpus: Gpus,
+    paused: bool,
+    spread: bool,
+    shared_since: Option<Time>,
+    /// Completions scheduled under an older version are void.
+    version: u32,
+}
+
+/// GPU-time by number of tenants.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meters {
+    at: Time,
+    /// GPUs with at least one tenant, at present.
+    pub(crate) busy_gpus: u32,
+    /// GPUs with at least two.
+    pub(crate) shared_gpus: u32,
+    /// GPU-microseconds with at least one tenant.
+    pub(crate) busy: u128,
+    /// GPU-microseconds with at least two.
+    pub(crate) shared: u128,
+}
+
+impl Meters {
+    fn advance(&mut self, now: Time) {
+        let span = u128::from(now.since(self.at).0);
+        self.busy += span * u128::from(self.busy_gpus);
+        self.shared += span * u128::from(self.shared_gpus);
+        self.at = now;
+    }
+}
+
+pub(crate) struct World<'a> {
+    workload: &'a Workload,
+    truth: &'a dyn Interference,
+    options: WorldOptions,
+    bodies: Vec<Body>,
+    pub(crate) outcomes: Vec<Outcome>,
+    tenants: Vec<Tenants>,
+    completions: BinaryHeap<Reverse<(Time, JobId, u32)>>,
+    /// Jobs whose rate may have changed at this instant.
+    unsettled: Vec<JobId>,
+    /// What the jobs report about themselves at the next step.
+    reports: Vec<Event>,
+    pub(crate) meters: Meters,
+    pub(crate) restores: u64,
+    /// Some GPU has had three tenants or more.
+    pub(crate) crowded: bool,
+    pub(crate) recorder: Option<Recorder>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(
+        workload: &'a Workload,
+        truth: &'a dyn Interference,
+        options: WorldOptions,
+        recorder: Option<Recorder>,
+    ) -> Self {
+        Self {
+            workload,
+            truth,
+            options,
+            bodies: vec![Body::default(); workload.len()],
+            outcomes: vec![Outcome::default(); workload.len()],
+            tenants: vec![Tenants::new(); workload.cluster.gpus().len()],
+            completions: BinaryHeap::new(),
+            unsettled: Vec::new(),
+            reports: Vec::new(),
+            meters: Meters { at: workload.first_submit(), ..Meters::default() },
+            restores: 0,
+            crowded: false,
+            recorder,
+        }
+    }
+
+    /// When the next job ends if nothing changes.
+    pub(crate) fn next_completion(&mut self) -> Option<Time> {
+        while let Some(&Reverse((at, job, version))) = self.completions.peek() {
+            if self.bodies[job.index()].version == version {
+                return Some(at);
+            }
+            self.completions.pop();
+        }
+        None
+    }
+
+    pub(crate) fn advance(&mut self, now: Time) {
+        self.meters.advance(now);
+    }
+
+    /// Hands over what jobs have reported since the last step.
+    pub(crate) fn report(&mut self, events: &mut Vec<Event>) {
+        events.append(&mut self.reports);
+    }
+
+    /// Ends every job whose work is done at `now`.
+    pub(crate) fn finish(&mut self, now: Time, events: &mut Vec<Event>) {
+        while self.next_completion() == Some(now) {
+            let Some(Reverse((_, job, _))) = self.completions.pop() else { break };
+            self.leave(job, now);
+            self.outcomes[job.index()].end = Some(now);
+            events.push(Event::Finished { job });
+        }
+    }
+
+    /// A GPU is lost: its tenants fall back to their last checkpoint.
+    pub(crate) fn lose(&mut self, gpu: GpuId, now: Time, events: &mut Vec<Event>) {
+        let interval = Work::of(self.options.checkpoint).0;
+        for job in self.tenants[gpu.index()].clone() {
+            self.leave(job, now);
+            let body = &mut self.bodies[job.index()];
+            let regular = Work(body.progress.done.0 / interval * interval);
+            body.progress.done = regular.max(body.saved);
+            self.outcomes[job.index()].interruptions += 1;
+            events.push(Event::Interrupted { job, kept: body.progress.done });
+        }
+        events.push(Event::GpuDown { gpu });
+    }
+
+    /// Carries out what the engine decided, then brings rates and completions up to date.
+    pub(crate) fn act(&mut self, now: Time, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::Stop { job } => {
+                    self.leave(*job, now);
+                    let body = &mut self.bodies[job.index()];
+                    body.saved = body.progress.done;
+                    self.outcomes[job.index()].preemptions += 1;
+                }
+                Action::Start { job, placement, restore } => {
+                    self.enter(*job, placement, *restore, now);
+                }
+                Action::Move { job, placement } => {
+                    self.leave(*job, now);
+                    self.enter(*job, placement, true, now);
+                }
+                Action::Pause { job } => self.set_paused(*job, true),
+                Action::Resume { job } => self.set_paused(*job, false),
+            }
+        }
+        self.settle(now);
+    }
+
+    fn enter(&mut self, job: JobId, placement: &Placement, restore: bool, now: Time) {
+        let spec = &self.workload.specs[job.index()];
+        let partition = self.workload.cluster.partition(spec.partition);
+        let nodes = self.nodes_of(&placement.gpus, partition.nodes.start);
+        let fewest = partition.fewest_nodes(spec.gpus);
+        let body = &mut self.bodies[job.index()];
+        body.spread = nodes.len() > fewest as usize;
+        body.gpus = placement.gpus.clone();
+        body.paused = placement.paused;
+        let cost = match (restore, spec.gpus <= 8) {
+            (false, _) => Span::ZERO,
+            (true, true) => self.options.restore.0,
+            (true, false) => self.options.restore.1,
+        };
+        body.progress.at = now + cost;
+        self.restores += u64::from(restore);
+        let outcome = &mut self.outcomes[job.index()];
+        if outcome.start.is_none() {
+            outcome.start = Some(now);
+            outcome.nodes = nodes;
+        }
+        for &gpu in &placement.gpus {
+            let tenants = &mut self.tenants[gpu.index()];
+            self.unsettled.extend(tenants.iter());
+            tenants.push(job);
+            match tenants.len() {
+                1 => self.meters.busy_gpus += 1,
+                2 => self.meters.shared_gpus += 1,
+                _ => self.crowded = true,
+            }
+        }
+        self.unsettled.push(job);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.enter(job, now, &placement.gpus);
+        }
+    }
+
+    fn leave(&mut self, job: JobId, now: Time) {
+        let body = &mut self.bodies[job.index()];
+        let done = body.progress.done_by(now);
+        body.progress = Progress { done, at: now, rate: Ppm::ZERO };
+        body.version += 1;
+        if let Some(since) = body.shared_since.take() {
+            self.outcomes[job.index()].shared += now.since(since);
+        }
+        for gpu in std::mem::take(&mut body.gpus) {
+            let tenants = &mut self.tenants[gpu.index()];
+            tenants.retain(|tenant| *tenant != job);
+            self.unsettled.extend(tenants.iter());
+            match tenants.len() {
+                0 => self.meters.busy_gpus -= 1,
+                1 => self.meters.shared_gpus -= 1,
+                _ => {}
+            }
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.leave(job, now);
+        }
+    }
+
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        self.bodies[job.index()].paused = paused;
+        for gpu in &self.bodies[job.index()].gpus {
+            self.unsettled.extend(self.tenants[gpu.index()].iter());
+        }
+    }
+
+    /// Nodes of a placement in the order touched, GPUs of a node merged.
+    fn nodes_of(&self, gpus: &[GpuId], first_node: u32) -> Vec<(u32, u32)> {
+        let mut nodes: Vec<(u32, u32)> = Vec::new();
+        for &gpu in gpus {
+            let node = self.workload.cluster.gpu(gpu).node.0 - first_node;
+            match nodes.iter_mut().rev().find(|(index, _)| *index == node) {
+                Some((_, count)) => *count += 1,
+                None => nodes.push((node, 1)),
+            }
+        }
+        nodes
+    }
+
+    /// Recomputes the rates of the jobs that the actions touched, and only of those.
+    fn settle(&mut self, now: Time) {
+        let mut unsettled = std::mem::take(&mut self.unsettled);
+        unsettled.sort_unstable();
+        unsettled.dedup();
+        for job in unsettled.drain(..) {
+            if !self.bodies[job.index()].gpus.is_empty() {
+                self.settle_job(job, now);
+            }
+        }
+        self.unsettled = unsettled;
+    }
+
+    fn settle_job(&mut self, job: JobId, now: Time) {
+        let rate = self.rate(job);
+        let shares =
+            self.bodies[job.index()].gpus.iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
+        let body = &mut self.bodies[job.index()];
+        match (shares, body.shared_since) {
+            (true, None) => body.shared_since = Some(now),
+            (false, Some(since)) => {
+                body.shared_since = None;
+                self.outcomes[job.index()].shared += now.since(since);
+            }
+            _ => {}
+        }
+        if rate == body.progress.rate {
+            return;
+        }
+        // A job that still restores its state makes no progress before `at`, whatever its rate.
+        let at = body.progress.at.max(now);
+        body.progress = Progress { done: body.progress.done_by(now), at, rate };
+        body.version += 1;
+        let left =
+            Work::of(self.workload.durations[job.index()]).saturating_sub(body.progress.done);
+        if let Some(span) = left.time_at(rate) {
+            self.completions.push(Reverse((at + span, job, body.version)));
+        }
+        self.reports.push(Event::Progress { job, progress: body.progress });
+    }
+
+    /// The slowest of its GPUs counts (synchronous data parallelism); on each, the speed of the GPU's
+    /// kind × the pair rate with every other tenant that runs. The product for three or more tenants
+    /// is an assumption, and marked as one in the report.
+    fn rate(&self, job: JobId) -> Ppm {
+        let body = &self.bodies[job.index()];
+        if body.paused {
+            return Ppm::ZERO;
+        }
+        let cluster = &self.workload.cluster;
+        let profile = |job: JobId| &self.workload.specs[job.index()].profile;
+        let on_gpu = |&gpu: &GpuId| {
+            let kind = cluster.gpu(gpu).kind;
+            let mut rate = cluster.types()[kind.index()].factor;
+            for &other in &self.tenants[gpu.index()] {
+                if other != job && !self.bodies[other.index()].paused {
+                    let pair = self.truth.rate(profile(job), profile(other), kind);
+                    rate =
+                        rate.times(pair.expect("no plan puts a pair together that does not fit"));
+                }
+            }
+            rate
+        };
+        let slowest = body.gpus.iter().map(on_gpu).min().expect("a placed job has GPUs");
+        let rate = if body.spread { slowest.times(self.options.spread_keeps) } else { slowest };
+        // A job that runs makes some progress, or it would hold its GPUs for ever.
+        rate.ppm().max(Ppm(1))
+    }
+}
