@@ -4,10 +4,10 @@
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{JobId, State as JobState};
+use crate::occupancy::Tenants;
 use crate::plan::{Change, Plan};
 use crate::state::State;
 use crate::units::{Memory, Time};
-use std::collections::BTreeMap;
 use thiserror::Error;
 
 /// Why a plan is illegal.
@@ -37,8 +37,16 @@ pub enum Illegal {
         job: JobId,
         /// GPUs it needs.
         wanted: u32,
-        /// Distinct GPUs it was given.
+        /// GPUs it was given.
         given: usize,
+    },
+    /// One GPU for two of the gang.
+    #[error("gang of job {job:?} is broken: it is given {gpu:?} twice")]
+    SameGpuTwice {
+        /// The job.
+        job: JobId,
+        /// The GPU.
+        gpu: GpuId,
     },
     /// Outside the partition or the cluster.
     #[error("job {job:?} is placed on {gpu:?}, which is not in its partition")]
@@ -107,18 +115,25 @@ pub fn check(
     if let Some(wake) = plan.wake.filter(|&wake| wake <= now) {
         return Err(Illegal::WakeNotAhead { wake, now });
     }
-    let mut arrivals: BTreeMap<GpuId, Vec<JobId>> = BTreeMap::new();
+    let mut seats: Vec<(GpuId, JobId)> = Vec::new();
     for (&job, change) in &plan.changes {
         check_job(state, partition, job, change)?;
         if let Change::Place(placement) = change {
-            for &gpu in &placement.gpus {
-                arrivals.entry(gpu).or_default().push(job);
-            }
+            seats.extend(placement.gpus.iter().map(|&gpu| (gpu, job)));
         }
     }
-    for (gpu, mut tenants) in arrivals {
-        let stays = |&&tenant: &&JobId| !plan.changes.contains_key(&tenant);
-        tenants.extend(state.occupancy().tenants(gpu).iter().filter(stays));
+    seats.sort_unstable();
+    if let Some(pair) = seats.windows(2).find(|pair| pair[0] == pair[1]) {
+        let (gpu, job) = pair[0];
+        return Err(Illegal::SameGpuTwice { job, gpu });
+    }
+    let mut tenants = Tenants::new();
+    for seats in seats.chunk_by(|a, b| a.0 == b.0) {
+        let gpu = seats[0].0;
+        let stays = |tenant: &JobId| !plan.changes.contains_key(tenant);
+        tenants.clear();
+        tenants.extend(seats.iter().map(|&(_, job)| job));
+        tenants.extend(state.occupancy().tenants(gpu).iter().copied().filter(stays));
         check_gpu(state, interference, gpu, &tenants)?;
     }
     Ok(())
@@ -152,11 +167,8 @@ fn check_job(
             return Err(Illegal::LostGpu { job, gpu });
         }
     }
-    let mut distinct = placement.gpus.clone();
-    distinct.sort_unstable();
-    distinct.dedup();
-    if distinct.len() != known.spec.gpus as usize || distinct.len() != placement.gpus.len() {
-        let (wanted, given) = (known.spec.gpus, distinct.len());
+    let (wanted, given) = (known.spec.gpus, placement.gpus.len());
+    if given != wanted as usize {
         return Err(Illegal::BrokenGang { job, wanted, given });
     }
     Ok(())

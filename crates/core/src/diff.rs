@@ -8,10 +8,12 @@ use crate::state::State;
 
 /// The actions for a legal plan: first those that free GPUs, then those that need them.
 pub fn diff(state: &State, plan: &Plan, actions: &mut Vec<Action>) {
-    let (stopping, seating): (Vec<_>, Vec<_>) =
-        plan.changes.iter().partition(|(_, change)| matches!(change, Change::Drop));
-    actions.extend(stopping.into_iter().map(|(&job, _)| Action::Stop { job }));
-    for (&job, change) in seating {
+    for (&job, change) in &plan.changes {
+        if *change == Change::Drop {
+            actions.push(Action::Stop { job });
+        }
+    }
+    for (&job, change) in &plan.changes {
         if let Change::Place(placement) = change {
             actions.extend(seat(state, job, placement));
         }
@@ -20,10 +22,12 @@ pub fn diff(state: &State, plan: &Plan, actions: &mut Vec<Action>) {
 
 fn seat(state: &State, job: JobId, wanted: &Placement) -> Option<Action> {
     let known = state.job(job);
-    let placement = wanted.clone();
+    let placement = || wanted.clone();
     match known.placement() {
-        None => Some(Action::Start { job, placement, restore: known.must_restore }),
-        Some(present) if present.gpus != wanted.gpus => Some(Action::Move { job, placement }),
+        None => Some(Action::Start { job, placement: placement(), restore: known.must_restore }),
+        Some(present) if present.gpus != wanted.gpus => {
+            Some(Action::Move { job, placement: placement() })
+        }
         Some(present) if present.paused == wanted.paused => None,
         Some(_) if wanted.paused => Some(Action::Pause { job }),
         Some(_) => Some(Action::Resume { job }),

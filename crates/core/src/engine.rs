@@ -225,29 +225,30 @@ impl Engine {
         desk.reasons.clear();
         desk.reasons.extend(plan.reasons.iter().copied());
         desk.reason_for_others = plan.reason_for_others;
-        let first = self.actions.len();
-        diff(&self.state, &plan, &mut self.actions);
-        for index in first..self.actions.len() {
-            let action = self.actions[index].clone();
+        let mut actions = std::mem::take(&mut self.actions);
+        let first = actions.len();
+        diff(&self.state, &plan, &mut actions);
+        for action in &actions[first..] {
             self.carry_out(action);
         }
+        self.actions = actions;
     }
 
     /// Brings the state in line with an action that the driver is about to carry out.
-    fn carry_out(&mut self, action: Action) {
+    fn carry_out(&mut self, action: &Action) {
         match action {
             Action::Stop { job } => {
-                self.state.unplace(job, JobState::Waiting { since: self.now }, self.now);
-                let known = self.state.job(job);
+                self.state.unplace(*job, JobState::Waiting { since: self.now }, self.now);
+                let known = self.state.job(*job);
                 self.partitions[known.spec.partition.index()].policy.enqueue(known);
             }
             Action::Start { job, placement, .. } => {
-                self.dequeue(job);
-                self.state.place(job, placement, self.now);
+                self.dequeue(*job);
+                self.state.place(*job, placement.clone(), self.now);
             }
-            Action::Move { job, placement } => self.state.place(job, placement, self.now),
-            Action::Pause { job } => self.state.set_paused(job, true, self.now),
-            Action::Resume { job } => self.state.set_paused(job, false, self.now),
+            Action::Move { job, placement } => self.state.place(*job, placement.clone(), self.now),
+            Action::Pause { job } => self.state.set_paused(*job, true, self.now),
+            Action::Resume { job } => self.state.set_paused(*job, false, self.now),
         }
     }
 }

@@ -114,29 +114,56 @@ impl Occupancy {
 
     /// Puts a job on GPUs; `memory` is what it takes on each of them.
     pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        for &gpu in gpus {
-            let tenants = &mut self.tenants[gpu.index()];
-            let position = tenants.partition_point(|&tenant| tenant < job);
-            tenants.insert(position, job);
-            self.memory_used[gpu.index()] += memory;
-            if tenants.len() == 1 && !self.is_down(gpu) {
-                self.remove_free(gpu);
+        let mut rest = gpus;
+        while !rest.is_empty() {
+            let (node, here, later) = self.first_node(rest);
+            rest = later;
+            let mut taken = 0;
+            for &gpu in here {
+                let tenants = &mut self.tenants[gpu.index()];
+                let position = tenants.partition_point(|&tenant| tenant < job);
+                tenants.insert(position, job);
+                let vacant_before = tenants.len() == 1;
+                self.memory_used[gpu.index()] += memory;
+                if vacant_before && !self.is_down(gpu) {
+                    self.free.remove(gpu.index());
+                    taken += 1;
+                }
             }
+            self.shift_node(node, |free| free - taken);
         }
     }
 
     /// Takes a job off its GPUs.
     pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        for &gpu in gpus {
-            let tenants = &mut self.tenants[gpu.index()];
-            let position =
-                tenants.iter().position(|&tenant| tenant == job).expect("a tenant of this GPU");
-            tenants.remove(position);
-            self.memory_used[gpu.index()].0 -= memory.0;
-            if tenants.is_empty() && !self.is_down(gpu) {
-                self.add_free(gpu);
+        let mut rest = gpus;
+        while !rest.is_empty() {
+            let (node, here, later) = self.first_node(rest);
+            rest = later;
+            let mut freed = 0;
+            for &gpu in here {
+                let tenants = &mut self.tenants[gpu.index()];
+                let position =
+                    tenants.iter().position(|&tenant| tenant == job).expect("a tenant of this GPU");
+                tenants.remove(position);
+                let vacant = tenants.is_empty();
+                self.memory_used[gpu.index()].0 -= memory.0;
+                if vacant && !self.is_down(gpu) {
+                    self.free.insert(gpu.index());
+                    freed += 1;
+                }
             }
+            self.shift_node(node, |free| free + freed);
         }
+    }
+
+    /// Splits off the GPUs at the front that sit in one node: the indexes change once for each run.
+    fn first_node<'g>(&self, gpus: &'g [GpuId]) -> (NodeId, &'g [GpuId], &'g [GpuId]) {
+        let node = self.cluster.gpu(gpus[0]).node;
+        let range = &self.cluster.nodes()[node.index()].gpus;
+        let run = gpus.iter().take_while(|gpu| range.contains(&gpu.0)).count();
+        let (here, rest) = gpus.split_at(run);
+        (node, here, rest)
     }
 
     pub(crate) fn set_down(&mut self, gpu: GpuId, down: bool) {
@@ -144,42 +171,38 @@ impl Occupancy {
             return;
         }
         let vacant = self.tenants[gpu.index()].is_empty();
+        let node = self.cluster.gpu(gpu).node;
         let partition = &mut self.partitions[self.cluster.partition_of(gpu).index()];
         if down {
             partition.up_gpus -= 1;
             self.down.insert(gpu.index());
             if vacant {
-                self.remove_free(gpu);
+                self.free.remove(gpu.index());
+                self.shift_node(node, |free| free - 1);
             }
         } else {
             partition.up_gpus += 1;
             self.down.remove(gpu.index());
             if vacant {
-                self.add_free(gpu);
+                self.free.insert(gpu.index());
+                self.shift_node(node, |free| free + 1);
             }
         }
     }
 
-    fn add_free(&mut self, gpu: GpuId) {
-        self.free.insert(gpu.index());
-        self.shift_node(gpu, |free| free + 1);
-    }
-
-    fn remove_free(&mut self, gpu: GpuId) {
-        self.free.remove(gpu.index());
-        self.shift_node(gpu, |free| free - 1);
-    }
-
-    fn shift_node(&mut self, gpu: GpuId, change: impl Fn(u32) -> u32) {
-        let node = self.cluster.gpu(gpu).node;
+    fn shift_node(&mut self, node: NodeId, change: impl Fn(u32) -> u32) {
+        let before = self.node_free[node.index()];
+        let after = change(before);
+        if before == after {
+            return;
+        }
         let partition = self.cluster.nodes()[node.index()].partition;
         let local = (node.0 - self.cluster.partition(partition).nodes.start) as usize;
         let nodes = &mut self.partitions[partition.index()];
-        let free = &mut self.node_free[node.index()];
-        nodes.by_free[*free as usize].remove(local);
-        *free = change(*free);
-        nodes.by_free[*free as usize].insert(local);
-        nodes.free_gpus = change(nodes.free_gpus);
+        nodes.by_free[before as usize].remove(local);
+        nodes.by_free[after as usize].insert(local);
+        nodes.free_gpus = nodes.free_gpus + after - before;
+        self.node_free[node.index()] = after;
     }
 
     /// Whether [`Occupancy::find`] would succeed.

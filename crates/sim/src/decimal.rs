@@ -1,6 +1,7 @@
 //! Decimal text to scaled integers and back, exactly: the edge between files and whole numbers.
 
 use std::fmt;
+use tandem_core::MICROS_PER_SECOND;
 use thiserror::Error;
 
 /// Why a text is not a usable number.
@@ -21,7 +22,39 @@ pub enum DecimalError {
 ///
 /// Accepts what CSV writers produce: digits, a point, an exponent, a plus sign.
 pub fn parse_scaled(text: &str, scale: i32) -> Result<u64, DecimalError> {
-    let text = text.trim();
+    match parse_short(text.as_bytes(), scale) {
+        Some(value) => Ok(value),
+        None => parse_any(text.trim(), scale),
+    }
+}
+
+/// The common case, a few plain digits with at most as many decimals as are kept. `None` says
+/// nothing about the text.
+fn parse_short(text: &[u8], scale: i32) -> Option<u64> {
+    const DIGITS_MAX: usize = 12;
+    const POWERS: [u64; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
+    if text.is_empty() || text.len() > DIGITS_MAX {
+        return None;
+    }
+    let mut value: u64 = 0;
+    let mut point = None;
+    for (index, &byte) in text.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => value = value * 10 + u64::from(byte - b'0'),
+            b'.' if point.is_none() => point = Some(index),
+            _ => return None,
+        }
+    }
+    let decimals = match point {
+        None => 0,
+        Some(_) if text.len() == 1 => return None,
+        Some(index) => text.len() - index - 1,
+    };
+    let missing = usize::try_from(scale).ok()?.checked_sub(decimals)?;
+    value.checked_mul(*POWERS.get(missing)?)
+}
+
+fn parse_any(text: &str, scale: i32) -> Result<u64, DecimalError> {
     let (negative, digits) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
@@ -74,6 +107,22 @@ pub fn parse_scaled(text: &str, scale: i32) -> Result<u64, DecimalError> {
         value = value.checked_mul(power).ok_or(DecimalError::Overflow)?;
     }
     value.checked_add(u64::from(round_up)).ok_or(DecimalError::Overflow)
+}
+
+/// Appends microseconds as seconds: up to six decimals, no trailing zeros.
+pub(crate) fn push_seconds(out: &mut Vec<u8>, micros: u64) {
+    push_whole(out, micros / MICROS_PER_SECOND);
+    let fraction = micros % MICROS_PER_SECOND;
+    if fraction != 0 {
+        out.push(b'.');
+        let digits = format!("{fraction:06}");
+        out.extend_from_slice(digits.trim_end_matches('0').as_bytes());
+    }
+}
+
+/// Appends a whole number.
+pub(crate) fn push_whole(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Microseconds as seconds: up to six decimals, no trailing zeros.
@@ -143,8 +192,19 @@ mod tests {
 
     proptest! {
         #[test]
+        fn the_short_way_agrees_with_the_long_one(text in "[0-9]{0,8}\\.?[0-9]{0,7}", scale in 0i32..7) {
+            if let Some(value) = parse_short(text.as_bytes(), scale) {
+                prop_assert_eq!(parse_any(&text, scale), Ok(value));
+            }
+        }
+
+        #[test]
         fn written_seconds_are_read_back(micros in 0u64..1 << 60) {
-            prop_assert_eq!(parse_scaled(&Seconds(micros).to_string(), 6), Ok(micros));
+            let written = Seconds(micros).to_string();
+            prop_assert_eq!(parse_scaled(&written, 6), Ok(micros));
+            let mut pushed = Vec::new();
+            push_seconds(&mut pushed, micros);
+            prop_assert_eq!(pushed, written.into_bytes());
         }
 
         #[test]

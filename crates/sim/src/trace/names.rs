@@ -1,6 +1,6 @@
 //! Interned names: text in the file, a small number inside.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::fmt;
 use std::hash::Hash;
 
@@ -9,12 +9,12 @@ use std::hash::Hash;
 #[derive(Clone, Debug)]
 pub struct Names<T = String> {
     values: Vec<T>,
-    index: HashMap<T, u32>,
+    index: FxHashMap<T, u32>,
 }
 
 impl<T> Default for Names<T> {
     fn default() -> Self {
-        Self { values: Vec::new(), index: HashMap::new() }
+        Self { values: Vec::new(), index: FxHashMap::default() }
     }
 }
 

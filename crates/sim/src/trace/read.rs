@@ -4,7 +4,8 @@ use super::formats::{Columns, DurationFrom, Format, Layout};
 use super::names::Class;
 use super::{Trace, TraceJob};
 use crate::decimal::{DecimalError, parse_scaled};
-use std::collections::{BTreeMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilisation};
 use thiserror::Error;
@@ -235,9 +236,12 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
         layout,
         columns,
         speeds: options.speeds,
+        classes: FxHashMap::default(),
+        key: String::new(),
+        skip_bad: options.skip_bad,
         trace: Trace { name: file.to_owned(), ..Trace::default() },
     };
-    let outcome = reader.rows(text, options.skip_bad);
+    let outcome = reader.rows(text);
     let skipped = std::mem::take(&mut reader.trace.skipped);
     let mut trace = reader.trace;
     // An id that repeats before the row that stopped the reader is the first complaint.
@@ -257,7 +261,8 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
 
 /// Removes every job whose id came before, and says which.
 fn drop_duplicates(trace: &mut Trace, id_name: &str) -> Vec<BadRow> {
-    let mut seen = HashSet::with_capacity(trace.jobs.len());
+    let mut seen = FxHashSet::default();
+    seen.reserve(trace.jobs.len());
     let repeated: Vec<usize> =
         (0..trace.jobs.len()).filter(|&index| !seen.insert(trace.ids.get(index))).collect();
     if repeated.is_empty() {
@@ -286,38 +291,74 @@ struct Reader<'a> {
     layout: &'static Layout,
     columns: Columns,
     speeds: Option<&'a SoloSpeeds>,
+    skip_bad: bool,
     trace: Trace,
+    /// Classes seen, by the text of their fields: a class is put together once, not once per row.
+    classes: FxHashMap<String, ClassId>,
+    key: String,
 }
 
 impl Reader<'_> {
-    fn rows(&mut self, text: &str, skip_bad: bool) -> Result<(), BadRow> {
-        let mut csv = csv::ReaderBuilder::new()
-            .has_headers(self.layout.has_header)
-            .delimiter(self.layout.delimiter)
-            .quoting(self.layout.has_header)
-            .flexible(true)
-            .from_reader(text.as_bytes());
-        let mut record = csv::StringRecord::new();
-        while csv
-            .read_record(&mut record)
-            .expect("text in memory is valid UTF-8, rows may have any length")
-        {
-            let line = record.position().map_or(0, csv::Position::line);
-            let row = Row { record: &record, line };
-            if let Err(bad) = self.row(&row) {
-                if !skip_bad {
-                    return Err(bad);
-                }
-                self.trace.skipped.push(bad);
+    fn rows(&mut self, text: &str) -> Result<(), BadRow> {
+        if text.contains('"') && self.layout.has_header {
+            return self.quoted_rows(text);
+        }
+        // Without quotes a row is a line and a field is what stands between two delimiters.
+        let mut fields = Vec::new();
+        for (index, line) in text.split('\n').enumerate() {
+            let line = line.strip_suffix('\r').unwrap_or(line);
+            if line.is_empty() || (index == 0 && self.layout.has_header) {
+                continue;
             }
+            fields.clear();
+            let mut start = 0;
+            for (end, byte) in line.bytes().enumerate() {
+                if byte == self.layout.delimiter {
+                    fields.push((start, end));
+                    start = end + 1;
+                }
+            }
+            fields.push((start, line.len()));
+            self.take(&Row { text: line, fields: &fields, line: index as u64 + 1 })?;
         }
         Ok(())
     }
 
+    fn quoted_rows(&mut self, text: &str) -> Result<(), BadRow> {
+        let mut csv = csv::ReaderBuilder::new()
+            .delimiter(self.layout.delimiter)
+            .flexible(true)
+            .from_reader(text.as_bytes());
+        let mut record = csv::StringRecord::new();
+        let mut fields = Vec::new();
+        while csv
+            .read_record(&mut record)
+            .expect("text in memory is valid UTF-8, rows may have any length")
+        {
+            fields.clear();
+            let ranges = (0..record.len()).filter_map(|index| record.range(index));
+            fields.extend(ranges.map(|range| (range.start, range.end)));
+            let line = record.position().map_or(0, csv::Position::line);
+            self.take(&Row { text: record.as_slice(), fields: &fields, line })?;
+        }
+        Ok(())
+    }
+
+    /// Takes in a row, or puts it aside.
+    fn take(&mut self, row: &Row<'_>) -> Result<(), BadRow> {
+        match self.row(row) {
+            Err(bad) if self.skip_bad => {
+                self.trace.skipped.push(bad);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
     fn row(&mut self, row: &Row<'_>) -> Result<(), BadRow> {
         let columns = &self.columns;
-        if row.record.len() != columns.count {
-            let (found, expected) = (row.record.len(), columns.count);
+        if row.fields.len() != columns.count {
+            let (found, expected) = (row.fields.len(), columns.count);
             return Err(row.bad("row", Problem::FieldCount { found, expected }));
         }
         let submit = self.time(row, columns.submit)?;
@@ -333,8 +374,9 @@ impl Reader<'_> {
         let util = |field| row.utilisation(field, self.layout.util_scale);
         let gpu_util = row.optional(columns.gpu_util, util)?;
         let bandwidth_util = row.optional(columns.bandwidth_util, util)?;
-        let class = self.class(row)?;
-        let mut duration = self.duration(row, class.as_ref(), gpus)?;
+        let mut duration = self.duration(row, gpus)?;
+        let class = self.class_id(row)?;
+        let columns = &self.columns;
         let id = match columns.id {
             Some(field) => row.required(field)?,
             None => "",
@@ -360,7 +402,7 @@ impl Reader<'_> {
             duration,
             gpus,
             estimate,
-            class: class.map(|class| ClassId(self.trace.classes.intern(&class))),
+            class,
             memory,
             gpu_util,
             bandwidth_util,
@@ -369,7 +411,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn duration(&self, row: &Row<'_>, class: Option<&Class>, gpus: u32) -> Result<Span, BadRow> {
+    fn duration(&self, row: &Row<'_>, gpus: u32) -> Result<Span, BadRow> {
         let columns = &self.columns;
         match self.layout.duration {
             DurationFrom::Column => self.span(row, columns.duration),
@@ -388,11 +430,10 @@ impl Reader<'_> {
             DurationFrom::Steps => {
                 let field = columns.duration;
                 let steps = row.scaled(field, 0)?;
-                let class = class.expect("a layout that counts steps has a class column");
+                let job_type = row.text(columns.model.unwrap_or(field)).to_owned();
                 let speeds = self.speeds.expect("checked before the first row");
-                let speed = speeds.get(&(class.clone(), gpus)).filter(|&&speed| speed > 0.0);
-                let Some(&speed) = speed else {
-                    let job_type = row.text(columns.model.unwrap_or(field)).to_owned();
+                let speed = speeds.get(&(Class::from_job_type(&job_type), gpus));
+                let Some(&speed) = speed.filter(|&&speed| speed > 0.0) else {
                     return Err(row.bad(self.layout.model, Problem::UnknownJobType { job_type }));
                 };
                 let micros = (steps as f64 / speed * MICROS_PER_SECOND as f64).round();
@@ -412,6 +453,24 @@ impl Reader<'_> {
                 Ok(Span((seconds * MICROS_PER_SECOND as f64).round() as u64))
             }
         }
+    }
+
+    fn class_id(&mut self, row: &Row<'_>) -> Result<Option<ClassId>, BadRow> {
+        let Columns { model, dataset, batch, amp, .. } = self.columns;
+        self.key.clear();
+        for field in [model, dataset, batch, amp].into_iter().flatten() {
+            self.key.push_str(row.text(field));
+            // A field may contain it only within quotes, and then two classes would have to differ
+            // in nothing but where it stands.
+            self.key.push('\n');
+        }
+        if let Some(&class) = self.classes.get(&self.key) {
+            return Ok(Some(class));
+        }
+        let Some(class) = self.class(row)? else { return Ok(None) };
+        let class = ClassId(self.trace.classes.intern(&class));
+        self.classes.insert(self.key.clone(), class);
+        Ok(Some(class))
     }
 
     fn class(&self, row: &Row<'_>) -> Result<Option<Class>, BadRow> {
@@ -463,13 +522,16 @@ pub(super) struct Field {
 }
 
 struct Row<'a> {
-    record: &'a csv::StringRecord,
+    text: &'a str,
+    /// Where each field stands in `text`.
+    fields: &'a [(usize, usize)],
     line: u64,
 }
 
 impl<'a> Row<'a> {
     fn text(&self, field: Field) -> &'a str {
-        self.record.get(field.index).unwrap_or("").trim()
+        let (start, end) = self.fields[field.index];
+        self.text[start..end].trim_ascii()
     }
 
     fn required(&self, field: Field) -> Result<&'a str, BadRow> {
@@ -496,11 +558,11 @@ impl<'a> Row<'a> {
     }
 
     fn whole(&self, field: Field) -> Result<u32, BadRow> {
-        let text = self.required(field)?;
         // Spreadsheets and pandas write whole numbers as 8.0.
         let thousandths = self.scaled(field, 3)?;
         if !thousandths.is_multiple_of(1000) {
-            return Err(self.bad(field.name, Problem::NotWhole { text: text.to_owned() }));
+            let text = self.text(field).to_owned();
+            return Err(self.bad(field.name, Problem::NotWhole { text }));
         }
         u32::try_from(thousandths / 1000).map_err(|_| self.overflow(field))
     }
