@@ -20,11 +20,15 @@ impl BitSet {
     }
 
     pub(crate) fn contains(&self, member: usize) -> bool {
-        self.words[member / 64] >> (member % 64) & 1 == 1
+        self.words.get(member / 64).is_some_and(|word| word >> (member % 64) & 1 == 1)
     }
 
     pub(crate) fn insert(&mut self, member: usize) {
         let (word, bit) = (member / 64, 1 << (member % 64));
+        if word >= self.words.len() {
+            self.words.resize((word + 1).next_power_of_two(), 0);
+            self.summary.resize(self.words.len().div_ceil(64), 0);
+        }
         debug_assert!(self.words[word] & bit == 0, "{member} is in the set already");
         self.words[word] |= bit;
         self.summary[word / 64] |= 1 << (word % 64);

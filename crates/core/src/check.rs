@@ -1,10 +1,8 @@
-//! Rejects an illegal plan, whoever made it. It trusts neither the policy nor the draft: it looks
-//! at the plan and at the present only, and costs what the plan touches.
+//! Rejects an illegal plan, whoever made it. It costs what the plan touches.
 
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{JobId, State as JobState};
-use crate::occupancy::Tenants;
 use crate::plan::{Change, Plan};
 use crate::state::State;
 use crate::units::{Memory, Time};
@@ -104,8 +102,8 @@ pub enum Illegal {
     },
 }
 
-/// Checks a plan of `partition` against the present.
-pub fn check(
+/// Checks a plan of `partition`. The occupancy must already be as the plan wants it.
+pub(crate) fn check(
     state: &State,
     interference: &dyn Interference,
     partition: PartitionId,
@@ -115,26 +113,15 @@ pub fn check(
     if let Some(wake) = plan.wake.filter(|&wake| wake <= now) {
         return Err(Illegal::WakeNotAhead { wake, now });
     }
-    let mut seats: Vec<(GpuId, JobId)> = Vec::new();
-    for (&job, change) in &plan.changes {
-        check_job(state, partition, job, change)?;
+    for (job, change) in plan.changes() {
+        check_job(state, partition, *job, change)?;
+    }
+    for (job, change) in plan.changes() {
         if let Change::Place(placement) = change {
-            seats.extend(placement.gpus.iter().map(|&gpu| (gpu, job)));
+            for &gpu in placement.gpus.iter() {
+                check_gpu(state, interference, gpu, *job)?;
+            }
         }
-    }
-    seats.sort_unstable();
-    if let Some(pair) = seats.windows(2).find(|pair| pair[0] == pair[1]) {
-        let (gpu, job) = pair[0];
-        return Err(Illegal::SameGpuTwice { job, gpu });
-    }
-    let mut tenants = Tenants::new();
-    for seats in seats.chunk_by(|a, b| a.0 == b.0) {
-        let gpu = seats[0].0;
-        let stays = |tenant: &JobId| !plan.changes.contains_key(tenant);
-        tenants.clear();
-        tenants.extend(seats.iter().map(|&(_, job)| job));
-        tenants.extend(state.occupancy().tenants(gpu).iter().copied().filter(stays));
-        check_gpu(state, interference, gpu, &tenants)?;
     }
     Ok(())
 }
@@ -159,7 +146,7 @@ fn check_job(
         };
     };
     let range = &state.cluster().partition(partition).gpus;
-    for &gpu in &placement.gpus {
+    for &gpu in placement.gpus.iter() {
         if !range.contains(&gpu.0) {
             return Err(Illegal::ForeignGpu { job, gpu });
         }
@@ -178,26 +165,28 @@ fn check_gpu(
     state: &State,
     interference: &dyn Interference,
     gpu: GpuId,
-    tenants: &[JobId],
+    job: JobId,
 ) -> Result<(), Illegal> {
+    let tenants = state.occupancy().tenants(gpu);
+    let described = state.cluster().gpu(gpu);
+    let wanted = state.occupancy().memory_used(gpu);
+    if wanted > described.memory {
+        return Err(Illegal::MemoryOver { gpu, wanted, available: described.memory });
+    }
+    if tenants.len() == 1 {
+        return Ok(());
+    }
+    if tenants.iter().filter(|&&tenant| tenant == job).count() > 1 {
+        return Err(Illegal::SameGpuTwice { job, gpu });
+    }
     let limit = state.rules().tenants_max;
     if tenants.len() > limit {
         return Err(Illegal::TooManyTenants { gpu, tenants: tenants.len(), limit });
     }
-    let described = state.cluster().gpu(gpu);
-    let mut wanted = Memory::default();
-    for &job in tenants {
-        wanted += state.memory_on_gpu(job);
-    }
-    if wanted > described.memory {
-        return Err(Illegal::MemoryOver { gpu, wanted, available: described.memory });
-    }
-    for (index, &a) in tenants.iter().enumerate() {
-        for &b in &tenants[index + 1..] {
-            let (one, other) = (&state.job(a).spec.profile, &state.job(b).spec.profile);
-            if interference.rate(one, other, described.kind).is_none() {
-                return Err(Illegal::PairDoesNotFit { a, b, gpu });
-            }
+    let profile = |job: JobId| &state.job(job).spec.profile;
+    for &other in tenants.iter().filter(|&&tenant| tenant != job) {
+        if interference.rate(profile(job), profile(other), described.kind).is_none() {
+            return Err(Illegal::PairDoesNotFit { a: job, b: other, gpu });
         }
     }
     Ok(())

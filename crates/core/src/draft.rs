@@ -1,10 +1,11 @@
 //! A plan in the making: a policy tries placements against the present and sees their effect on
-//! what is left. Nothing of it is real until the engine has checked the finished plan.
+//! what is left. The occupancy follows the draft at once; jobs do not, and the engine takes the
+//! occupancy back if the finished plan is illegal.
 
 use crate::cluster::{Cluster, GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{Job, JobId, Reason};
-use crate::occupancy::{Gpus, Occupancy};
+use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::state::{Rules, State};
 use crate::units::Time;
@@ -16,13 +17,6 @@ pub struct Draft<'a> {
     now: Time,
     partition: PartitionId,
     plan: Plan,
-    undo: Vec<Undo>,
-}
-
-/// How to take back one tentative change of the occupancy.
-enum Undo {
-    Occupied(JobId, Gpus),
-    Released(JobId, Gpus),
 }
 
 impl<'a> Draft<'a> {
@@ -32,23 +26,10 @@ impl<'a> Draft<'a> {
         now: Time,
         partition: PartitionId,
     ) -> Self {
-        Self { state, interference, now, partition, plan: Plan::default(), undo: Vec::new() }
+        Self { state, interference, now, partition, plan: Plan::default() }
     }
 
-    /// Restores the present and hands over what was planned.
-    pub(crate) fn finish(mut self) -> Plan {
-        while let Some(step) = self.undo.pop() {
-            match step {
-                Undo::Occupied(job, gpus) => {
-                    let memory = self.state.memory_on_gpu(job);
-                    self.state.occupancy.release(job, &gpus, memory);
-                }
-                Undo::Released(job, gpus) => {
-                    let memory = self.state.memory_on_gpu(job);
-                    self.state.occupancy.occupy(job, &gpus, memory);
-                }
-            }
-        }
+    pub(crate) fn finish(self) -> Plan {
         self.plan
     }
 
@@ -109,7 +90,7 @@ impl<'a> Draft<'a> {
 
     /// Where a job would sit if the plan so far were carried out.
     pub fn placement(&self, job: JobId) -> Option<&Placement> {
-        match self.plan.changes.get(&job) {
+        match self.plan.change(job) {
             Some(Change::Place(placement)) => Some(placement),
             Some(Change::Drop) => None,
             None => self.job(job).placement(),
@@ -131,29 +112,24 @@ impl<'a> Draft<'a> {
     /// Seats a job, wherever it sat before. Legality is the engine's to check.
     pub fn place(&mut self, job: JobId, placement: Placement) {
         self.vacate(job);
-        let memory = self.state.memory_on_gpu(job);
-        self.state.occupancy.occupy(job, &placement.gpus, memory);
-        self.undo.push(Undo::Occupied(job, placement.gpus.clone()));
-        self.plan.changes.insert(job, Change::Place(placement));
+        self.state.seat(job, &placement.gpus);
+        self.plan.set(job, Change::Place(placement));
     }
 
     /// Takes a job off its GPUs: back to the queue with its state saved.
     pub fn drop(&mut self, job: JobId) {
         self.vacate(job);
         if self.job(job).placement().is_some() {
-            self.plan.changes.insert(job, Change::Drop);
+            self.plan.set(job, Change::Drop);
         } else {
-            self.plan.changes.remove(&job);
+            self.plan.unset(job);
         }
     }
 
     fn vacate(&mut self, job: JobId) {
-        let Some(gpus) = self.placement(job).map(|placement| placement.gpus.clone()) else {
-            return;
-        };
-        let memory = self.state.memory_on_gpu(job);
-        self.state.occupancy.release(job, &gpus, memory);
-        self.undo.push(Undo::Released(job, gpus));
+        if let Some(gpus) = self.placement(job).map(|placement| placement.gpus.clone()) {
+            self.state.unseat(job, &gpus);
+        }
     }
 
     /// Says why a job waits.

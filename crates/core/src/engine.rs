@@ -9,10 +9,10 @@ use crate::draft::Draft;
 use crate::event::Event;
 use crate::interference::Interference;
 use crate::job::{JobId, Reason, State as JobState};
+use crate::plan::Placement;
 use crate::policy::Policy;
 use crate::state::{Rules, State};
 use crate::units::Time;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What to do with an illegal plan.
@@ -52,7 +52,8 @@ struct Desk {
     policy: Box<dyn Policy>,
     touched: bool,
     wake: Option<Time>,
-    reasons: BTreeMap<JobId, Reason>,
+    /// As the last plan gave them; those of jobs that have been placed since do not count.
+    reasons: Vec<(JobId, Reason)>,
     reason_for_others: Option<Reason>,
 }
 
@@ -69,7 +70,7 @@ impl Engine {
             policy,
             touched: false,
             wake: None,
-            reasons: BTreeMap::new(),
+            reasons: Vec::new(),
             reason_for_others: None,
         };
         Self {
@@ -128,7 +129,8 @@ impl Engine {
             return None;
         }
         let desk = &self.partitions[known.spec.partition.index()];
-        desk.reasons.get(&job).copied().or(desk.reason_for_others)
+        let named = desk.reasons.iter().find(|(named, _)| *named == job);
+        named.map(|(_, reason)| *reason).or(desk.reason_for_others)
     }
 
     /// Plans for a partition at the next step although nothing happened there.
@@ -158,7 +160,7 @@ impl Engine {
                 self.state.jobs[job.index()].progress = *progress;
             }
             Event::Interrupted { job, kept } if self.is_placed(*job) => {
-                self.state.unplace(*job, JobState::Waiting { since: self.now }, self.now);
+                self.state.remove(*job, JobState::Waiting { since: self.now }, self.now);
                 self.state.keep_only(*job, *kept);
                 self.enqueue(*job);
             }
@@ -179,9 +181,7 @@ impl Engine {
 
     fn dequeue(&mut self, job: JobId) {
         let known = self.state.job(job);
-        let desk = &mut self.partitions[known.spec.partition.index()];
-        desk.policy.dequeue(known);
-        desk.reasons.remove(&job);
+        self.partitions[known.spec.partition.index()].policy.dequeue(known);
     }
 
     fn is_placed(&self, job: JobId) -> bool {
@@ -194,7 +194,7 @@ impl Engine {
             JobState::Waiting { .. } => self.dequeue(job),
             JobState::Placed { .. } => {}
         }
-        self.state.unplace(job, last, self.now);
+        self.state.remove(job, last, self.now);
         self.touch(self.state.job(job).spec.partition);
     }
 
@@ -216,25 +216,26 @@ impl Engine {
         let verdict = check(&self.state, self.interference.as_ref(), partition, &plan, self.now);
         if let Err(illegal) = verdict {
             assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");
+            self.state.roll_back(&plan);
             desk.wake = None;
             self.refused = Some(illegal);
             self.refused_count += 1;
             return;
         }
         desk.wake = plan.wake;
-        desk.reasons.clear();
-        desk.reasons.extend(plan.reasons.iter().copied());
         desk.reason_for_others = plan.reason_for_others;
         let mut actions = std::mem::take(&mut self.actions);
         let first = actions.len();
         diff(&self.state, &plan, &mut actions);
+        desk.reasons = plan.reasons;
         for action in &actions[first..] {
             self.carry_out(action);
         }
         self.actions = actions;
     }
 
-    /// Brings the state in line with an action that the driver is about to carry out.
+    /// Brings the jobs in line with an action that the driver is about to carry out; the draft has
+    /// brought the occupancy in line already.
     fn carry_out(&mut self, action: &Action) {
         match action {
             Action::Stop { job } => {
@@ -247,8 +248,13 @@ impl Engine {
                 self.state.place(*job, placement.clone(), self.now);
             }
             Action::Move { job, placement } => self.state.place(*job, placement.clone(), self.now),
-            Action::Pause { job } => self.state.set_paused(*job, true, self.now),
-            Action::Resume { job } => self.state.set_paused(*job, false, self.now),
+            Action::Pause { job } => self.set_paused(*job, true),
+            Action::Resume { job } => self.set_paused(*job, false),
         }
+    }
+    fn set_paused(&mut self, job: JobId, paused: bool) {
+        let present = self.state.job(job).placement().expect("only a placed job is paused");
+        let gpus = present.gpus.clone();
+        self.state.place(job, Placement { gpus, paused }, self.now);
     }
 }

@@ -18,11 +18,10 @@ mod state;
 mod units;
 
 pub use action::Action;
-pub use check::{Illegal, check};
+pub use check::Illegal;
 pub use cluster::{
     Cluster, ClusterBuilder, Gpu, GpuId, GpuType, GpuTypeId, Node, NodeId, Partition, PartitionId,
 };
-pub use diff::diff;
 pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;

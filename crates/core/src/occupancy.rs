@@ -8,8 +8,9 @@ use crate::units::Memory;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// GPUs of a placement, in the order in which the allocation touches them.
-pub type Gpus = SmallVec<[GpuId; 4]>;
+/// GPUs of a placement, in the order in which the allocation touches them. Shared, because plan,
+/// job, action and back end all hold on to it.
+pub type Gpus = Arc<[GpuId]>;
 /// Tenants of one GPU, by id.
 pub type Tenants = SmallVec<[JobId; 2]>;
 
@@ -120,12 +121,15 @@ impl Occupancy {
             rest = later;
             let mut taken = 0;
             for &gpu in here {
-                let tenants = &mut self.tenants[gpu.index()];
-                let position = tenants.partition_point(|&tenant| tenant < job);
-                tenants.insert(position, job);
-                let vacant_before = tenants.len() == 1;
                 self.memory_used[gpu.index()] += memory;
-                if vacant_before && !self.is_down(gpu) {
+                let tenants = &mut self.tenants[gpu.index()];
+                if !tenants.is_empty() {
+                    let position = tenants.partition_point(|&tenant| tenant < job);
+                    tenants.insert(position, job);
+                    continue;
+                }
+                tenants.push(job);
+                if !self.is_down(gpu) {
                     self.free.remove(gpu.index());
                     taken += 1;
                 }
@@ -142,13 +146,15 @@ impl Occupancy {
             rest = later;
             let mut freed = 0;
             for &gpu in here {
-                let tenants = &mut self.tenants[gpu.index()];
-                let position =
-                    tenants.iter().position(|&tenant| tenant == job).expect("a tenant of this GPU");
-                tenants.remove(position);
-                let vacant = tenants.is_empty();
                 self.memory_used[gpu.index()].0 -= memory.0;
-                if vacant && !self.is_down(gpu) {
+                let tenants = &mut self.tenants[gpu.index()];
+                if tenants.as_slice() != [job] {
+                    let position = tenants.iter().position(|&tenant| tenant == job);
+                    tenants.remove(position.expect("a tenant of this GPU"));
+                    continue;
+                }
+                tenants.clear();
+                if !self.is_down(gpu) {
                     self.free.insert(gpu.index());
                     freed += 1;
                 }
@@ -220,14 +226,14 @@ impl Occupancy {
             PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
             PlacementRule::Strict => {
                 let nodes = self.strict_nodes(partition, gpus)?;
-                let mut chosen = Gpus::with_capacity(gpus as usize);
+                let mut chosen = Vec::with_capacity(gpus as usize);
                 for node in self.whole_nodes(partition).take(nodes.whole as usize) {
                     chosen.extend(self.free_in(node));
                 }
                 if let Some((node, count)) = nodes.part {
                     chosen.extend(self.free_in(node).take(count as usize));
                 }
-                Some(chosen)
+                Some(chosen.into())
             }
         }
     }
@@ -413,7 +419,7 @@ mod tests {
         let mut occupancy = Occupancy::new(cluster(&[2, 2, 2]));
         occupancy.occupy(JobId(0), &[GpuId(1)], Memory(0));
         let found = occupancy.find(PartitionId(0), 3, PlacementRule::Scatter).unwrap();
-        assert_eq!(found.as_slice(), [GpuId(0), GpuId(2), GpuId(3)]);
+        assert_eq!(*found, [GpuId(0), GpuId(2), GpuId(3)]);
         assert_eq!(occupancy.find(PartitionId(0), 6, PlacementRule::Scatter), None);
     }
 

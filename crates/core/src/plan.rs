@@ -6,7 +6,6 @@ use crate::cluster::GpuId;
 use crate::job::{JobId, Reason};
 use crate::occupancy::Gpus;
 use crate::units::Time;
-use std::collections::BTreeMap;
 
 /// Where and how a job sits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +35,42 @@ pub enum Change {
 /// The wishes of a policy for one partition at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What changes, by job.
-    pub changes: BTreeMap<JobId, Change>,
+    /// What changes, in order of job id, each job once.
+    changes: Vec<(JobId, Change)>,
     /// Why particular jobs wait.
     pub reasons: Vec<(JobId, Reason)>,
     /// Why every other job waits.
     pub reason_for_others: Option<Reason>,
     /// When to plan again even if nothing happens.
     pub wake: Option<Time>,
+}
+
+impl Plan {
+    /// What changes, in order of job id.
+    pub fn changes(&self) -> &[(JobId, Change)] {
+        &self.changes
+    }
+
+    /// What is wanted of a job; `None` if it is to stay as it is.
+    pub fn change(&self, job: JobId) -> Option<&Change> {
+        let index = self.position(job).ok()?;
+        Some(&self.changes[index].1)
+    }
+
+    pub(crate) fn set(&mut self, job: JobId, change: Change) {
+        match self.position(job) {
+            Ok(index) => self.changes[index].1 = change,
+            Err(index) => self.changes.insert(index, (job, change)),
+        }
+    }
+
+    pub(crate) fn unset(&mut self, job: JobId) {
+        if let Ok(index) = self.position(job) {
+            self.changes.remove(index);
+        }
+    }
+
+    fn position(&self, job: JobId) -> Result<usize, usize> {
+        self.changes.binary_search_by_key(&job, |(named, _)| *named)
+    }
 }

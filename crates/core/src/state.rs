@@ -1,11 +1,11 @@
 //! The present: jobs and occupancy, kept in step with each other.
 
-use crate::cluster::{Cluster, PartitionId};
+use crate::bitset::BitSet;
+use crate::cluster::{Cluster, GpuId, PartitionId};
 use crate::job::{Job, JobId, JobSpec, State as JobState};
 use crate::occupancy::{Occupancy, PlacementRule};
-use crate::plan::Placement;
+use crate::plan::{Change, Placement, Plan};
 use crate::units::{Memory, Time, Work};
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What every plan has to respect.
@@ -32,14 +32,15 @@ pub struct State {
     pub(crate) rules: Rules,
     pub(crate) jobs: Vec<Job>,
     pub(crate) occupancy: Occupancy,
-    placed: Vec<BTreeSet<JobId>>,
+    /// Jobs on GPUs, by partition.
+    placed: Vec<BitSet>,
 }
 
 impl State {
     pub(crate) fn new(cluster: Arc<Cluster>, rules: Rules) -> Self {
         Self {
             occupancy: Occupancy::new(cluster.clone()),
-            placed: vec![BTreeSet::new(); cluster.partitions().len()],
+            placed: vec![BitSet::default(); cluster.partitions().len()],
             jobs: Vec::new(),
             cluster,
             rules,
@@ -73,7 +74,7 @@ impl State {
 
     /// Jobs that sit on GPUs of a partition, by id.
     pub fn placed(&self, partition: PartitionId) -> impl Iterator<Item = &Job> + '_ {
-        self.placed[partition.index()].iter().map(|&job| self.job(job))
+        self.placed[partition.index()].iter_from(0).map(|job| &self.jobs[job])
     }
 
     /// What a job takes on each of its GPUs, context included.
@@ -88,35 +89,61 @@ impl State {
         id
     }
 
-    /// Seats a waiting job, or seats a placed one elsewhere.
-    pub(crate) fn place(&mut self, job: JobId, placement: Placement, now: Time) {
-        let memory = self.memory_on_gpu(job);
-        let target = &mut self.jobs[job.index()];
-        match target.placement() {
-            Some(old) => self.occupancy.release(job, &old.gpus, memory),
-            None => {
-                self.placed[target.spec.partition.index()].insert(job);
+    /// Enters a job on GPUs in the occupancy alone, as a draft does. GPUs that the cluster does not
+    /// have are passed over: the check names them.
+    pub(crate) fn seat(&mut self, job: JobId, gpus: &[GpuId]) {
+        if self.has_gpus(gpus) {
+            self.occupancy.occupy(job, gpus, self.memory_on_gpu(job));
+        }
+    }
+
+    /// Takes back [`State::seat`].
+    pub(crate) fn unseat(&mut self, job: JobId, gpus: &[GpuId]) {
+        if self.has_gpus(gpus) {
+            self.occupancy.release(job, gpus, self.memory_on_gpu(job));
+        }
+    }
+
+    fn has_gpus(&self, gpus: &[GpuId]) -> bool {
+        gpus.iter().all(|gpu| gpu.index() < self.cluster.gpus().len())
+    }
+
+    /// Takes the seats of a refused plan back: the occupancy follows the jobs again.
+    pub(crate) fn roll_back(&mut self, plan: &Plan) {
+        for (job, change) in plan.changes() {
+            if let Change::Place(placement) = change {
+                self.unseat(*job, &placement.gpus);
             }
         }
-        self.occupancy.occupy(job, &placement.gpus, memory);
+        for (job, _) in plan.changes() {
+            if let Some(gpus) = self.job(*job).placement().map(|present| present.gpus.clone()) {
+                self.seat(*job, &gpus);
+            }
+        }
+    }
+
+    /// Gives a job the placement in which a draft has seated it.
+    pub(crate) fn place(&mut self, job: JobId, placement: Placement, now: Time) {
+        let target = &mut self.jobs[job.index()];
+        if target.placement().is_none() {
+            self.placed[target.spec.partition.index()].insert(job.index());
+        }
         target.place(placement, now);
     }
 
-    pub(crate) fn set_paused(&mut self, job: JobId, paused: bool, now: Time) {
+    /// Gives a job whose seats are empty already the state `next`.
+    pub(crate) fn unplace(&mut self, job: JobId, next: JobState, now: Time) -> Option<Placement> {
         let target = &mut self.jobs[job.index()];
-        let placement = target.placement().expect("only a placed job is paused or resumed");
-        let placement = Placement { gpus: placement.gpus.clone(), paused };
-        target.place(placement, now);
+        let left = target.unplace(next, now)?;
+        target.must_restore = true;
+        self.placed[target.spec.partition.index()].remove(job.index());
+        Some(left)
     }
 
     /// Takes a job off its GPUs, if it has any, and gives it the state `next`.
-    pub(crate) fn unplace(&mut self, job: JobId, next: JobState, now: Time) {
-        let memory = self.memory_on_gpu(job);
-        let target = &mut self.jobs[job.index()];
-        if let Some(placement) = target.unplace(next, now) {
-            target.must_restore = true;
-            self.occupancy.release(job, &placement.gpus, memory);
-            self.placed[target.spec.partition.index()].remove(&job);
+    pub(crate) fn remove(&mut self, job: JobId, next: JobState, now: Time) {
+        if let Some(left) = self.unplace(job, next, now) {
+            self.unseat(job, &left.gpus);
         }
     }
 
@@ -132,14 +159,14 @@ impl State {
         self.occupancy.assert_consistent();
         let mut seats = 0;
         for job in &self.jobs {
-            let listed = self.placed[job.spec.partition.index()].contains(&job.id());
+            let listed = self.placed[job.spec.partition.index()].contains(job.id().index());
             assert_eq!(listed, job.placement().is_some(), "{:?} in the placed set", job.id());
-            for &gpu in job.placement().iter().flat_map(|placement| &placement.gpus) {
+            for &gpu in job.placement().iter().flat_map(|placement| placement.gpus.iter()) {
                 assert!(self.occupancy.tenants(gpu).contains(&job.id()), "{:?} sits", job.id());
                 seats += 1;
             }
         }
-        let gpus = (0..).map(crate::cluster::GpuId).take(self.cluster.gpus().len());
+        let gpus = (0..).map(GpuId).take(self.cluster.gpus().len());
         let tenants: usize = gpus.map(|gpu| self.occupancy.tenants(gpu).len()).sum();
         assert_eq!(seats, tenants, "every tenant is a placed job");
     }

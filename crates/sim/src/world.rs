@@ -54,6 +54,7 @@ struct Body {
     progress: Progress,
     /// Work that would survive a crash because it was saved when the job was stopped.
     saved: Work,
+    /// Empty while it waits.
     gpus: Gpus,
     paused: bool,
     spread: bool,
@@ -217,15 +218,15 @@ impl<'a> World<'a> {
             outcome.start = Some(now);
             outcome.nodes = nodes;
         }
-        for &gpu in &placement.gpus {
+        for &gpu in placement.gpus.iter() {
             let tenants = &mut self.tenants[gpu.index()];
-            self.unsettled.extend(tenants.iter());
-            tenants.push(job);
             match tenants.len() {
-                1 => self.meters.busy_gpus += 1,
-                2 => self.meters.shared_gpus += 1,
+                0 => self.meters.busy_gpus += 1,
+                1 => self.meters.shared_gpus += 1,
                 _ => self.crowded = true,
             }
+            self.unsettled.extend_from_slice(tenants);
+            tenants.push(job);
         }
         self.unsettled.push(job);
         if let Some(recorder) = &mut self.recorder {
@@ -241,10 +242,11 @@ impl<'a> World<'a> {
         if let Some(since) = body.shared_since.take() {
             self.outcomes[job.index()].shared += now.since(since);
         }
-        for gpu in std::mem::take(&mut body.gpus) {
+        for gpu in std::mem::take(&mut body.gpus).iter() {
             let tenants = &mut self.tenants[gpu.index()];
-            tenants.retain(|tenant| *tenant != job);
-            self.unsettled.extend(tenants.iter());
+            let seat = tenants.iter().position(|&tenant| tenant == job);
+            tenants.swap_remove(seat.expect("a placed job is a tenant of its GPUs"));
+            self.unsettled.extend_from_slice(tenants);
             match tenants.len() {
                 0 => self.meters.busy_gpus -= 1,
                 1 => self.meters.shared_gpus -= 1,
@@ -258,7 +260,7 @@ impl<'a> World<'a> {
 
     fn set_paused(&mut self, job: JobId, paused: bool) {
         self.bodies[job.index()].paused = paused;
-        for gpu in &self.bodies[job.index()].gpus {
+        for gpu in self.bodies[job.index()].gpus.iter() {
             self.unsettled.extend(self.tenants[gpu.index()].iter());
         }
     }
@@ -290,9 +292,9 @@ impl<'a> World<'a> {
     }
 
     fn settle_job(&mut self, job: JobId, now: Time) {
-        let rate = self.rate(job);
-        let shares =
-            self.bodies[job.index()].gpus.iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
+        let shares = self.meters.shared_gpus > 0
+            && self.bodies[job.index()].gpus.iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
+        let rate = self.rate(job, shares);
         let body = &mut self.bodies[job.index()];
         match (shares, body.shared_since) {
             (true, None) => body.shared_since = Some(now),
@@ -320,12 +322,20 @@ impl<'a> World<'a> {
     /// The slowest of its GPUs counts (synchronous data parallelism); on each, the speed of the GPU's
     /// kind × the pair rate with every other tenant that runs. The product for three or more tenants
     /// is an assumption, and marked as one in the report.
-    fn rate(&self, job: JobId) -> Ppm {
+    fn rate(&self, job: JobId, shares: bool) -> Ppm {
         let body = &self.bodies[job.index()];
         if body.paused {
             return Ppm::ZERO;
         }
         let cluster = &self.workload.cluster;
+        let spread = |rate: Ratio| {
+            let rate = if body.spread { rate.times(self.options.spread_keeps) } else { rate };
+            // A job that runs makes some progress, or it would hold its GPUs for ever.
+            rate.ppm().max(Ppm(1))
+        };
+        if let ([only], false) = (cluster.types(), shares) {
+            return spread(only.factor);
+        }
         let profile = |job: JobId| &self.workload.specs[job.index()].profile;
         let on_gpu = |&gpu: &GpuId| {
             let kind = cluster.gpu(gpu).kind;
@@ -339,9 +349,6 @@ impl<'a> World<'a> {
             }
             rate
         };
-        let slowest = body.gpus.iter().map(on_gpu).min().expect("a placed job has GPUs");
-        let rate = if body.spread { slowest.times(self.options.spread_keeps) } else { slowest };
-        // A job that runs makes some progress, or it would hold its GPUs for ever.
-        rate.ppm().max(Ppm(1))
+        spread(body.gpus.iter().map(on_gpu).min().expect("a placed job has GPUs"))
     }
 }
