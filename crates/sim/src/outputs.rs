@@ -74,7 +74,8 @@ pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> i
         row.push(b',');
         push_whole(&mut row, spec.gpus.into());
         row.push(b',');
-        for (position, &(node, count)) in outcome.nodes.iter().enumerate() {
+        let nodes = outcome.nodes.start as usize..outcome.nodes.end as usize;
+        for (position, &(node, count)) in run.nodes[nodes].iter().enumerate() {
             if position > 0 {
                 row.push(b';');
             }

@@ -62,6 +62,9 @@ pub struct Run {
     pub policy: String,
     /// By `JobId`.
     pub outcomes: Vec<Outcome>,
+    /// Nodes of first placements in the order touched, as the outcomes refer to them: index within
+    /// the partition, GPUs.
+    pub nodes: Vec<(u32, u32)>,
     /// The figures.
     pub metrics: Metrics,
     /// What was measured with a clock.
@@ -86,7 +89,9 @@ pub fn run(
         let now = simulation.next_instant(policy)?;
         let before = simulation.finished;
         simulation.step(now, &mut stopwatch)?;
-        done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
+        if simulation.finished > before {
+            done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
+        }
     }
     let Simulation { engine, world, .. } = simulation;
     let metrics = Metrics::compute(workload, &world, engine.decisions());
@@ -97,6 +102,7 @@ pub fn run(
         crowded: world.crowded,
         record: world.recorder.map(|recorder| recorder.record),
         outcomes: world.outcomes,
+        nodes: world.nodes,
     })
 }
 
@@ -178,9 +184,9 @@ impl<'a> Simulation<'a> {
             self.events.push(Event::Submitted(spec.clone()));
             self.arrived += 1;
         }
-        stopwatch.lap_begins();
+        let lap = stopwatch.begin_lap();
         let step = self.engine.step(now, &self.events);
-        stopwatch.lap_ends();
+        stopwatch.end_lap(lap);
         self.wake = step.wake;
         self.world.act(now, step.actions);
         self.sample(now);

@@ -5,6 +5,7 @@ use crate::record::Recorder;
 use crate::workload::Workload;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::{Index, IndexMut, Range};
 use tandem_core::{
     Action, Event, GpuId, Gpus, Interference, JobId, Placement, Ppm, Progress, Ratio, Span,
     Tenants, Time, Work,
@@ -44,8 +45,8 @@ pub struct Outcome {
     pub preemptions: u32,
     /// How often it lost a GPU.
     pub interruptions: u32,
-    /// Nodes of the first placement, in the order touched: index within the partition, GPUs.
-    pub nodes: Vec<(u32, u32)>,
+    /// Where the nodes of the first placement stand in [`Run::nodes`](crate::Run).
+    pub nodes: Range<u32>,
 }
 
 /// A job in the world.
@@ -61,6 +62,59 @@ struct Body {
     shared_since: Option<Time>,
     /// Completions scheduled under an older version are void.
     version: u32,
+}
+
+/// The jobs that have started and not ended, by job. Their places are used again, so that memory
+/// follows what runs and not what has ever run.
+struct Bodies {
+    /// Where each job stands in `list`.
+    places: Vec<u32>,
+    list: Vec<Body>,
+    vacant: Vec<u32>,
+}
+
+impl Bodies {
+    const NOWHERE: u32 = u32::MAX;
+
+    fn new(jobs: usize) -> Self {
+        Self { places: vec![Self::NOWHERE; jobs], list: Vec::new(), vacant: Vec::new() }
+    }
+
+    fn get(&self, job: JobId) -> Option<&Body> {
+        self.list.get(self.places[job.index()] as usize)
+    }
+
+    /// The body of a job that starts, perhaps not for the first time.
+    fn enter(&mut self, job: JobId) -> &mut Body {
+        let place = &mut self.places[job.index()];
+        if *place == Self::NOWHERE {
+            *place = self.vacant.pop().unwrap_or_else(|| {
+                self.list.push(Body::default());
+                u32::try_from(self.list.len() - 1).expect("jobs are counted in u32")
+            });
+        }
+        &mut self.list[*place as usize]
+    }
+
+    /// Forgets a job that has ended.
+    fn remove(&mut self, job: JobId) {
+        let place = std::mem::replace(&mut self.places[job.index()], Self::NOWHERE);
+        self.list[place as usize] = Body::default();
+        self.vacant.push(place);
+    }
+}
+
+impl Index<JobId> for Bodies {
+    type Output = Body;
+    fn index(&self, job: JobId) -> &Body {
+        &self.list[self.places[job.index()] as usize]
+    }
+}
+
+impl IndexMut<JobId> for Bodies {
+    fn index_mut(&mut self, job: JobId) -> &mut Body {
+        &mut self.list[self.places[job.index()] as usize]
+    }
 }
 
 /// GPU-time by number of tenants.
@@ -90,8 +144,10 @@ pub(crate) struct World<'a> {
     workload: &'a Workload,
     truth: &'a dyn Interference,
     options: WorldOptions,
-    bodies: Vec<Body>,
+    bodies: Bodies,
     pub(crate) outcomes: Vec<Outcome>,
+    /// Nodes of first placements in the order touched: index within the partition, GPUs.
+    pub(crate) nodes: Vec<(u32, u32)>,
     tenants: Vec<Tenants>,
     completions: BinaryHeap<Reverse<(Time, JobId, u32)>>,
     /// Jobs whose rate may have changed at this instant.
@@ -116,8 +172,9 @@ impl<'a> World<'a> {
             workload,
             truth,
             options,
-            bodies: vec![Body::default(); workload.len()],
+            bodies: Bodies::new(workload.len()),
             outcomes: vec![Outcome::default(); workload.len()],
+            nodes: Vec::new(),
             tenants: vec![Tenants::new(); workload.cluster.gpus().len()],
             completions: BinaryHeap::new(),
             unsettled: Vec::new(),
@@ -132,7 +189,7 @@ impl<'a> World<'a> {
     /// When the next job ends if nothing changes.
     pub(crate) fn next_completion(&mut self) -> Option<Time> {
         while let Some(&Reverse((at, job, version))) = self.completions.peek() {
-            if self.bodies[job.index()].version == version {
+            if self.bodies.get(job).is_some_and(|body| body.version == version) {
                 return Some(at);
             }
             self.completions.pop();
@@ -154,6 +211,7 @@ impl<'a> World<'a> {
         while self.next_completion() == Some(now) {
             let Some(Reverse((_, job, _))) = self.completions.pop() else { break };
             self.leave(job, now);
+            self.bodies.remove(job);
             self.outcomes[job.index()].end = Some(now);
             events.push(Event::Finished { job });
         }
@@ -164,7 +222,7 @@ impl<'a> World<'a> {
         let interval = Work::of(self.options.checkpoint).0;
         for job in self.tenants[gpu.index()].clone() {
             self.leave(job, now);
-            let body = &mut self.bodies[job.index()];
+            let body = &mut self.bodies[job];
             let regular = Work(body.progress.done.0 / interval * interval);
             body.progress.done = regular.max(body.saved);
             self.outcomes[job.index()].interruptions += 1;
@@ -179,7 +237,7 @@ impl<'a> World<'a> {
             match action {
                 Action::Stop { job } => {
                     self.leave(*job, now);
-                    let body = &mut self.bodies[job.index()];
+                    let body = &mut self.bodies[*job];
                     body.saved = body.progress.done;
                     self.outcomes[job.index()].preemptions += 1;
                 }
@@ -200,10 +258,20 @@ impl<'a> World<'a> {
     fn enter(&mut self, job: JobId, placement: &Placement, restore: bool, now: Time) {
         let spec = &self.workload.specs[job.index()];
         let partition = self.workload.cluster.partition(spec.partition);
-        let nodes = self.nodes_of(&placement.gpus, partition.nodes.start);
-        let fewest = partition.fewest_nodes(spec.gpus);
-        let body = &mut self.bodies[job.index()];
-        body.spread = nodes.len() > fewest as usize;
+        let first_node = partition.nodes.start;
+        let first = self.nodes.len();
+        self.push_nodes(&placement.gpus, first_node);
+        let spread = self.nodes.len() - first > partition.fewest_nodes(spec.gpus) as usize;
+        let outcome = &mut self.outcomes[job.index()];
+        if outcome.start.is_none() {
+            outcome.start = Some(now);
+            let position = |length: usize| u32::try_from(length).expect("nodes touched are u32");
+            outcome.nodes = position(first)..position(self.nodes.len());
+        } else {
+            self.nodes.truncate(first);
+        }
+        let body = self.bodies.enter(job);
+        body.spread = spread;
         body.gpus = placement.gpus.clone();
         body.paused = placement.paused;
         let cost = match (restore, spec.gpus <= 8) {
@@ -213,11 +281,6 @@ impl<'a> World<'a> {
         };
         body.progress.at = now + cost;
         self.restores += u64::from(restore);
-        let outcome = &mut self.outcomes[job.index()];
-        if outcome.start.is_none() {
-            outcome.start = Some(now);
-            outcome.nodes = nodes;
-        }
         for &gpu in placement.gpus.iter() {
             let tenants = &mut self.tenants[gpu.index()];
             match tenants.len() {
@@ -235,7 +298,7 @@ impl<'a> World<'a> {
     }
 
     fn leave(&mut self, job: JobId, now: Time) {
-        let body = &mut self.bodies[job.index()];
+        let body = &mut self.bodies[job];
         let done = body.progress.done_by(now);
         body.progress = Progress { done, at: now, rate: Ppm::ZERO };
         body.version += 1;
@@ -259,23 +322,22 @@ impl<'a> World<'a> {
     }
 
     fn set_paused(&mut self, job: JobId, paused: bool) {
-        self.bodies[job.index()].paused = paused;
-        for gpu in self.bodies[job.index()].gpus.iter() {
+        self.bodies[job].paused = paused;
+        for gpu in self.bodies[job].gpus.iter() {
             self.unsettled.extend(self.tenants[gpu.index()].iter());
         }
     }
 
-    /// Nodes of a placement in the order touched, GPUs of a node merged.
-    fn nodes_of(&self, gpus: &[GpuId], first_node: u32) -> Vec<(u32, u32)> {
-        let mut nodes: Vec<(u32, u32)> = Vec::new();
+    /// Adds the nodes of a placement in the order touched, GPUs of a node merged.
+    fn push_nodes(&mut self, gpus: &[GpuId], first_node: u32) {
+        let first = self.nodes.len();
         for &gpu in gpus {
             let node = self.workload.cluster.gpu(gpu).node.0 - first_node;
-            match nodes.iter_mut().rev().find(|(index, _)| *index == node) {
+            match self.nodes[first..].iter_mut().rev().find(|(index, _)| *index == node) {
                 Some((_, count)) => *count += 1,
-                None => nodes.push((node, 1)),
+                None => self.nodes.push((node, 1)),
             }
         }
-        nodes
     }
 
     /// Recomputes the rates of the jobs that the actions touched, and only of those.
@@ -284,7 +346,7 @@ impl<'a> World<'a> {
         unsettled.sort_unstable();
         unsettled.dedup();
         for job in unsettled.drain(..) {
-            if !self.bodies[job.index()].gpus.is_empty() {
+            if self.bodies.get(job).is_some_and(|body| !body.gpus.is_empty()) {
                 self.settle_job(job, now);
             }
         }
@@ -293,9 +355,9 @@ impl<'a> World<'a> {
 
     fn settle_job(&mut self, job: JobId, now: Time) {
         let shares = self.meters.shared_gpus > 0
-            && self.bodies[job.index()].gpus.iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
+            && self.bodies[job].gpus.iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
         let rate = self.rate(job, shares);
-        let body = &mut self.bodies[job.index()];
+        let body = &mut self.bodies[job];
         match (shares, body.shared_since) {
             (true, None) => body.shared_since = Some(now),
             (false, Some(since)) => {
@@ -323,7 +385,7 @@ impl<'a> World<'a> {
     /// kind × the pair rate with every other tenant that runs. The product for three or more tenants
     /// is an assumption, and marked as one in the report.
     fn rate(&self, job: JobId, shares: bool) -> Ppm {
-        let body = &self.bodies[job.index()];
+        let body = &self.bodies[job];
         if body.paused {
             return Ppm::ZERO;
         }
@@ -341,7 +403,7 @@ impl<'a> World<'a> {
             let kind = cluster.gpu(gpu).kind;
             let mut rate = cluster.types()[kind.index()].factor;
             for &other in &self.tenants[gpu.index()] {
-                if other != job && !self.bodies[other.index()].paused {
+                if other != job && !self.bodies[other].paused {
                     let pair = self.truth.rate(profile(job), profile(other), kind);
                     rate =
                         rate.times(pair.expect("no plan puts a pair together that does not fit"));
