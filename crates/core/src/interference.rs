@@ -36,7 +36,7 @@ mod tests {
             gpu_util: Some(Utilisation(percent * 1000)),
             ..Profile::default()
         };
-        let rate = |a, b| ClosedForm.rate(a, b, GpuTypeId(0)).unwrap().ppm();
+        let rate = |a: &Profile, b: &Profile| ClosedForm.rate(a, b, GpuTypeId(0)).unwrap().ppm();
         assert_eq!(rate(&profile(40), &profile(60)), Ppm::ONE);
         assert_eq!(rate(&profile(90), &profile(60)), Ppm(666_667));
         assert_eq!(rate(&Profile::default(), &Profile::default()), Ppm(500_000));

@@ -148,6 +148,13 @@ pub struct PolicySpec {
 }
 
 impl PolicySpec {
+    /// A policy with its defaults.
+    pub fn of(entry: &'static Entry) -> Self {
+        let values = entry.params.iter().map(|param| param.default).collect();
+        let settings = Settings { params: entry.params, values };
+        Self { text: entry.name.to_owned(), entry, settings }
+    }
+
     /// Reads `NAME[:key=value,...]`.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let (name, params) = match text.split_once(':') {
@@ -161,17 +168,16 @@ impl PolicySpec {
                 SpecError::UnknownPolicy { name: name.to_owned(), known: known_policies() }
             }
         })?;
-        let values = entry.params.iter().map(|param| param.default).collect();
-        let mut settings = Settings { params: entry.params, values };
+        let mut spec = Self { text: text.to_owned(), ..Self::of(entry) };
         let mut given = vec![false; entry.params.len()];
         for pair in params.iter().flat_map(|params| params.split(',')) {
-            let index = set(entry, &mut settings, pair)?;
+            let index = set(entry, &mut spec.settings, pair)?;
             if std::mem::replace(&mut given[index], true) {
                 let name = entry.params[index].name;
                 return Err(SpecError::GivenTwice { policy: entry.name, name });
             }
         }
-        Ok(Self { text: text.to_owned(), entry, settings })
+        Ok(spec)
     }
 
     /// Reads a list. An item with `=` and no policy name belongs to the policy before it:

@@ -8,7 +8,9 @@ use crate::workload::Workload;
 use crate::world::{Outcome, World, WorldOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tandem_core::{Engine, Event, Interference, OnIllegal, PlacementRule, Rules, Time};
+use tandem_core::{
+    Engine, Event, Interference, Memory, OnIllegal, PartitionId, PlacementRule, Rules, Time,
+};
 use tandem_policies::PolicySpec;
 use thiserror::Error;
 
@@ -21,7 +23,7 @@ pub struct RunOptions {
     /// How whole GPUs are chosen.
     pub placement: PlacementRule,
     /// Memory that each tenant takes beyond its own.
-    pub context: tandem_core::Memory,
+    pub context: Memory,
     /// The costs of the world.
     pub world: WorldOptions,
     /// Failures of GPUs, if any.
@@ -30,6 +32,23 @@ pub struct RunOptions {
     pub seed: u64,
     /// Keep the history that a report shows.
     pub record: bool,
+    /// After every step re-check all cross links, and that a policy asked again wants nothing more.
+    /// Slow; for tests.
+    pub verify: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self {
+            placement: PlacementRule::Strict,
+            context: Memory::default(),
+            world: WorldOptions::default(),
+            faults: None,
+            seed: 1,
+            record: false,
+            verify: false,
+        }
+    }
 }
 
 /// Why a simulation cannot end.
@@ -118,6 +137,7 @@ struct Simulation<'a> {
     down: u32,
     wake: Option<Time>,
     events: Vec<Event>,
+    verify: bool,
 }
 
 impl<'a> Simulation<'a> {
@@ -148,6 +168,7 @@ impl<'a> Simulation<'a> {
             down: 0,
             wake: None,
             events: Vec::new(),
+            verify: options.verify,
         }
     }
 
@@ -190,7 +211,20 @@ impl<'a> Simulation<'a> {
         self.wake = step.wake;
         self.world.act(now, step.actions);
         self.sample(now);
+        if self.verify {
+            self.verify(now);
+        }
         Ok(())
+    }
+
+    fn verify(&mut self, now: Time) {
+        self.engine.state().assert_consistent();
+        let partitions = self.workload.cluster.partitions().len();
+        for partition in (0..).map(PartitionId).take(partitions) {
+            self.engine.touch(partition);
+        }
+        let again = self.engine.step(now, &[]);
+        assert!(again.actions.is_empty(), "asked twice at {now:?}, wants {:?}", again.actions);
     }
 
     fn faults_at(&mut self, now: Time) -> Result<(), RunError> {

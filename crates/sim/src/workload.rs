@@ -78,6 +78,19 @@ pub struct WorkloadOptions {
     pub skip_bad: bool,
 }
 
+impl Default for WorkloadOptions {
+    fn default() -> Self {
+        Self {
+            estimates: Estimates::True,
+            load: Load::ONE,
+            seed: 1,
+            placement: PlacementRule::Strict,
+            context: Memory::default(),
+            skip_bad: false,
+        }
+    }
+}
+
 /// Jobs ready to be simulated, by `JobId`: in order of submission.
 #[derive(Clone, Debug)]
 pub struct Workload {

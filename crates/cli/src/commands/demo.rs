@@ -10,9 +10,7 @@ use crate::table;
 use std::sync::Arc;
 use tandem_core::{ClosedForm, Cluster, Interference, Memory, PlacementRule};
 use tandem_sim::trace::{GenerateOptions, generate};
-use tandem_sim::{
-    Estimates, Load, Results, RunOptions, Workload, WorkloadOptions, WorldOptions, clusters, report,
-};
+use tandem_sim::{Results, RunOptions, Workload, WorkloadOptions, clusters, report};
 
 const JOBS: usize = 5000;
 const NODES: u32 = 16;
@@ -24,14 +22,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let gpus = NODES * GPUS_PER_NODE;
     let trace = generate(&GenerateOptions { jobs: JOBS, gpus, load: LOAD, seed: args.seed });
     let cluster = Arc::new(Cluster::uniform(NODES, GPUS_PER_NODE, clusters::DEFAULT_MEMORY));
-    let options = WorkloadOptions {
-        estimates: Estimates::True,
-        load: Load::ONE,
-        seed: args.seed,
-        placement: PlacementRule::Strict,
-        context: Memory::default(),
-        skip_bad: false,
-    };
+    let options = WorkloadOptions { seed: args.seed, ..WorkloadOptions::default() };
     let workload = Workload::new(trace, cluster, "generated", &options)?;
     folder(&args.out)?;
     let path = args.out.join("report.html");
@@ -45,14 +36,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         args.quiet,
     );
     let policies = every_policy();
-    let run_options = RunOptions {
-        placement: PlacementRule::Strict,
-        context: Memory::default(),
-        world: WorldOptions::default(),
-        faults: None,
-        seed: args.seed,
-        record: true,
-    };
+    let run_options = RunOptions { seed: args.seed, record: true, ..RunOptions::default() };
     let truth: Arc<dyn Interference> = Arc::new(ClosedForm);
     let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
     let runs = tandem_sim::compare(&workload, &policies, &truth, &run_options, 0, &progress.done)?;

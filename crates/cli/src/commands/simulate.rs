@@ -36,8 +36,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<(), Failure> {
 
 /// Every policy of the registry with its defaults.
 pub(crate) fn every_policy() -> Vec<PolicySpec> {
-    let spec = |name| PolicySpec::parse(name).expect("a registered name is a specification");
-    REGISTRY.iter().map(|entry| spec(entry.name)).collect()
+    REGISTRY.iter().map(PolicySpec::of).collect()
 }
 
 /// Reads a trace, and the table that comes with it.
@@ -81,6 +80,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         faults: args.faults,
         seed: args.seed,
         record: folder.is_some(),
+        verify: false,
     };
     let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
     let runs =

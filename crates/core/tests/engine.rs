@@ -1,0 +1,222 @@
+//! The engine on its own, driven as the daemon drives it: illegal plans are refused, events may come
+//! late or twice, and every waiting job has a reason.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use tandem_core::{
+    Action, ClosedForm, Cluster, Draft, Engine, Event, GpuId, Illegal, Job, JobId, JobSpec,
+    JobState, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Reason,
+    Rules, Span, Time, UserId, Work,
+};
+
+type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
+
+/// Plans whatever the test hands in, once per step.
+struct Puppet(Receiver<Plan>);
+
+impl Policy for Puppet {
+    fn enqueue(&mut self, _: &Job) {}
+    fn dequeue(&mut self, _: &Job) {}
+    fn plan(&mut self, draft: &mut Draft<'_>) {
+        if let Ok(mut plan) = self.0.try_recv() {
+            plan(draft);
+        }
+    }
+}
+
+struct Bench {
+    engine: Engine,
+    plans: Sender<Plan>,
+}
+
+impl Bench {
+    /// One partition of two nodes of two GPUs with 1,000 MiB each.
+    fn new(tenants_max: usize) -> Self {
+        let cluster = Arc::new(Cluster::uniform(2, 2, Memory::from_mib(1000)));
+        let rules = Rules { tenants_max, ..Rules::default() };
+        let (plans, receiver) = channel();
+        let mut receiver = Some(receiver);
+        let engine = Engine::new(cluster, rules, Arc::new(ClosedForm), OnIllegal::Refuse, || {
+            Box::new(Puppet(receiver.take().expect("one partition")))
+        });
+        Self { engine, plans }
+    }
+
+    fn submit(&mut self, id: u32, gpus: u32, memory_mib: u64) {
+        let spec = JobSpec {
+            id: JobId(id),
+            user: UserId(0),
+            partition: PartitionId(0),
+            submit: Time(0),
+            gpus,
+            estimate: Span::from_secs(100),
+            profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
+        };
+        assert!(self.step(0, &[Event::Submitted(spec)], |_| {}).is_empty());
+    }
+
+    fn step(
+        &mut self,
+        seconds: u64,
+        events: &[Event],
+        plan: impl FnMut(&mut Draft<'_>) + Send + 'static,
+    ) -> Vec<Action> {
+        self.plans.send(Box::new(plan)).unwrap();
+        self.engine.touch(PartitionId(0));
+        let actions = self.engine.step(Time::from_secs(seconds), events).actions.to_vec();
+        self.engine.state().assert_consistent();
+        actions
+    }
+
+    fn refusal(&self) -> Option<Illegal> {
+        self.engine.refused().1.cloned()
+    }
+}
+
+fn on(gpus: &[u32]) -> Placement {
+    Placement::on(gpus.iter().copied().map(GpuId))
+}
+
+#[test]
+fn every_kind_of_illegal_plan_is_refused_and_changes_nothing() {
+    let mut bench = Bench::new(2);
+    bench.submit(0, 2, 400);
+    bench.submit(1, 1, 700);
+    bench.submit(2, 1, 100);
+    bench.submit(3, 1, 100);
+    bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0, 1])));
+    let mut try_plan = |plan: Plan| {
+        let mut plan = plan;
+        let actions = bench.step(2, &[], move |draft| plan(draft));
+        assert_eq!(actions, []);
+        assert_eq!(bench.engine.state().occupancy().tenants(GpuId(0)), [JobId(0)]);
+        bench.refusal().unwrap()
+    };
+    let job = JobId(1);
+    let gpu = GpuId(0);
+    let refusals = [
+        try_plan(Box::new(|draft| draft.place(JobId(1), on(&[2, 3])))),
+        try_plan(Box::new(|draft| draft.place(JobId(1), on(&[4])))),
+        try_plan(Box::new(|draft| draft.place(JobId(0), on(&[2, 2])))),
+        try_plan(Box::new(|draft| draft.place(JobId(1), on(&[0])))),
+        try_plan(Box::new(|draft| {
+            draft.place(JobId(2), on(&[0]));
+            draft.place(JobId(3), on(&[0]));
+        })),
+        try_plan(Box::new(|draft| draft.wake_at(Time::from_secs(2)))),
+    ];
+    let (wanted, available) = (Memory::from_mib(1100), Memory::from_mib(1000));
+    let now = Time::from_secs(2);
+    assert_eq!(
+        refusals,
+        [
+            Illegal::BrokenGang { job, wanted: 1, given: 2 },
+            Illegal::ForeignGpu { job, gpu: GpuId(4) },
+            Illegal::SameGpuTwice { job: JobId(0), gpu: GpuId(2) },
+            Illegal::MemoryOver { gpu, wanted, available },
+            Illegal::TooManyTenants { gpu, tenants: 3, limit: 2 },
+            Illegal::WakeNotAhead { wake: now, now },
+        ]
+    );
+    assert_eq!(bench.engine.refused().0, 6);
+}
+
+#[test]
+fn a_lost_gpu_or_an_ended_job_cannot_be_planned_for() {
+    let mut bench = Bench::new(1);
+    bench.submit(0, 1, 0);
+    bench.submit(1, 1, 0);
+    bench.step(1, &[Event::GpuDown { gpu: GpuId(0) }], |draft| draft.place(JobId(0), on(&[0])));
+    assert_eq!(bench.refusal(), Some(Illegal::LostGpu { job: JobId(0), gpu: GpuId(0) }));
+    bench.step(2, &[Event::GpuUp { gpu: GpuId(0) }], |draft| draft.place(JobId(0), on(&[0])));
+    let ended = Event::Finished { job: JobId(0) };
+    bench.step(3, &[ended], |draft| draft.place(JobId(0), on(&[0])));
+    assert_eq!(bench.refusal(), Some(Illegal::EndedJob(JobId(0))));
+}
+
+#[test]
+fn a_plan_becomes_actions_that_free_before_they_need_and_repeating_it_gives_none() {
+    let mut bench = Bench::new(1);
+    bench.submit(0, 4, 0);
+    bench.submit(1, 2, 0);
+    bench.submit(2, 1, 0);
+    bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0, 1, 2, 3])));
+    let swap = |draft: &mut Draft<'_>| {
+        draft.place(JobId(1), on(&[2, 3]));
+        draft.place(JobId(2), on(&[0]));
+        draft.drop(JobId(0));
+    };
+    let start = |job, placement| Action::Start { job, placement, restore: false };
+    assert_eq!(
+        bench.step(2, &[], swap),
+        [Action::Stop { job: JobId(0) }, start(JobId(1), on(&[2, 3])), start(JobId(2), on(&[0])),]
+    );
+    let same = |draft: &mut Draft<'_>| draft.place(JobId(1), on(&[2, 3]));
+    assert_eq!(bench.step(3, &[], same), []);
+    let back = |draft: &mut Draft<'_>| {
+        draft.drop(JobId(1));
+        draft.place(JobId(1), on(&[2, 3]));
+    };
+    assert_eq!(bench.step(3, &[], back), []);
+    let altered = |draft: &mut Draft<'_>| {
+        draft.place(JobId(1), Placement { paused: true, ..on(&[2, 3]) });
+        draft.place(JobId(2), on(&[1]));
+    };
+    let moved = Action::Move { job: JobId(2), placement: on(&[1]) };
+    assert_eq!(bench.step(4, &[], altered), [Action::Pause { job: JobId(1) }, moved]);
+    let resumed = bench.step(5, &[], |draft| draft.place(JobId(1), on(&[2, 3])));
+    assert_eq!(resumed, [Action::Resume { job: JobId(1) }]);
+}
+
+#[test]
+fn a_stopped_job_keeps_its_work_and_must_restore() {
+    let mut bench = Bench::new(1);
+    bench.submit(0, 2, 0);
+    bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0, 1])));
+    let progress = Progress { done: Work::ZERO, at: Time(0), rate: Ppm(500_000) };
+    let report = Event::Progress { job: JobId(0), progress };
+    bench.step(10, &[report.clone()], |draft| draft.drop(JobId(0)));
+    let job = bench.engine.state().job(JobId(0));
+    assert_eq!(job.remaining(Time::from_secs(50)), Work::of(Span::from_secs(95)));
+    assert_eq!(job.attained(Time::from_secs(50)), Span::from_secs(20));
+    // A report that arrives after the job has left its GPUs says nothing any more.
+    bench.step(20, &[report], |_| {});
+    let job = bench.engine.state().job(JobId(0));
+    assert_eq!(job.remaining(Time::from_secs(50)), Work::of(Span::from_secs(95)));
+    let actions = bench.step(30, &[], |draft| draft.place(JobId(0), on(&[2, 3])));
+    assert!(matches!(&actions[..], [Action::Start { restore: true, .. }]));
+}
+
+#[test]
+fn events_that_come_late_or_twice_do_no_harm() {
+    let mut bench = Bench::new(1);
+    bench.submit(0, 1, 0);
+    bench.submit(1, 1, 0);
+    bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0])));
+    let finished = Event::Finished { job: JobId(0) };
+    let interrupted = Event::Interrupted { job: JobId(0), kept: Work::ZERO };
+    let cancelled = Event::Cancelled { job: JobId(0) };
+    bench.step(2, &[finished.clone(), finished, interrupted, cancelled], |_| {});
+    assert_eq!(bench.engine.state().job(JobId(0)).state, JobState::Finished);
+    let cancelled = Event::Cancelled { job: JobId(1) };
+    bench.step(3, &[cancelled.clone(), cancelled], |_| {});
+    assert_eq!(bench.engine.state().job(JobId(1)).state, JobState::Cancelled);
+    assert_eq!(bench.engine.state().occupancy().free_count(PartitionId(0)), 4);
+}
+
+#[test]
+fn waiting_jobs_have_reasons_and_others_have_none() {
+    let mut bench = Bench::new(1);
+    for id in 0..3 {
+        bench.submit(id, 4, 0);
+    }
+    bench.step(1, &[], |draft| {
+        assert!(draft.place_alone(JobId(0)));
+        assert!(!draft.place_alone(JobId(1)));
+        draft.explain(JobId(1), Reason::NoRoom { free: draft.free_count() });
+        draft.explain_others(Reason::Behind(JobId(1)));
+    });
+    let reasons = [0, 1, 2, 9].map(|job| bench.engine.reason(JobId(job)));
+    let no_room = Reason::NoRoom { free: 0 };
+    assert_eq!(reasons, [None, Some(no_room), Some(Reason::Behind(JobId(1))), None]);
+}

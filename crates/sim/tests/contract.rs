@@ -1,0 +1,107 @@
+//! What every registered policy must hold, whatever it decides: legal plans, the same result twice,
+//! no job lost, nothing to do when nothing changed. A policy joins by being in the registry.
+
+mod common;
+
+use common::{cluster, generated, simulate};
+use tandem_core::PlacementRule;
+use tandem_policies::{PolicySpec, REGISTRY};
+use tandem_sim::{FaultOptions, Run, RunOptions, Workload};
+
+/// Each policy with its defaults, and with every flag turned over.
+fn specs() -> Vec<PolicySpec> {
+    let mut specs: Vec<PolicySpec> = REGISTRY.iter().map(PolicySpec::of).collect();
+    for entry in REGISTRY {
+        for param in entry.params {
+            let other = match param.default {
+                tandem_policies::Value::Flag(flag) => (!flag).to_string(),
+                tandem_policies::Value::Whole(number) => (number / 2 + 1).to_string(),
+            };
+            specs.push(
+                PolicySpec::parse(&format!("{}:{}={other}", entry.name, param.name)).unwrap(),
+            );
+        }
+    }
+    specs
+}
+
+/// Legality and idempotence are asserted inside, after every step.
+fn verified(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> Run {
+    let options = RunOptions { verify: true, ..options.clone() };
+    let run = simulate(workload, policy, &options);
+    for (spec, outcome) in workload.specs.iter().zip(&run.outcomes) {
+        let (start, end) = (outcome.start.unwrap(), outcome.end.unwrap());
+        assert!(spec.submit <= start, "{}: starts before it is submitted", policy.text);
+        let alone = workload.durations[spec.id.index()];
+        assert!(end.since(start) >= alone, "{}: faster than alone", policy.text);
+    }
+    run
+}
+
+fn outcomes(run: &Run) -> String {
+    format!("{:?} {:?} {:?}", run.outcomes, run.nodes, run.metrics)
+}
+
+#[test]
+fn every_policy_is_legal_idempotent_deterministic_and_loses_no_job() {
+    let cluster = cluster("4x8");
+    for seed in 1..=3 {
+        let workload = generated(250, 1.2, seed, cluster.clone());
+        for policy in specs() {
+            for placement in [PlacementRule::Strict, PlacementRule::Scatter] {
+                let options = RunOptions { placement, ..RunOptions::default() };
+                let run = verified(&workload, &policy, &options);
+                let again = simulate(&workload, &policy, &RunOptions { verify: true, ..options });
+                assert_eq!(outcomes(&run), outcomes(&again), "{} seed {seed}", policy.text);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_policy_survives_failing_gpus() {
+    let workload = generated(150, 0.8, 5, cluster("4x8"));
+    let faults = FaultOptions::parse("mtbf_h=50,repair_h=2,checkpoint_min=10").unwrap();
+    for policy in specs() {
+        let options = RunOptions { faults: Some(faults), seed: 9, ..RunOptions::default() };
+        let run = verified(&workload, &policy, &options);
+        let interruptions: u32 = run.outcomes.iter().map(|outcome| outcome.interruptions).sum();
+        assert!(interruptions > 0, "{}: the faults of this test hit somebody", policy.text);
+        let options = RunOptions { verify: true, ..options };
+        assert_eq!(outcomes(&run), outcomes(&simulate(&workload, &policy, &options)));
+    }
+}
+
+#[test]
+fn partitions_do_not_see_each_other() {
+    // The jobs of one partition run alike whether or not the other has any.
+    let row = |id: u32, partition: &str| {
+        format!("{id},{partition},{},{},{}\n", id * 7, id % 4 + 1, (id * 37) % 200 + 1)
+    };
+    let header = "job_id,partition,submit_s,gpus,duration_s\n";
+    let both: String = (0..80).map(|id| row(id, if id % 2 == 0 { "a" } else { "b" })).collect();
+    let one: String = (0..80).filter(|id| id % 2 == 0).map(|id| row(id, "a")).collect();
+    let cluster = std::sync::Arc::new({
+        let mut builder = tandem_core::ClusterBuilder::default();
+        let kind = builder.gpu_type("gpu", tandem_core::Ratio::ONE);
+        for name in ["a", "b"] {
+            builder.partition(name);
+            builder.node(4, kind, clusters_memory());
+        }
+        builder.build()
+    });
+    for policy in specs() {
+        let all = common::workload(&format!("{header}{both}"), cluster.clone());
+        let alone = common::workload(&format!("{header}{one}"), cluster.clone());
+        let of_a: Vec<_> = common::times(&simulate(&all, &policy, &RunOptions::default()))
+            .into_iter()
+            .step_by(2)
+            .collect();
+        let expected = common::times(&simulate(&alone, &policy, &RunOptions::default()));
+        assert_eq!(of_a, expected, "{}", policy.text);
+    }
+}
+
+fn clusters_memory() -> tandem_core::Memory {
+    tandem_sim::clusters::DEFAULT_MEMORY
+}

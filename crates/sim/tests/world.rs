@@ -1,0 +1,233 @@
+//! The rules of the world on cases small enough to compute by hand, with policies made for them.
+
+mod common;
+
+use common::{cluster, simulate, times, workload};
+use std::sync::Arc;
+use tandem_core::{
+    ClusterBuilder, Draft, GpuId, Job, JobId, JobState, Memory, Placement, Policy, Ratio, Span,
+    Time,
+};
+use tandem_policies::{Entry, PolicySpec};
+use tandem_sim::{FaultOptions, RunOptions, WorldOptions};
+
+/// Puts every job on the GPUs from number 0 on, whoever sits there.
+struct Pile(Vec<JobId>);
+
+const PILE: Entry = Entry {
+    name: "pile",
+    summary: "everybody on the first GPUs",
+    params: &[],
+    tenants_max: 8,
+    build: |_| Box::new(Pile(Vec::new())),
+};
+
+impl Policy for Pile {
+    fn enqueue(&mut self, job: &Job) {
+        self.0.push(job.id());
+    }
+    fn dequeue(&mut self, job: &Job) {
+        self.0.retain(|&waiting| waiting != job.id());
+    }
+    fn plan(&mut self, draft: &mut Draft<'_>) {
+        for &job in &self.0 {
+            let gpus = (0..draft.job(job).spec.gpus).map(GpuId);
+            draft.place(job, Placement::on(gpus));
+        }
+    }
+}
+
+/// Does `turn` to the only job at every event and at every tenth second.
+struct Script(fn(&mut Draft<'_>, JobId, u64));
+
+impl Policy for Script {
+    fn enqueue(&mut self, _: &Job) {}
+    fn dequeue(&mut self, _: &Job) {}
+    fn plan(&mut self, draft: &mut Draft<'_>) {
+        if draft.job(JobId(0)).state == JobState::Finished {
+            return;
+        }
+        let seconds = draft.now().0 / 1_000_000;
+        (self.0)(draft, JobId(0), seconds);
+        if seconds < 50 {
+            draft.wake_at(Time::from_secs((seconds / 10 + 1) * 10));
+        }
+    }
+}
+
+const HEADER: &str = "job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n";
+
+fn run_times(
+    entry: &'static Entry,
+    rows: &str,
+    spec: &str,
+    options: &RunOptions,
+) -> Vec<(f64, f64)> {
+    let workload = workload(&format!("{HEADER}{rows}"), cluster(spec));
+    let options = RunOptions { verify: true, ..options.clone() };
+    times(&simulate(&workload, &PolicySpec::of(entry), &options))
+}
+
+#[test]
+fn two_tenants_slow_each_other_down_and_the_survivor_speeds_up() {
+    // 80 % + 80 %: both run at 0.625. The short one ends at 10 / 0.625 = 16 s, by when the long
+    // one has done 10 of its 30 s; the other 20 it does alone.
+    let times = run_times(&PILE, "a,0,1,10,80,\nb,0,1,30,80,\n", "1x1", &RunOptions::default());
+    assert_eq!(times, [(0.0, 16.0), (0.0, 36.0)]);
+}
+
+#[test]
+fn progress_is_not_rounded_when_rates_change_and_ends_round_up() {
+    // Rate 100/150, as whole ppm 666,667. One second shared leaves 9.333333 s.
+    let rows = "a,0,1,10,75,\nb,2,1,1,75,\n";
+    let times = run_times(&PILE, rows, "1x1", &RunOptions::default());
+    // b: 1 s at 666,667 ppm is 1.49999925 s, rounded up to the microsecond.
+    assert_eq!(times[1], (2.0, 3.5));
+    // a: 2 s alone, 1.5 s at 666,667 ppm, the rest alone: 10 − 2 − 1.0000005 = 6.9999995.
+    assert_eq!(times[0], (0.0, 10.5));
+}
+
+#[test]
+fn a_gang_runs_at_the_pace_of_its_slowest_gpu() {
+    let rows = "a,0,2,10,100,\nb,0,1,5,100,\n";
+    let times = run_times(&PILE, rows, "1x2", &RunOptions::default());
+    assert_eq!(times, [(0.0, 15.0), (0.0, 10.0)]);
+}
+
+#[test]
+fn three_tenants_take_the_product_of_their_pair_rates() {
+    let rows = "a,0,1,10,100,\nb,0,1,10,100,\nc,0,1,10,100,\n";
+    let workload = workload(&format!("{HEADER}{rows}"), cluster("1x1"));
+    let run = simulate(&workload, &PolicySpec::of(&PILE), &RunOptions::default());
+    assert_eq!(times(&run), [(0.0, 40.0); 3]);
+    assert!(run.crowded);
+    let metrics = &run.metrics;
+    assert_eq!((metrics.gpu_busy, metrics.shared_gpu_time), (1.0, 1.0));
+    assert_eq!((metrics.goodput, metrics.avg_slowdown), (0.75, 4.0));
+    assert_eq!(run.outcomes[0].shared, Span::from_secs(40));
+}
+
+#[test]
+fn gpu_types_and_spreading_change_the_rate() {
+    let mut builder = ClusterBuilder::default();
+    let fast = builder.gpu_type("fast", Ratio::new(2, 1));
+    let slow = builder.gpu_type("slow", Ratio::new(1, 2));
+    builder.partition("all");
+    builder.node(1, fast, Memory::from_mib(1000));
+    builder.node(1, slow, Memory::from_mib(1000));
+    builder.node(2, slow, Memory::from_mib(1000));
+    let cluster = Arc::new(builder.build());
+    let rows = format!("{HEADER}a,0,1,10,,\nb,100,2,10,,\n");
+    let workload = workload(&rows, cluster);
+    let world = WorldOptions { spread_keeps: Ratio::new(8, 10), ..WorldOptions::default() };
+    let options = RunOptions { world, ..RunOptions::default() };
+    let run = simulate(&workload, &PolicySpec::of(&PILE), &options);
+    // Alone on the fast GPU; then a gang of two on two nodes where one would do, at the slow pace.
+    assert_eq!(times(&run), [(0.0, 5.0), (100.0, 125.0)]);
+}
+
+const PAUSE: Entry = Entry {
+    name: "pause",
+    summary: "pauses the first job from 10 s to 30 s",
+    params: &[],
+    tenants_max: 1,
+    build: |_| {
+        let turn = |draft: &mut Draft<'_>, job, seconds| {
+            let gpus = [GpuId(0)].into_iter().collect();
+            draft.place(job, Placement { gpus, paused: (10..30).contains(&seconds) });
+        };
+        Box::new(Script(turn))
+    },
+};
+
+#[test]
+fn a_pause_in_place_costs_only_its_own_length() {
+    let times = run_times(&PAUSE, "a,0,1,15,,\n", "1x1", &RunOptions::default());
+    assert_eq!(times, [(0.0, 35.0)]);
+}
+
+const MOVE: Entry = Entry {
+    name: "move",
+    summary: "moves the first job at 10 s",
+    params: &[],
+    tenants_max: 1,
+    build: |_| {
+        let turn = |draft: &mut Draft<'_>, job, seconds: u64| {
+            draft.place(job, Placement::on([GpuId(u32::from(seconds >= 10))]));
+        };
+        Box::new(Script(turn))
+    },
+};
+
+#[test]
+fn a_move_pays_the_restore() {
+    let times = run_times(&MOVE, "a,0,1,15,,\n", "1x2", &RunOptions::default());
+    assert_eq!(times, [(0.0, 55.0)]);
+    let world =
+        WorldOptions { restore: (Span::from_secs(3), Span::ZERO), ..WorldOptions::default() };
+    let options = RunOptions { world, ..RunOptions::default() };
+    assert_eq!(run_times(&MOVE, "a,0,1,15,,\n", "1x2", &options), [(0.0, 18.0)]);
+}
+
+const PREEMPT: Entry = Entry {
+    name: "preempt",
+    summary: "stops the first job at 10 s and starts it again at 20 s",
+    params: &[],
+    tenants_max: 1,
+    build: |_| {
+        let turn = |draft: &mut Draft<'_>, job, seconds: u64| {
+            if (10..20).contains(&seconds) {
+                draft.drop(job);
+            } else if draft.placement(job).is_none() {
+                draft.place_alone(job);
+            }
+        };
+        Box::new(Script(turn))
+    },
+};
+
+#[test]
+fn a_preempted_job_keeps_its_work_and_pays_the_restore_of_its_size() {
+    for (gpus, restore) in [(1, 40.0), (8, 40.0), (9, 60.0)] {
+        let rows = format!("a,0,{gpus},15,,\n");
+        let workload = workload(&format!("{HEADER}{rows}"), cluster("2x8"));
+        let run = simulate(&workload, &PolicySpec::of(&PREEMPT), &RunOptions::default());
+        assert_eq!(times(&run), [(0.0, 25.0 + restore)]);
+        assert_eq!((run.metrics.preemptions, run.metrics.restores), (1, 1));
+    }
+}
+
+#[test]
+fn a_lost_gpu_costs_the_work_since_the_last_checkpoint() {
+    let workload = workload(&format!("{HEADER}a,0,1,7200,,\n"), cluster("1x1"));
+    let faults = FaultOptions::parse("mtbf_h=1,repair_h=0.5,checkpoint_min=20").unwrap();
+    let options = RunOptions { faults: Some(faults), ..RunOptions::default() };
+    let options = RunOptions {
+        world: WorldOptions { checkpoint: faults.checkpoint, ..options.world },
+        record: true,
+        ..options
+    };
+    let policy = PolicySpec::parse("fifo").unwrap();
+    let mut interrupted = 0;
+    for seed in 1..=20 {
+        let run = simulate(&workload, &policy, &RunOptions { seed, ..options.clone() });
+        let stays = &run.record.as_ref().unwrap().stays;
+        // Replays what the world should have kept: whole checkpoint intervals of work.
+        let (mut kept, interval) = (0_u64, faults.checkpoint.0);
+        for (index, stay) in stays.iter().enumerate() {
+            let restore = if index == 0 { 0 } else { 40_000_000 };
+            let done = kept + stay.to.since(stay.from).0.saturating_sub(restore);
+            kept = if index + 1 == stays.len() { done } else { done / interval * interval };
+        }
+        assert_eq!(kept, 7_200_000_000, "seed {seed}: exactly its work is done in the end");
+        assert_eq!(run.outcomes[0].interruptions as usize, stays.len() - 1);
+        interrupted += stays.len() - 1;
+    }
+    assert!(interrupted > 10, "{interrupted} interruptions in twenty runs");
+}
+
+#[test]
+#[should_panic(expected = "illegal plan: GpuId(0) would need 1800 MiB, it has 1000 MiB")]
+fn a_plan_that_overfills_memory_is_a_bug() {
+    run_times(&PILE, "a,0,1,10,,900\nb,0,1,10,,900\n", "1x1:1000", &RunOptions::default());
+}
