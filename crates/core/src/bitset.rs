@@ -23,11 +23,17 @@ impl BitSet {
         self.words.get(member / 64).is_some_and(|word| word >> (member % 64) & 1 == 1)
     }
 
+    #[cold]
+    fn grow(&mut self, word: usize) {
+        self.words.resize((word + 1).next_power_of_two(), 0);
+        self.summary.resize(self.words.len().div_ceil(64), 0);
+    }
+
+    #[inline]
     pub(crate) fn insert(&mut self, member: usize) {
         let (word, bit) = (member / 64, 1 << (member % 64));
         if word >= self.words.len() {
-            self.words.resize((word + 1).next_power_of_two(), 0);
-            self.summary.resize(self.words.len().div_ceil(64), 0);
+            self.grow(word);
         }
         debug_assert!(self.words[word] & bit == 0, "{member} is in the set already");
         self.words[word] |= bit;
@@ -35,6 +41,7 @@ impl BitSet {
         self.len += 1;
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, member: usize) {
         let (word, bit) = (member / 64, 1 << (member % 64));
         debug_assert!(self.words[word] & bit != 0, "{member} is not in the set");

@@ -25,8 +25,9 @@ impl<'a> Draft<'a> {
         interference: &'a dyn Interference,
         now: Time,
         partition: PartitionId,
+        plan: Plan,
     ) -> Self {
-        Self { state, interference, now, partition, plan: Plan::default() }
+        Self { state, interference, now, partition, plan }
     }
 
     pub(crate) fn finish(self) -> Plan {

@@ -9,7 +9,7 @@ use crate::draft::Draft;
 use crate::event::Event;
 use crate::interference::Interference;
 use crate::job::{JobId, Reason, State as JobState};
-use crate::plan::Placement;
+use crate::plan::{Placement, Plan};
 use crate::policy::Policy;
 use crate::state::{Rules, State};
 use crate::units::Time;
@@ -41,6 +41,11 @@ pub struct Engine {
     touched: Vec<PartitionId>,
     actions: Vec<Action>,
     now: Time,
+    /// The earliest wake of all partitions; stale while `wakes_changed`.
+    next_wake: Option<Time>,
+    wakes_changed: bool,
+    /// The plan of the last partition, kept for its allocations.
+    plan: Plan,
     on_illegal: OnIllegal,
     decisions: u64,
     refused: Option<Illegal>,
@@ -80,6 +85,9 @@ impl Engine {
             touched: Vec::new(),
             actions: Vec::new(),
             now: Time(0),
+            next_wake: None,
+            wakes_changed: false,
+            plan: Plan::default(),
             on_illegal,
             decisions: 0,
             refused: None,
@@ -94,7 +102,9 @@ impl Engine {
         for event in events {
             self.apply(event);
         }
-        self.touch_woken();
+        if self.next_wake.is_some_and(|wake| wake <= now) {
+            self.touch_woken();
+        }
         self.actions.clear();
         let mut touched = std::mem::take(&mut self.touched);
         // Partitions are planned in order of id, so that the order of events cannot be seen.
@@ -103,8 +113,11 @@ impl Engine {
             self.plan(partition);
         }
         self.touched = touched;
-        let wake = self.partitions.iter().filter_map(|desk| desk.wake).min();
-        Step { actions: &self.actions, wake }
+        if self.wakes_changed {
+            self.next_wake = self.partitions.iter().filter_map(|desk| desk.wake).min();
+            self.wakes_changed = false;
+        }
+        Step { actions: &self.actions, wake: self.next_wake }
     }
 
     /// The present.
@@ -207,36 +220,50 @@ impl Engine {
 
     fn plan(&mut self, partition: PartitionId) {
         self.decisions += 1;
+        let mut plan = std::mem::take(&mut self.plan);
+        plan.clear();
         let desk = &mut self.partitions[partition.index()];
         desk.touched = false;
-        let mut draft =
-            Draft::new(&mut self.state, self.interference.as_ref(), self.now, partition);
+        let interference = self.interference.as_ref();
+        let mut draft = Draft::new(&mut self.state, interference, self.now, partition, plan);
         desk.policy.plan(&mut draft);
-        let plan = draft.finish();
-        let verdict = check(&self.state, self.interference.as_ref(), partition, &plan, self.now);
-        if let Err(illegal) = verdict {
+        let mut plan = draft.finish();
+        if let Err(illegal) = check(&self.state, interference, partition, &plan, self.now) {
             assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");
             self.state.roll_back(&plan);
-            desk.wake = None;
+            plan.wake = None;
             self.refused = Some(illegal);
             self.refused_count += 1;
+        } else {
+            desk.reason_for_others = plan.reason_for_others;
+            std::mem::swap(&mut desk.reasons, &mut plan.reasons);
+            self.carry_out(&plan);
+        }
+        let desk = &mut self.partitions[partition.index()];
+        if desk.wake != plan.wake {
+            desk.wake = plan.wake;
+            self.wakes_changed = true;
+        }
+        self.plan = plan;
+    }
+
+    /// Turns a legal plan into actions and brings the jobs in line with them.
+    fn carry_out(&mut self, plan: &Plan) {
+        if plan.changes().is_empty() {
             return;
         }
-        desk.wake = plan.wake;
-        desk.reason_for_others = plan.reason_for_others;
         let mut actions = std::mem::take(&mut self.actions);
         let first = actions.len();
-        diff(&self.state, &plan, &mut actions);
-        desk.reasons = plan.reasons;
+        diff(&self.state, plan, &mut actions);
         for action in &actions[first..] {
-            self.carry_out(action);
+            self.follow(action);
         }
         self.actions = actions;
     }
 
     /// Brings the jobs in line with an action that the driver is about to carry out; the draft has
     /// brought the occupancy in line already.
-    fn carry_out(&mut self, action: &Action) {
+    fn follow(&mut self, action: &Action) {
         match action {
             Action::Stop { job } => {
                 self.state.unplace(*job, JobState::Waiting { since: self.now }, self.now);

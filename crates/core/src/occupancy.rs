@@ -226,14 +226,14 @@ impl Occupancy {
             PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
             PlacementRule::Strict => {
                 let nodes = self.strict_nodes(partition, gpus)?;
-                let mut chosen = Vec::with_capacity(gpus as usize);
+                let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
                 for node in self.whole_nodes(partition).take(nodes.whole as usize) {
                     chosen.extend(self.free_in(node));
                 }
                 if let Some((node, count)) = nodes.part {
                     chosen.extend(self.free_in(node).take(count as usize));
                 }
-                Some(chosen.into())
+                Some(chosen.as_slice().into())
             }
         }
     }

@@ -57,6 +57,14 @@ impl Plan {
         Some(&self.changes[index].1)
     }
 
+    /// Empties the plan, keeping its allocations.
+    pub(crate) fn clear(&mut self) {
+        self.changes.clear();
+        self.reasons.clear();
+        self.reason_for_others = None;
+        self.wake = None;
+    }
+
     pub(crate) fn set(&mut self, job: JobId, change: Change) {
         match self.position(job) {
             Ok(index) => self.changes[index].1 = change,

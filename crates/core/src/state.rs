@@ -105,7 +105,8 @@ impl State {
     }
 
     fn has_gpus(&self, gpus: &[GpuId]) -> bool {
-        gpus.iter().all(|gpu| gpu.index() < self.cluster.gpus().len())
+        let count = self.cluster.gpus().len();
+        gpus.iter().all(|gpu| gpu.index() < count)
     }
 
     /// Takes the seats of a refused plan back: the occupancy follows the jobs again.

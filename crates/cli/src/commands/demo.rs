@@ -8,7 +8,7 @@ use crate::files::{OutputFile, folder};
 use crate::progress::Progress;
 use crate::table;
 use std::sync::Arc;
-use tandem_core::{ClosedForm, Cluster, Interference, Memory, PlacementRule};
+use tandem_core::{ClosedForm, Cluster, Interference};
 use tandem_sim::trace::{GenerateOptions, generate};
 use tandem_sim::{Results, RunOptions, Workload, WorkloadOptions, clusters, report};
 

@@ -509,7 +509,7 @@ impl Reader<'_> {
 
     /// A number in the unit of the layout, or a date and time.
     fn time(&self, row: &Row<'_>, field: Field) -> Result<Time, Box<BadRow>> {
-        let text = row.required(field)?;
+        let text = row.text(field);
         if text.len() >= 10 && text.as_bytes()[4] == b'-' && !text.starts_with('-') {
             let not_a_time = || row.bad(field.name, Problem::NotATime { text: text.to_owned() });
             let civil: jiff::civil::DateTime = text.parse().map_err(|_| not_a_time())?;
@@ -536,6 +536,7 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
+    #[inline]
     fn text(&self, field: Field) -> &'a str {
         let (start, end) = self.fields[field.index];
         let text = &self.text[start..end];
@@ -559,14 +560,23 @@ impl<'a> Row<'a> {
         read: impl FnOnce(Field) -> Result<T, Box<BadRow>>,
     ) -> Result<Option<T>, Box<BadRow>> {
         match field {
-            Some(field) if !self.text(field).is_empty() => read(field).map(Some),
+            Some(field) if !self.is_blank(field) => read(field).map(Some),
             _ => Ok(None),
         }
     }
 
+    fn is_blank(&self, field: Field) -> bool {
+        let (start, end) = self.fields[field.index];
+        start == end || self.text(field).is_empty()
+    }
+
     fn scaled(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
-        let text = self.required(field)?;
-        parse_scaled(text, scale).map_err(|cause| self.number(field, text, cause))
+        let text = self.text(field);
+        match parse_scaled(text, scale) {
+            Ok(value) => Ok(value),
+            Err(_) if text.is_empty() => Err(self.bad(field.name, Problem::MissingValue)),
+            Err(cause) => Err(self.number(field, text, cause)),
+        }
     }
 
     fn whole(&self, field: Field) -> Result<u32, Box<BadRow>> {
