@@ -1,5 +1,6 @@
 //! The engine on its own, driven as the daemon drives it: illegal plans are refused, events may come
 //! late or twice, and every waiting job has a reason.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -175,7 +176,7 @@ fn a_stopped_job_keeps_its_work_and_must_restore() {
     bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0, 1])));
     let progress = Progress { done: Work::ZERO, at: Time(0), rate: Ppm(500_000) };
     let report = Event::Progress { job: JobId(0), progress };
-    bench.step(10, &[report.clone()], |draft| draft.drop(JobId(0)));
+    bench.step(10, std::slice::from_ref(&report), |draft| draft.drop(JobId(0)));
     let job = bench.engine.state().job(JobId(0));
     assert_eq!(job.remaining(Time::from_secs(50)), Work::of(Span::from_secs(95)));
     assert_eq!(job.attained(Time::from_secs(50)), Span::from_secs(20));

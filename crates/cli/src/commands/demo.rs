@@ -16,7 +16,7 @@ const JOBS: usize = 5000;
 const NODES: u32 = 16;
 const GPUS_PER_NODE: u32 = 8;
 /// Enough that jobs queue, not so much that the queue only grows.
-const LOAD: f64 = 0.9;
+const LOAD: f64 = 0.75;
 
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let gpus = NODES * GPUS_PER_NODE;

@@ -16,6 +16,8 @@ pub(super) struct Gantt<'a> {
     from_s: f64,
     to_s: f64,
     partition: &'a str,
+    /// GPUs of the partition; `rows` may show fewer.
+    partition_gpus: u32,
     rows: Vec<String>,
     jobs: Vec<GanttJob<'a>>,
 }
@@ -86,6 +88,7 @@ pub(super) fn gantt<'a>(workload: &'a Workload, runs: &[Run]) -> (Gantt<'a>, Vec
         from_s: seconds(window.from.since(origin).0),
         to_s: seconds(window.to.since(origin).0),
         partition: &partition.name,
+        partition_gpus: partition.gpu_count(),
         rows: window.gpus.clone().map(row).collect(),
         jobs: jobs.into_iter().map(describe).collect(),
     };

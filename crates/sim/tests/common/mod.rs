@@ -1,5 +1,6 @@
 //! What the simulation tests share.
 #![allow(dead_code, reason = "every test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
