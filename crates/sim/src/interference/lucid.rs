@@ -34,21 +34,29 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<PairTable, TableError> {
     let mut table = PairTable::default();
     for record in csv.records() {
         let record = record.map_err(|cause| {
-            let line = cause.position().map_or(0, csv::Position::line);
+            let line = line_at(bytes, cause.position());
             error(
                 line,
                 "row",
                 "is not UTF-8 or has another number of fields than the header".to_owned(),
             )
         })?;
-        let line = record.position().map_or(0, csv::Position::line);
         let read = |side: &Side| {
-            side.read(&record).map_err(|(field, problem)| error(line, &field, problem))
+            side.read(&record).map_err(|(field, problem)| {
+                error(line_at(bytes, record.position()), &field, problem)
+            })
         };
         let ((a, of_a), (b, of_b)) = (read(&sides[0])?, read(&sides[1])?);
         table.insert(&a, &b, Entry::Rate(of_a), Entry::Rate(of_b));
     }
     Ok(table)
+}
+
+/// The line on which a record begins. The crate's own number is one short after CR LF.
+fn line_at(bytes: &[u8], position: Option<&csv::Position>) -> u64 {
+    let at = position.map_or(0, |position| position.byte() as usize);
+    let blank = bytes[at..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+    bytes[..at + blank].iter().filter(|&&byte| byte == b'\n').count() as u64 + 1
 }
 
 type Column = (usize, String);

@@ -304,29 +304,23 @@ impl Reader<'_> {
             return self.quoted_rows(text);
         }
         // Without quotes a row is a line and a field is what stands between two delimiters.
-        let delimiter = self.layout.delimiter;
+        let bytes = text.as_bytes();
         let mut fields = Vec::new();
-        let mut rest = text;
-        let mut line = 0;
-        while !rest.is_empty() {
-            line += 1;
-            fields.clear();
-            let mut start = 0;
-            let mut end = rest.len();
-            for (at, byte) in rest.bytes().enumerate() {
-                if byte == delimiter {
-                    fields.push((start, at));
-                    start = at + 1;
-                } else if byte == b'\n' {
-                    end = at;
-                    break;
-                }
-            }
+        let (mut line, mut row_start, mut start) = (1, 0, 0);
+        let ends = memchr::memchr2_iter(self.layout.delimiter, b'\n', bytes);
+        for end in ends.chain([bytes.len()]) {
             fields.push((start, end));
-            if (line > 1 || !self.layout.has_header) && !rest[..end].trim_ascii().is_empty() {
-                self.take(&Row { text: rest, fields: &fields, line })?;
+            start = end + 1;
+            if bytes.get(end) == Some(&self.layout.delimiter) {
+                continue;
             }
-            rest = rest.get(end + 1..).unwrap_or("");
+            let is_blank = fields.len() == 1 && text[row_start..end].trim_ascii().is_empty();
+            if !is_blank && (line > 1 || !self.layout.has_header) {
+                self.take(&Row { text, fields: &fields, line })?;
+            }
+            fields.clear();
+            line += 1;
+            row_start = start;
         }
         Ok(())
     }
@@ -338,6 +332,7 @@ impl Reader<'_> {
             .from_reader(text.as_bytes());
         let mut record = csv::StringRecord::new();
         let mut fields = Vec::new();
+        let (mut line, mut counted) = (1, 0);
         while csv
             .read_record(&mut record)
             .expect("text in memory is valid UTF-8, rows may have any length")
@@ -345,7 +340,11 @@ impl Reader<'_> {
             fields.clear();
             let ranges = (0..record.len()).filter_map(|index| record.range(index));
             fields.extend(ranges.map(|range| (range.start, range.end)));
-            let line = record.position().map_or(0, csv::Position::line);
+            // The crate's own line number is one short after a line that ends in CR LF.
+            let at = record.position().map_or(0, |position| position.byte() as usize);
+            let blank = text[at..].bytes().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            line += text[counted..at + blank].bytes().filter(|&byte| byte == b'\n').count() as u64;
+            counted = at + blank;
             self.take(&Row { text: record.as_slice(), fields: &fields, line })?;
         }
         Ok(())
@@ -541,8 +540,8 @@ impl<'a> Row<'a> {
         let (start, end) = self.fields[field.index];
         let text = &self.text[start..end];
         // Fields are rarely padded, and looking costs less than trimming.
-        match text.as_bytes() {
-            [first, .., last] if *first > b' ' && *last > b' ' => text,
+        match (text.as_bytes().first(), text.as_bytes().last()) {
+            (Some(first), Some(last)) if *first > b' ' && *last > b' ' => text,
             _ => text.trim_ascii(),
         }
     }
@@ -603,5 +602,85 @@ impl<'a> Row<'a> {
 
     fn bad(&self, field: &str, problem: Problem) -> Box<BadRow> {
         Box::new(BadRow { line: self.line, field: field.to_owned(), problem })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(text: &str) -> Result<Trace, String> {
+        let trace = parse(text.as_bytes(), "t.csv", &ReadOptions::default());
+        trace.map_err(|error| error.to_string())
+    }
+
+    proptest! {
+        /// Quoting one field of the header changes how rows are split, and nothing else.
+        #[test]
+        fn both_ways_of_splitting_rows_agree(rows in "(([0-9]{1,3}|x|-1| 2 |),){4}[a-zé]{0,2}(\r?\n(([0-9]{1,3}|1\\.5|),){4}[a-z]{0,2}){0,6}\n?") {
+            let plain = format!("job_id,submit_s,gpus,duration_s,user\n{rows}");
+            let quoted = format!("\"job_id\",submit_s,gpus,duration_s,user\n{rows}");
+            match (read(&plain), read(&quoted)) {
+                (Ok(plain), Ok(quoted)) => {
+                    prop_assert_eq!(plain.jobs, quoted.jobs);
+                    prop_assert_eq!(format!("{:?}", plain.ids), format!("{:?}", quoted.ids));
+                }
+                (plain, quoted) => prop_assert_eq!(plain.err(), quoted.err()),
+            }
+        }
+    }
+
+    #[test]
+    fn dates_are_read_as_utc_and_numbers_in_the_unit_of_the_format() {
+        let philly = "timestamp,duration,num_gpus,gpu_time,cluster\n1970-01-02 00:00:01,5,1,5,a\n";
+        assert_eq!(read(philly).unwrap().jobs[0].submit, Time::from_secs(86_401));
+        let muri = "job_id,num_gpu,submit_time,duration\n1,2,1500,2500\n";
+        let job = &read(muri).unwrap().jobs[0];
+        assert_eq!((job.submit, job.duration), (Time(1_500_000), Span(2_500_000)));
+    }
+
+    #[test]
+    fn pollux_durations_follow_from_the_application() {
+        let text = "name,time,application,num_replicas,batch_size\nc-0,107,cifar10,8,2048\n";
+        let job = &read(text).unwrap().jobs[0];
+        // 2,442 iterations of 0.0172 + 0.000664 × 256 s.
+        assert_eq!(job.duration, Span(457_103_328));
+        assert_eq!((job.gpus, job.submit), (8, Time::from_secs(107)));
+    }
+
+    #[test]
+    fn alibaba_durations_are_between_scheduling_and_deletion() {
+        let text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n\
+                    p-0,1,1,1,460,,LS,Running,10,100,40\np-1,1,1,2,1000,,LS,Running,10,100,\n";
+        let trace = read(text).unwrap();
+        let durations: Vec<Span> = trace.jobs.iter().map(|job| job.duration).collect();
+        assert_eq!(durations, [Span::from_secs(60), Span::from_secs(90)]);
+        assert_eq!(trace.jobs[0].gpu_util, Some(Utilisation(46_000)));
+    }
+
+    #[test]
+    fn gavel_durations_are_steps_divided_by_solo_speed() {
+        let line =
+            "ResNet-18 (batch size 32)\tpython x.py\tdir\t--steps\t0\t900\t2\t1.0\t-1\t12.5\n";
+        let speeds =
+            SoloSpeeds::from([((Class::from_job_type("ResNet-18 (batch size 32)"), 2), 3.0)]);
+        let options = ReadOptions { speeds: Some(&speeds), ..ReadOptions::default() };
+        let trace = parse(line.as_bytes(), "t.trace", &options).unwrap();
+        assert_eq!(
+            (trace.jobs[0].submit, trace.jobs[0].duration),
+            (Time(12_500_000), Span::from_secs(300))
+        );
+        assert!(read(line).unwrap_err().contains("format gavel counts steps"));
+    }
+
+    #[test]
+    fn an_incomplete_header_names_what_is_missing() {
+        let missing = |header: &str| read(&format!("{header}\n1\n")).unwrap_err();
+        assert_eq!(
+            missing("job_id,user,vc,submit_s,duration"),
+            "t.csv: line 1: missing column gpu_num, which format venus needs"
+        );
+        assert!(missing("a,b,c").contains("header fits no known format"));
     }
 }

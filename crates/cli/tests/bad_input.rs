@@ -1,0 +1,834 @@
+//! Bad input of every kind: exit code 2, one line that names file, line and field, nothing on
+//! standard output, and no file or folder made or changed.
+
+mod common;
+
+use common::{listing, run_in, succeed_in, write};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+
+const TRACE: &str = "\
+job_id,user,partition,submit_s,gpus,duration_s,model,batch,amp,memory_mib,gpu_util
+1,ann,left,0,1,10,A,32,0,1000,50
+2,bob,right,5,8,20,B,64,1,2000,60
+";
+const PARTITIONS: &str = "partition,nodes\nleft,1\nright,2\n";
+const PAIRS: &str = "\
+,model1,dataset1,gpu_num1,batchsize1,amp1,speed1,model2,dataset2,gpu_num2,batchsize2,amp2,speed2
+0,A,,1,32,0,0.9,B,,1,64,1,0.8
+";
+
+/// A folder with good files, for a case to spoil one of them.
+fn good_files() -> tempfile::TempDir {
+    let dir = common::folder();
+    write(dir.path(), "trace.csv", TRACE);
+    write(dir.path(), "partitions.csv", PARTITIONS);
+    write(dir.path(), "pairs.csv", PAIRS);
+    std::fs::create_dir(dir.path().join("folder")).expect("a folder can be made");
+    dir
+}
+
+/// What is wrong with the way a command fails, over all cases of a test.
+#[derive(Default)]
+struct Complaints(Vec<String>);
+
+impl Complaints {
+    /// Runs `args` with and without `--json` and checks everything that an error has to be.
+    fn refused(&mut self, dir: &Path, case: &str, args: &[&str], says: &[&str]) {
+        for json in [&[][..], &["--json"]] {
+            let args = [args, json].concat();
+            if let Err(complaint) = check_refused(dir, &args, says, !json.is_empty()) {
+                self.0.push(format!("{case}: tandem {}: {complaint}", args.join(" ")));
+            }
+        }
+    }
+}
+
+impl Drop for Complaints {
+    fn drop(&mut self) {
+        // A test that has failed already must not panic again.
+        if !std::thread::panicking() {
+            assert!(self.0.is_empty(), "{} complaints:\n{}", self.0.len(), self.0.join("\n"));
+        }
+    }
+}
+
+fn check_refused(dir: &Path, args: &[&str], says: &[&str], json: bool) -> Result<(), String> {
+    let before = listing(dir);
+    let ran = run_in(dir, args);
+    let after = listing(dir);
+    for (name, content) in &after {
+        match before.get(name) {
+            None => return Err(format!("made {}", name.display())),
+            Some(old) if old != content => return Err(format!("changed {}", name.display())),
+            Some(_) => {}
+        }
+    }
+    if let Some(name) = before.keys().find(|name| !after.contains_key(*name)) {
+        return Err(format!("removed {}", name.display()));
+    }
+    if ran.code != Some(2) || !ran.stdout.is_empty() || ran.stderr.contains("panicked") {
+        return Err(format!("{ran:?}"));
+    }
+    if ran.stderr.lines().count() != 1 || !ran.stderr.ends_with('\n') {
+        return Err(format!("not one line: {:?}", ran.stderr));
+    }
+    let message = if json {
+        let line: serde_json::Value = serde_json::from_str(&ran.stderr)
+            .map_err(|error| format!("{error}: {}", ran.stderr))?;
+        match line.as_object().map(|object| (object.len(), object.get("error"))) {
+            Some((1, Some(serde_json::Value::String(message)))) => message.clone(),
+            _ => return Err(format!("not an object with an error: {line}")),
+        }
+    } else {
+        ran.stderr
+    };
+    match says.iter().find(|part| !message.contains(**part)) {
+        Some(part) => Err(format!("'{part}' is not in: {}", message.trim_end())),
+        None => Ok(()),
+    }
+}
+
+/// `sim` on `bad.csv` with outputs asked for, so that a half-written one would be seen.
+fn sim_args<'a>(extra: &[&'a str]) -> Vec<&'a str> {
+    let fixed = ["--policy", "fifo", "--out", "results", "--jobs-csv", "jobs.csv"];
+    [&["sim"], extra, &fixed].concat()
+}
+
+#[test]
+fn traces() {
+    let mut complaints = Complaints::default();
+    // What is wrong, the file, and what the message says.
+    let cases: &[(&str, &[u8], &[&str])] = &[
+        ("empty", b"", &["bad.csv: is empty"]),
+        ("blank", b"\n\n  \n", &["bad.csv: is empty"]),
+        ("no rows", b"job_id,submit_s,gpus,duration_s\n", &["bad.csv: has no jobs"]),
+        ("unknown header", b"a,b,c\n1,2,3\n", &["bad.csv: line 1", "header", "--format"]),
+        (
+            "missing submit",
+            b"job_id,user,partition,gpus,duration_s\n1,a,left,1,1\n",
+            &["bad.csv: line 1: missing column submit_s"],
+        ),
+        (
+            "missing duration",
+            b"job_id,user,partition,submit_s,gpus\n1,a,left,1,1\n",
+            &["bad.csv: line 1: missing column duration_s"],
+        ),
+        (
+            "missing GPUs of another format",
+            b"job_id,user,vc,submit_time,duration\n1,a,left,1,1\n",
+            &["bad.csv: line 1: missing column gpu_num"],
+        ),
+        (
+            "not UTF-8 in a field",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,5\n\xff\xfe,0,1,5\n",
+            &["bad.csv: line 3 is not UTF-8"],
+        ),
+        ("not UTF-8 in the header", b"\xc3\x28,submit_s\n", &["bad.csv: line 1 is not UTF-8"]),
+        ("binary", &[0, 159, 146, 150, 0, 0], &["bad.csv: line 1 is not UTF-8"]),
+        (
+            "too few fields",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,5\n2,0,1\n",
+            &["bad.csv:3: row: ", "3 fields", "4"],
+        ),
+        (
+            "too many fields",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,5,9\n",
+            &["bad.csv:2: row: ", "5 fields", "4"],
+        ),
+        (
+            "negative submit",
+            b"job_id,submit_s,gpus,duration_s\n1,-1,1,5\n",
+            &["bad.csv:2: submit_s: negative: '-1'"],
+        ),
+        (
+            "negative duration",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,-0.5\n",
+            &["bad.csv:2: duration_s: negative: '-0.5'"],
+        ),
+        (
+            "negative memory",
+            b"job_id,submit_s,gpus,duration_s,memory_mib\n1,0,1,5,-3\n",
+            &["bad.csv:2: memory_mib: negative: '-3'"],
+        ),
+        (
+            "submit is no number",
+            b"job_id,submit_s,gpus,duration_s\n1,soon,1,5\n",
+            &["bad.csv:2: submit_s: ", "'soon'"],
+        ),
+        (
+            "submit is no date",
+            b"job_id,submit_s,gpus,duration_s\n1,2020-13-01 00:00:00,1,5\n",
+            &["bad.csv:2: submit_s: ", "'2020-13-01 00:00:00'"],
+        ),
+        (
+            "duration is NaN",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,nan\n",
+            &["bad.csv:2: duration_s: not a number: 'nan'"],
+        ),
+        (
+            "duration is infinite",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,inf\n",
+            &["bad.csv:2: duration_s: not a number: 'inf'"],
+        ),
+        (
+            "duration is empty",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,\n",
+            &["bad.csv:2: duration_s: is empty"],
+        ),
+        ("id is empty", b"job_id,submit_s,gpus,duration_s\n,0,1,5\n", &["bad.csv:2: job_id: "]),
+        (
+            "zero GPUs",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,5\n2,0,0,5\n",
+            &["bad.csv:3: gpus: zero GPUs"],
+        ),
+        (
+            "half a GPU",
+            b"job_id,submit_s,gpus,duration_s\n1,0,0.5,5\n",
+            &["bad.csv:2: gpus: not a whole number: '0.5'"],
+        ),
+        (
+            "GPUs overflow",
+            b"job_id,submit_s,gpus,duration_s\n1,0,4294967296,5\n",
+            &["bad.csv:2: gpus: number overflow"],
+        ),
+        (
+            "submit overflows",
+            b"job_id,submit_s,gpus,duration_s\n1,99999999999999999999,1,5\n",
+            &["bad.csv:2: submit_s: number overflow"],
+        ),
+        (
+            "duration overflows",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,1e300\n",
+            &["bad.csv:2: duration_s: number overflow"],
+        ),
+        (
+            "memory overflows",
+            b"job_id,submit_s,gpus,duration_s,memory_mib\n1,0,1,5,1e17\n",
+            &["bad.csv:2: memory_mib: number overflow"],
+        ),
+        (
+            "utilisation is no number",
+            b"job_id,submit_s,gpus,duration_s,gpu_util\n1,0,1,5,high\n",
+            &["bad.csv:2: gpu_util: ", "'high'"],
+        ),
+        (
+            "batch is no number",
+            b"job_id,submit_s,gpus,duration_s,model,batch\n1,0,1,5,A,big\n",
+            &["bad.csv:2: batch: ", "'big'"],
+        ),
+        (
+            "flag is neither on nor off",
+            b"job_id,submit_s,gpus,duration_s,model,amp\n1,0,1,5,A,2\n",
+            &["bad.csv:2: amp: neither 0 nor 1: '2'"],
+        ),
+        (
+            "duplicate id",
+            b"job_id,partition,submit_s,gpus,duration_s\n7,left,0,1,5\n8,left,0,1,5\n7,left,9,1,5\n",
+            &["bad.csv:4: job_id: duplicate id '7'"],
+        ),
+        (
+            "unknown partition",
+            b"job_id,partition,submit_s,gpus,duration_s\n1,left,0,1,5\n2,middle,0,1,5\n",
+            &["bad.csv:3: partition: unknown partition 'middle'", "left", "right"],
+        ),
+        (
+            "no partition in a cluster of several",
+            b"job_id,submit_s,gpus,duration_s\n1,0,1,5\n",
+            &["bad.csv:2: partition: "],
+        ),
+        (
+            "larger than its partition",
+            b"job_id,partition,submit_s,gpus,duration_s\n1,left,0,9,5\n",
+            &["bad.csv:2: gpus: ", "9 GPUs", "'left'", "8 GPUs"],
+        ),
+        (
+            "memory above a GPU's",
+            b"job_id,partition,submit_s,gpus,duration_s,memory_mib\n1,left,0,1,5,24576.001\n",
+            &["bad.csv:2: memory", "24576", "'left'"],
+        ),
+        (
+            "a problem in a quoted file",
+            b"job_id,partition,submit_s,gpus,duration_s\n\"1\",left,0,1,5\n\"2\n2\",left,0,1,5\n3,left,x,1,5\n",
+            &["bad.csv:5: submit_s: ", "'x'"],
+        ),
+        (
+            "an id of two lines, twice",
+            b"job_id,partition,submit_s,gpus,duration_s\n\"1\n1\",left,0,1,5\n\"1\n1\",left,0,1,5\n",
+            &["bad.csv:4: job_id: duplicate id"],
+        ),
+        (
+            "a date before 1970",
+            b"job_id,partition,submit_s,gpus,duration_s\n1,left,1969-12-31 23:59:59,1,5\n",
+            &["bad.csv:2: submit_s: "],
+        ),
+    ];
+    let dir = good_files();
+    for (case, content, says) in cases {
+        write(dir.path(), "bad.csv", content);
+        let args = sim_args(&["--trace", "bad.csv", "--cluster", "partitions.csv"]);
+        complaints.refused(dir.path(), case, &args, says);
+    }
+}
+
+#[test]
+fn traces_of_other_formats() {
+    let mut complaints = Complaints::default();
+    let cases: &[(&str, &str, &[u8], &[&str])] = &[
+        (
+            "steps without speeds",
+            "gavel",
+            b"A\tcmd\tdir\t-n\t0\t100\t1\t1\t-1\t0\n",
+            &["bad.csv: ", "--interference"],
+        ),
+        (
+            "unknown application",
+            "pollux",
+            b"name,time,application,num_replicas,batch_size\na,0,chess,1,32\n",
+            &["bad.csv:2: application: ", "'chess'"],
+        ),
+        (
+            "ends before it starts",
+            "alibaba2023",
+            b"name,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\na,1,500,0,5,9\n",
+            &["bad.csv:2: deletion_time: ", "scheduled_time"],
+        ),
+        (
+            "negative milliseconds",
+            "muri",
+            b"job_id,num_gpu,submit_time,model_name,batch_size,duration\n1,1,-5,A,32,1000\n",
+            &["bad.csv:2: submit_time: negative"],
+        ),
+        (
+            "a date that is none",
+            "philly",
+            b"timestamp,duration,num_gpus,gpu_time,cluster\n2017-02-30 00:00:00,5,1,5,left\n",
+            &["bad.csv:2: timestamp: "],
+        ),
+        (
+            "another format's header",
+            "venus",
+            TRACE.as_bytes(),
+            &["bad.csv: line 1", "column gpu_num"],
+        ),
+    ];
+    let dir = good_files();
+    for (case, format, content, says) in cases {
+        write(dir.path(), "bad.csv", content);
+        let trace = ["--trace", "bad.csv", "--format", format, "--cluster", "8x8"];
+        complaints.refused(dir.path(), case, &sim_args(&trace), says);
+        complaints.refused(
+            dir.path(),
+            case,
+            &["trace", "info", "bad.csv", "--format", format],
+            says,
+        );
+    }
+    let convert = ["trace", "convert", "bad.csv", "--format", "venus", "--out", "new.csv"];
+    // `trace convert` has no --json of its own, so only the plain line is looked at.
+    let before = listing(dir.path());
+    let ran = run_in(dir.path(), &convert);
+    assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{ran:?}");
+    assert_eq!(listing(dir.path()), before);
+}
+
+#[test]
+fn clusters() {
+    let mut complaints = Complaints::default();
+    let cases: &[(&str, &str, &[u8], &[&str])] = &[
+        ("empty CSV", "bad.csv", b"", &["bad.csv:1: header"]),
+        ("wrong header", "bad.csv", b"name,count\nleft,1\n", &["bad.csv:1: header", "name,count"]),
+        ("no partition", "bad.csv", b"partition,nodes\n", &["bad.csv", "no GPUs"]),
+        ("not a count", "bad.csv", b"partition,nodes\nleft,x\n", &["bad.csv:2: nodes: ", "'x'"]),
+        ("negative count", "bad.csv", b"partition,nodes\nleft,-1\n", &["bad.csv:2: nodes: "]),
+        ("no nodes", "bad.csv", b"partition,nodes\nleft,0\n", &["bad.csv:2: nodes: ", "'0'"]),
+        ("too many", "bad.csv", b"partition,nodes\nleft,4294967295\n", &["bad.csv:2: nodes: "]),
+        ("overflow", "bad.csv", b"partition,nodes\nleft,99999999999\n", &["bad.csv:2: nodes: "]),
+        ("one field", "bad.csv", b"partition,nodes\nleft\n", &["bad.csv:2: "]),
+        ("three fields", "bad.csv", b"partition,nodes\nleft,1,2\n", &["bad.csv:2: "]),
+        ("no name", "bad.csv", b"partition,nodes\n,1\n", &["bad.csv:2: partition: "]),
+        (
+            "a name twice",
+            "bad.csv",
+            b"partition,nodes\nleft,1\nright,1\nleft,1\n",
+            &["bad.csv:4: partition: ", "'left'"],
+        ),
+        ("CSV not UTF-8", "bad.csv", b"partition,nodes\n\xff,1\n", &["bad.csv", "not UTF-8"]),
+        ("TOML not UTF-8", "bad.toml", b"\xff\xfe", &["bad.toml", "not UTF-8"]),
+        ("empty TOML", "bad.toml", b"", &["bad.toml:", "partition"]),
+        ("not TOML", "bad.toml", b"[[partition]]\nnodes = [\n", &["bad.toml:"]),
+        (
+            "unknown key",
+            "bad.toml",
+            b"[[partition]]\nnodes = [{ gpu = 8 }]\n",
+            &["bad.toml:2: ", "gpu"],
+        ),
+        (
+            "no GPUs in a node",
+            "bad.toml",
+            b"[[partition]]\nnodes = [{ gpus = 0 }]\n",
+            &["bad.toml:2: gpus: "],
+        ),
+        (
+            "negative GPUs",
+            "bad.toml",
+            b"[[partition]]\nnodes = [\n  { gpus = -8 },\n]\n",
+            &["bad.toml:3: "],
+        ),
+        (
+            "text for a number",
+            "bad.toml",
+            b"[[partition]]\nnodes = [{ gpus = \"8\" }]\n",
+            &["bad.toml:2: "],
+        ),
+        (
+            "too many GPUs",
+            "bad.toml",
+            b"[[partition]]\nnodes = [{ count = 4000000000, gpus = 4000000000 }]\n",
+            &["bad.toml:2: gpus: "],
+        ),
+        (
+            "memory overflow",
+            "bad.toml",
+            b"[[partition]]\nnodes = [{ gpus = 8, memory_mib = 9000000000000000000 }]\n",
+            &["bad.toml:2: memory_mib: "],
+        ),
+        (
+            "unknown GPU type",
+            "bad.toml",
+            b"[[partition]]\nnodes = [{ gpus = 8, gpu_type = \"x\" }]\n",
+            &["bad.toml:2: gpu_type: 'x'"],
+        ),
+        (
+            "factor zero",
+            "bad.toml",
+            b"[[gpu_type]]\nname = \"x\"\nfactor = 0.0\n[[partition]]\nnodes = [{ gpus = 8 }]\n",
+            &["bad.toml", "factor", "'x'"],
+        ),
+        (
+            "factor NaN",
+            "bad.toml",
+            b"[[gpu_type]]\nname = \"x\"\nfactor = nan\n[[partition]]\nnodes = [{ gpus = 8 }]\n",
+            &["bad.toml", "factor", "'x'"],
+        ),
+        (
+            "partition twice",
+            "bad.toml",
+            b"[[partition]]\nname = \"a\"\nnodes = [{ gpus = 8 }]\n[[partition]]\nname = \"a\"\nnodes = [{ gpus = 8 }]\n",
+            &["bad.toml", "'a'"],
+        ),
+        (
+            "two partitions, one without name",
+            "bad.toml",
+            b"[[partition]]\nname = \"a\"\nnodes = [{ gpus = 8 }]\n[[partition]]\nnodes = [{ gpus = 8 }]\n",
+            &["bad.toml", "name"],
+        ),
+        (
+            "partition without nodes",
+            "bad.toml",
+            b"[[partition]]\nname = \"left\"\nnodes = []\n",
+            &["bad.toml"],
+        ),
+    ];
+    for (case, file, content, says) in cases {
+        let dir = good_files();
+        write(dir.path(), file, content);
+        let args = sim_args(&["--trace", "trace.csv", "--cluster", file]);
+        complaints.refused(dir.path(), case, &args, says);
+    }
+    let dir = good_files();
+    for spec in ["", "8", "x8", "8x", "0x8", "8x0", "8x8:", "8x8:x", "8x8:-1", "9999999x9"] {
+        // A shorthand that is none is taken for the name of a file, which is not there either.
+        let args = ["sim", "--trace", "trace.csv", "--policy", "fifo", "--cluster", spec];
+        complaints.refused(dir.path(), spec, &args, &["cluster '", spec]);
+    }
+    let args = sim_args(&["--trace", "trace.csv", "--cluster", "folder"]);
+    complaints.refused(dir.path(), "a folder", &args, &["cluster 'folder'"]);
+    let args = sim_args(&["--trace", "trace.csv", "--cluster", "absent.toml"]);
+    complaints.refused(dir.path(), "an absent file", &args, &["cluster 'absent.toml'"]);
+}
+
+#[test]
+fn tables() {
+    let mut complaints = Complaints::default();
+    let head = PAIRS.lines().next().expect("a header");
+    let row = |row: &str| format!("{head}\n{row}\n").into_bytes();
+    let cases: Vec<(&str, Vec<u8>, &[&str])> = vec![
+        ("empty", Vec::new(), &["bad.table:1: model1: missing column"]),
+        ("other columns", b"a,b\n1,2\n".to_vec(), &["bad.table:1: model1: missing column"]),
+        (
+            "a column less",
+            PAIRS.replace("speed2", "pace2").into_bytes(),
+            &["bad.table:1: speed2: missing column"],
+        ),
+        ("a field less", row("0,A,,1,32,0,0.9,B,,1,64,1"), &["bad.table:2: row: "]),
+        ("no batch", row("0,A,,1,x,0,0.9,B,,1,64,1,0.8"), &["bad.table:2: batchsize1: ", "'x'"]),
+        ("no flag", row("0,A,,1,32,0,0.9,B,,1,64,7,0.8"), &["bad.table:2: amp2: ", "'7'"]),
+        ("no speed", row("0,A,,1,32,0,,B,,1,64,1,0.8"), &["bad.table:2: speed1: "]),
+        ("speed zero", row("0,A,,1,32,0,0,B,,1,64,1,0.8"), &["bad.table:2: speed1: "]),
+        (
+            "speed below zero",
+            row("0,A,,1,32,0,-1,B,,1,64,1,0.8"),
+            &["bad.table:2: speed1: ", "'-1'"],
+        ),
+        ("speed overflows", row("0,A,,1,32,0,1e99,B,,1,64,1,0.8"), &["bad.table:2: speed1: "]),
+        (
+            "not UTF-8",
+            [head.as_bytes(), b"\n0,\xff,,1,32,0,1,B,,1,64,1,1\n"].concat(),
+            &["bad.table:2: row: "],
+        ),
+        ("JSON cut short", b"{\"v100\":\n {".to_vec(), &["bad.table:2: json: "]),
+        ("no such GPU", b"{\"k80\": {}}".to_vec(), &["bad.table:1: gpu: ", "'v100'", "k80"]),
+        ("no job type", b"{\"v100\": {\n\"A\": {\"null\": 1.0}}}".to_vec(), &["bad.table:2: A: "]),
+        (
+            "no solo speed",
+            b"{\"v100\": {\n\"('A', 1)\": {}}}".to_vec(),
+            &["bad.table:2: ('A', 1): "],
+        ),
+        (
+            "half a pair",
+            b"{\"v100\": {\n\"('A', 1)\": {\"null\": 1.0, \"('A', 1)\": [0.5]}}}".to_vec(),
+            &["bad.table:2: ('A', 1): "],
+        ),
+        (
+            "a pair with a stranger",
+            b"{\"v100\": {\n\"('A', 1)\": {\"null\": 1.0, \"('B', 1)\": [0.5, 0.5]}}}".to_vec(),
+            &["bad.table:2: ('A', 1): ", "'B'"],
+        ),
+        (
+            "knows no class",
+            row("0,X,,1,32,0,0.9,Y,,1,64,1,0.8"),
+            &["bad.table", "0 of 2 jobs", "--classes table:SEED"],
+        ),
+    ];
+    for (case, content, says) in cases {
+        let dir = good_files();
+        write(dir.path(), "bad.table", &content);
+        let input = ["--trace", "trace.csv", "--cluster", "8x8", "--interference", "bad.table"];
+        complaints.refused(dir.path(), case, &sim_args(&input), says);
+    }
+}
+
+#[test]
+fn options() {
+    let mut complaints = Complaints::default();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["--policy", "sjff"], &["'sjff'", "fifo", "sjf", "srtf", "srsf", "tiresias"]),
+        (&["--policy", ""], &["policy", "fifo"]),
+        (&["--policy", "fifo,sjf"], &["'fifo,sjf'"]),
+        (&["--policy", "fifo:"], &["fifo"]),
+        (&["--policy", "fifo:backfil=true"], &["'backfil'", "backfill"]),
+        (&["--policy", "fifo:backfill=1"], &["backfill", "'1'"]),
+        (&["--policy", "fifo:backfill"], &["'backfill'", "key=value"]),
+        (&["--policy", "fifo:backfill=true,backfill=true"], &["backfill", "twice"]),
+        (&["--policy", "srtf:x=1"], &["'x'"]),
+        (&["--policy", "tiresias:interval_s=-1"], &["interval_s", "'-1'"]),
+        (&["--policy", "tiresias:interval_s=1.5"], &["interval_s", "'1.5'"]),
+        (&["--policy", "tiresias:threshold_gpu_s=99999999999999999999"], &["threshold_gpu_s"]),
+        (
+            &["--format", "excel"],
+            &["excel", "tandem, venus, philly, muri, pollux, gavel, alibaba2023"],
+        ),
+        (&["--placement", "tight"], &["tight", "--placement"]),
+        (&["--classes", "mine"], &["mine", "--classes"]),
+        (&["--classes", "table"], &["--classes"]),
+        (&["--classes", "table:x"], &["--classes", "table:SEED"]),
+        (&["--classes", "table:1"], &["--classes", "--interference"]),
+        (&["--estimates", "guess"], &["guess", "--estimates"]),
+        (&["--estimates", "noisy"], &["--estimates"]),
+        (&["--estimates", "noisy:-1"], &["--estimates"]),
+        (&["--estimates", "noisy:nan"], &["--estimates"]),
+        (&["--estimates", "trace"], &["trace.csv:2: estimate_s: "]),
+        (&["--beliefs", "none"], &["none", "--beliefs"]),
+        (&["--load", "0"], &["--load"]),
+        (&["--load=-1"], &["--load"]),
+        (&["--load", "nan"], &["--load"]),
+        (&["--load", "1e400"], &["--load"]),
+        (&["--spread-penalty", "1"], &["--spread-penalty"]),
+        (&["--spread-penalty", "x"], &["--spread-penalty"]),
+        (&["--seed", "x"], &["--seed"]),
+        (&["--restore-s", "40,x"], &["--restore-s"]),
+        (&["--restore-s", "40,60,80"], &["--restore-s"]),
+        (&["--context-mib", "x"], &["--context-mib"]),
+        (&["--context-mib", "24000"], &["trace.csv:2: memory"]),
+        (&["--faults", "mtbf_h=1"], &["--faults", "repair_h"]),
+        (&["--faults", "mtbf_h=0,repair_h=1"], &["--faults", "mtbf_h"]),
+        (&["--faults", "often"], &["--faults", "'often'"]),
+        (&["--threads", "x"], &["--threads"]),
+        (&["--interference", "absent.csv"], &["absent.csv: cannot be read"]),
+        (&["--interference", "folder"], &["folder: cannot be read"]),
+        (&["--interference", "pairs.csv:gpu=v100"], &["pairs.csv:gpu=v100"]),
+        (&["--interference", "pairs.csv:cpu=v100"], &["cpu=v100", "gpu=NAME"]),
+        (&["--nonsense"], &["--nonsense"]),
+        (&["stray"], &["stray"]),
+    ];
+    let dir = good_files();
+    for (given, says) in cases {
+        let mut args = vec!["sim", "--trace", "trace.csv", "--cluster", "8x8", "--out", "results"];
+        args.extend(*given);
+        if !given.contains(&"--policy") {
+            args.extend(["--policy", "fifo"]);
+        }
+        complaints.refused(dir.path(), given[0], &args, says);
+    }
+    let commands: &[(&[&str], &[&str])] = &[
+        (&["sim"], &["--trace"]),
+        (&["sim", "--trace", "trace.csv", "--cluster", "8x8"], &["--policy"]),
+        (&["sim", "--trace", "trace.csv", "--policy", "fifo"], &["--cluster"]),
+        (&["simulate"], &["simulate"]),
+        (
+            &["sim", "--trace", "absent.csv", "--cluster", "8x8", "--policy", "fifo"],
+            &["absent.csv: cannot be read"],
+        ),
+        (
+            &["sim", "--trace", "folder", "--cluster", "8x8", "--policy", "fifo"],
+            &["folder: cannot be read"],
+        ),
+        (
+            &["compare", "--trace", "trace.csv", "--cluster", "8x8", "--policies", "fifo,sjff"],
+            &["'sjff'"],
+        ),
+        (
+            &["compare", "--trace", "trace.csv", "--cluster", "8x8", "--policies", "fifo,,sjf"],
+            &["policy"],
+        ),
+        (
+            &["compare", "--trace", "trace.csv", "--cluster", "8x8", "--policies", "backfill=true"],
+            &["backfill=true"],
+        ),
+        (
+            &["compare", "--trace", "trace.csv", "--cluster", "8x8", "--jobs-csv", "jobs.csv"],
+            &["--jobs-csv", "--out"],
+        ),
+        (&["trace", "info", "absent.csv"], &["absent.csv: cannot be read"]),
+        (&["trace", "convert", "trace.csv", "--to", "pollux"], &[]),
+        (&["trace", "generate", "--jobs", "0", "--gpus", "8"], &[]),
+        (&["trace", "generate", "--jobs", "10", "--gpus", "0"], &[]),
+        (&["trace", "generate", "--jobs", "10", "--gpus", "8", "--load", "0"], &[]),
+    ];
+    for (args, says) in commands {
+        complaints.refused(dir.path(), args[0], args, says);
+    }
+}
+
+/// Permissions would not stop root, so what cannot be written here is impossible for anybody.
+#[test]
+fn outputs() {
+    let mut complaints = Complaints::default();
+    let long = "x".repeat(300);
+    let long_inside = format!("new/{long}");
+    let cases: &[(&str, &[&str], &[&str])] = &[
+        ("folder is a file", &["--out", "trace.csv"], &["trace.csv: "]),
+        ("folder below a file", &["--out", "trace.csv/results"], &["trace.csv/results: "]),
+        ("folder below a device", &["--out", "/dev/null/results"], &["/dev/null/results: "]),
+        ("folder with too long a name", &["--out", &long], &[&long]),
+        ("too long a name in a new folder", &["--out", &long_inside], &[&long]),
+        ("file is a folder", &["--jobs-csv", "folder"], &["folder: is a folder"]),
+        ("file below a file", &["--jobs-csv", "trace.csv/jobs.csv"], &["trace.csv/jobs.csv: "]),
+        ("file in an absent folder", &["--jobs-csv", "absent/jobs.csv"], &["absent/jobs.csv: "]),
+        ("file with too long a name", &["--jobs-csv", &long], &[&long]),
+        ("file without a name", &["--jobs-csv", ""], &[]),
+        (
+            "good file, bad folder",
+            &["--jobs-csv", "jobs.csv", "--out", "trace.csv/results"],
+            &["trace.csv/results: "],
+        ),
+        (
+            "bad file, good folder",
+            &["--jobs-csv", "folder", "--out", "results"],
+            &["folder: is a folder"],
+        ),
+    ];
+    let dir = good_files();
+    for (case, given, says) in cases {
+        let mut args = vec!["sim", "--trace", "trace.csv", "--cluster", "8x8", "--policy", "fifo"];
+        args.extend(*given);
+        complaints.refused(dir.path(), case, &args, says);
+    }
+    let generate = ["trace", "generate", "--jobs", "5", "--gpus", "8", "--out", "folder"];
+    let convert = ["trace", "convert", "trace.csv", "--out", "trace.csv/new.csv"];
+    for args in [&generate[..], &convert, &["demo", "--out", "trace.csv"]] {
+        let before = listing(dir.path());
+        let ran = run_in(dir.path(), args);
+        assert_eq!((ran.code, ran.stderr.lines().count()), (Some(2), 1), "{args:?}: {ran:?}");
+        assert_eq!((ran.stdout.as_str(), listing(dir.path())), ("", before), "{args:?}");
+    }
+}
+
+/// Whatever stands in the way inside the folder is found before any of its files is written.
+#[test]
+fn a_results_folder_in_which_one_file_cannot_be_written_stays_as_it_was() {
+    let mut complaints = Complaints::default();
+    for obstacle in ["report.html", "results.json", "jobs-fifo.csv"] {
+        let dir = good_files();
+        std::fs::create_dir_all(dir.path().join("results").join(obstacle)).unwrap();
+        let args = sim_args(&["--trace", "trace.csv", "--cluster", "8x8"]);
+        complaints.refused(dir.path(), obstacle, &args, &[obstacle, "is a folder"]);
+    }
+    // The name of a jobs file follows from the policy as given, which may be longer than a name.
+    let dir = good_files();
+    let policy = format!("tiresias:interval_s={}60", "0".repeat(300));
+    let args = ["sim", "--trace", "trace.csv", "--cluster", "8x8", "--policy", &policy];
+    let args = [&args[..], &["--out", "results"]].concat();
+    complaints.refused(dir.path(), "long policy", &args, &["results"]);
+}
+
+/// Values at the edge of what is accepted: they run, or are refused in the usual way.
+#[test]
+fn extreme_but_accepted_values_do_not_panic() {
+    let mut complaints = Complaints::default();
+    let dir = common::folder();
+    let header = "job_id,submit_s,gpus,duration_s\n";
+    let far = format!("{header}1,0,1,5\n2,100000000000,1,5\n");
+    write(dir.path(), "far.csv", far);
+    let long: String = (0..300).map(|id| format!("{id},0,1,100000000000\n")).collect();
+    write(dir.path(), "long.csv", format!("{header}{long}"));
+    write(dir.path(), "plain.csv", format!("{header}1,0,1,5\n2,1,1,5\n"));
+    let cases: &[&[&str]] = &[
+        &["sim", "--trace", "far.csv", "--cluster", "1x1", "--policy", "fifo", "--load", "0.001"],
+        &[
+            "sim",
+            "--trace",
+            "far.csv",
+            "--cluster",
+            "1x1",
+            "--policy",
+            "sjf",
+            "--load",
+            "0.000000001",
+        ],
+        &["sim", "--trace", "far.csv", "--cluster", "1x1", "--policy", "tiresias"],
+        &["sim", "--trace", "long.csv", "--cluster", "1x1", "--policy", "fifo"],
+        &["sim", "--trace", "long.csv", "--cluster", "1x1", "--policy", "srtf"],
+        &[
+            "sim",
+            "--trace",
+            "plain.csv",
+            "--cluster",
+            "1x1",
+            "--policy",
+            "tiresias:interval_s=18446744073709551615",
+        ],
+        &[
+            "sim",
+            "--trace",
+            "plain.csv",
+            "--cluster",
+            "1x1",
+            "--policy",
+            "tiresias:threshold_gpu_s=18446744073709551615",
+        ],
+        &[
+            "sim",
+            "--trace",
+            "plain.csv",
+            "--cluster",
+            "1x1",
+            "--policy",
+            "fifo",
+            "--seed",
+            "18446744073709551615",
+        ],
+        &[
+            "sim",
+            "--trace",
+            "plain.csv",
+            "--cluster",
+            "1x1",
+            "--policy",
+            "srtf",
+            "--restore-s",
+            "100000000,100000000",
+        ],
+        &[
+            "sim",
+            "--trace",
+            "plain.csv",
+            "--cluster",
+            "1x1",
+            "--policy",
+            "fifo",
+            "--context-mib",
+            "1000000000000",
+        ],
+        &["compare", "--trace", "plain.csv", "--cluster", "1x1", "--threads", "64"],
+    ];
+    for args in cases {
+        let ran = run_in(dir.path(), args);
+        if !matches!(ran.code, Some(0 | 2)) || ran.stderr.contains("panicked") {
+            complaints.0.push(format!("tandem {}: {ran:?}", args.join(" ")));
+        }
+    }
+}
+
+#[test]
+fn skip_bad_counts_the_bad_rows_and_runs_the_good_ones() {
+    let mut complaints = Complaints::default();
+    let dir = good_files();
+    let trace = "\
+job_id,partition,submit_s,gpus,duration_s,memory_mib
+good1,left,0,1,10,100
+zero,left,0,0,10,100
+negative,left,-4,1,10,100
+short,left
+unknown,middle,0,1,10,100
+large,left,0,99,10,100
+fat,left,0,1,10,99999
+good1,left,3,1,10,100
+overflow,left,0,1,1e99,100
+good2,right,5,16,0.5,100
+";
+    write(dir.path(), "mixed.csv", trace);
+    let args = ["sim", "--trace", "mixed.csv", "--cluster", "partitions.csv", "--policy", "fifo"];
+    complaints.refused(dir.path(), "without the option", &args, &["mixed.csv:3: gpus: "]);
+
+    let skipping = [&args[..], &["--skip-bad", "--json", "--jobs-csv", "jobs.csv"]].concat();
+    let ran = succeed_in(dir.path(), &skipping);
+    assert_eq!(ran.json()["jobs"], 2);
+    assert!(ran.stderr.contains("8 bad rows"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("line 3: gpus"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 durations below one second"), "{}", ran.stderr);
+    let jobs = common::read(&dir.path().join("jobs.csv"));
+    let header = common::JOBS_HEADER;
+    let expected =
+        format!("{header}\ngood1,left,0,0,10,1,0:1,0,0\ngood2,right,5,5,6,16,0:8;1:8,0,0\n");
+    assert_eq!(jobs, expected);
+
+    // Nothing but bad rows is still no trace.
+    write(dir.path(), "bad.csv", "job_id,submit_s,gpus,duration_s\n1,0,0,5\n");
+    let args = ["sim", "--trace", "bad.csv", "--cluster", "8x8", "--policy", "fifo", "--skip-bad"];
+    complaints.refused(dir.path(), "only bad rows", &args, &["bad.csv: has no jobs"]);
+}
+
+/// A reader that has seen enough, such as `head -1`, is no error.
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let dir = good_files();
+    let commands: &[&[&str]] = &[
+        &["trace", "generate", "--jobs", "20000", "--gpus", "64"],
+        &["trace", "generate", "--jobs", "5", "--gpus", "64"],
+        &["trace", "info", "trace.csv"],
+        &["sim", "--trace", "trace.csv", "--cluster", "8x8", "--policy", "fifo", "--json"],
+        &["sim", "--help"],
+    ];
+    for args in commands {
+        for lines in [0, 1] {
+            let mut child = common::tandem(args)
+                .current_dir(dir.path())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut pipe = BufReader::with_capacity(64, child.stdout.take().unwrap());
+            for _ in 0..lines {
+                pipe.read_line(&mut String::new()).unwrap();
+            }
+            drop(pipe);
+            let output = child.wait_with_output().unwrap();
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(0), "{args:?}: {stderr}");
+            assert!(!stderr.contains("panicked") && !stderr.contains("pipe"), "{args:?}: {stderr}");
+        }
+    }
+}
