@@ -1,6 +1,7 @@
 //! The formats, as data: which column holds what, and in which unit.
 
-use super::read::{Field, Problem};
+use super::problem::Problem;
+use super::read::Field;
 use std::fmt;
 
 /// A trace format.

@@ -4,6 +4,7 @@ mod formats;
 mod generate;
 mod info;
 mod names;
+mod problem;
 mod read;
 mod write;
 
@@ -11,7 +12,8 @@ pub use formats::Format;
 pub use generate::{GenerateOptions, generate};
 pub use info::{TraceInfo, info};
 pub use names::{Class, Names};
-pub use read::{BadRow, Problem, ReadOptions, SoloSpeeds, TraceError, parse, read};
+pub use problem::{BadRow, Problem, TraceError};
+pub use read::{ReadOptions, SoloSpeeds, parse, read};
 pub use write::write;
 
 use tandem_core::{ClassId, Memory, Span, Time, UserId, Utilisation};

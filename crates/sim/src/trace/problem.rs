@@ -1,0 +1,171 @@
+//! Everything that can be wrong with a trace, in words that name file, line and field.
+
+use super::formats::Format;
+use crate::decimal::DecimalError;
+use tandem_core::Memory;
+use thiserror::Error;
+
+/// What is wrong with a trace.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// The file cannot be read.
+    #[error("{file}: cannot be read: {cause}")]
+    Io {
+        /// The file.
+        file: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// The file as a whole is unusable.
+    #[error("{file}: {problem}")]
+    File {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: Problem,
+    },
+    /// One row is.
+    #[error("{file}:{row}")]
+    Row {
+        /// The file.
+        file: String,
+        /// Which one and what is wrong.
+        row: BadRow,
+    },
+}
+
+/// A row that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{line}: {field}: {problem}")]
+pub struct BadRow {
+    /// Line of the file, counted from one.
+    pub line: u64,
+    /// The column.
+    pub field: String,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// One thing that can be wrong with a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Problem {
+    /// Not text.
+    #[error("line {line} is not UTF-8; convert the file first")]
+    NotUtf8 {
+        /// The first offending line.
+        line: u64,
+    },
+    /// No header.
+    #[error("is empty; a trace starts with a header line")]
+    Empty,
+    /// A header and nothing else.
+    #[error("has no jobs")]
+    NoJobs,
+    /// A header that fits no format.
+    #[error("line 1: header fits no known format; give --format, one of {}", Format::list())]
+    UnknownFormat,
+    /// A column that the format needs.
+    #[error("line 1: missing column {column}, which format {format} needs")]
+    MissingColumn {
+        /// The column.
+        column: &'static str,
+        /// The format.
+        format: Format,
+    },
+    /// A row that is shorter or longer than the header.
+    #[error("row has {found} fields, the header has {expected}")]
+    FieldCount {
+        /// Fields of the row.
+        found: usize,
+        /// Fields of the header.
+        expected: usize,
+    },
+    /// Nothing where something is needed.
+    #[error("is empty")]
+    MissingValue,
+    /// Not a usable number.
+    #[error("{cause}: '{text}'")]
+    Number {
+        /// The text.
+        text: String,
+        /// Why it is not.
+        cause: DecimalError,
+    },
+    /// A number that should be whole.
+    #[error("not a whole number: '{text}'")]
+    NotWhole {
+        /// The text.
+        text: String,
+    },
+    /// Neither a number of seconds nor a date.
+    #[error("neither seconds nor a date and time: '{text}'")]
+    NotATime {
+        /// The text.
+        text: String,
+    },
+    /// A flag that is neither on nor off.
+    #[error("neither 0 nor 1: '{text}'")]
+    NotAFlag {
+        /// The text.
+        text: String,
+    },
+    /// A job without GPUs.
+    #[error("zero GPUs; leave the job out, or use --skip-bad")]
+    ZeroGpus,
+    /// The end comes before the start.
+    #[error("lies before {start}")]
+    EndsBeforeStart {
+        /// The column of the start.
+        start: &'static str,
+    },
+    /// The same id twice.
+    #[error("duplicate id '{id}'")]
+    DuplicateId {
+        /// The id.
+        id: String,
+    },
+    /// A job type whose speed nobody gave.
+    #[error(
+        "no solo speed is known for '{job_type}'; give a table that has it with --interference"
+    )]
+    UnknownJobType {
+        /// The type.
+        job_type: String,
+    },
+    /// A trace that counts steps needs a table of speeds.
+    #[error(
+        "format gavel counts steps, not seconds; give the table of solo speeds with --interference"
+    )]
+    NeedsSpeeds,
+    /// A partition that the cluster lacks.
+    #[error("unknown partition '{name}'; the cluster has {known}")]
+    UnknownPartition {
+        /// The name.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// More GPUs than the partition can give.
+    #[error("job needs {gpus} GPUs, more than partition '{partition}' can place ({size} GPUs)")]
+    LargerThanPartition {
+        /// GPUs of the job.
+        gpus: u32,
+        /// The partition.
+        partition: String,
+        /// GPUs of the partition.
+        size: u32,
+    },
+    /// More memory than a GPU of the partition has.
+    #[error("job needs {wanted}, a GPU of partition '{partition}' has {available}")]
+    MemoryOver {
+        /// Memory of the job.
+        wanted: Memory,
+        /// The partition.
+        partition: String,
+        /// Memory of its smallest GPU.
+        available: Memory,
+    },
+    /// No estimate where one is needed.
+    #[error("has no estimate, which --estimates trace needs")]
+    NoEstimate,
+}
