@@ -102,19 +102,19 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_enum, default_value = "true")]
     pub(crate) beliefs: Beliefs,
     /// Divide the inter-arrival times by this
-    #[arg(long, value_name = "F", default_value = "1", value_parser = parse_load)]
+    #[arg(long, value_name = "F", default_value = "1", allow_hyphen_values = true, value_parser = parse_load)]
     pub(crate) load: Load,
     /// Share of its rate that a gang on more nodes than needed loses
-    #[arg(long, value_name = "P", default_value = "0", value_parser = parse_penalty)]
+    #[arg(long, value_name = "P", default_value = "0", allow_hyphen_values = true, value_parser = parse_penalty)]
     pub(crate) spread_penalty: Ratio,
     /// Seed for whatever is drawn at random
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Seconds to restore the state of a gang of up to 8 GPUs, and of a larger one
-    #[arg(long, value_name = "S,L", default_value = "40,60", value_parser = parse_restore)]
+    #[arg(long, value_name = "S,L", default_value = "40,60", allow_hyphen_values = true, value_parser = parse_restore)]
     pub(crate) restore_s: (Span, Span),
     /// Memory that each tenant takes on a GPU beyond its own
-    #[arg(long, value_name = "MIB", default_value = "0", value_parser = parse_memory)]
+    #[arg(long, value_name = "MIB", default_value = "0", allow_hyphen_values = true, value_parser = parse_memory)]
     pub(crate) context_mib: Memory,
     /// Failures of GPUs: mtbf_h=HOURS,repair_h=HOURS[,checkpoint_min=MINUTES]
     #[arg(long, value_name = "SPEC", value_parser = FaultOptions::parse)]
@@ -170,7 +170,7 @@ pub(crate) enum TraceCommand {
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
         gpus: u32,
         /// Offered load: GPU-time asked for / GPU-time there is
-        #[arg(long, default_value = "1", value_parser = parse_offered_load)]
+        #[arg(long, default_value = "1", allow_hyphen_values = true, value_parser = parse_offered_load)]
         load: f64,
         /// Seed: the same seed gives the same trace
         #[arg(long, default_value_t = 1)]

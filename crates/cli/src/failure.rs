@@ -63,7 +63,11 @@ impl From<io::Error> for Failure {
 
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
-        Self::Said { message: error.to_string(), code: FAILED }
+        let code = match error {
+            RunError::EndOfTime { .. } => BAD_INPUT,
+            RunError::Stalled { .. } | RunError::NoProgress { .. } => FAILED,
+        };
+        Self::Said { message: error.to_string(), code }
     }
 }
 

@@ -34,6 +34,7 @@ impl OutputFile {
             Ok(found) if !found.is_file() => {
                 Target::Special(std::fs::File::options().write(true).open(path).map_err(cannot)?)
             }
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cannot(cause)),
             _ => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
                 // Readable as any new file is: the temporary's own default is the owner only.
@@ -73,9 +74,43 @@ impl OutputFile {
     }
 }
 
-/// The folder for results, made if need be.
-pub(crate) fn folder(path: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(path).map_err(|cause| {
-        Failure::bad_input(format!("{}: cannot be made a folder: {cause}", path.display()))
-    })
+/// A folder that is made if need be, and taken away again unless it is kept.
+pub(crate) struct Folder {
+    /// What was made, outermost first.
+    made: Vec<PathBuf>,
+}
+
+impl Folder {
+    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
+        let missing = path.ancestors().take_while(|folder| {
+            !folder.as_os_str().is_empty() && std::fs::symlink_metadata(folder).is_err()
+        });
+        let missing: Vec<&Path> = missing.collect();
+        let mut folder = Self { made: Vec::new() };
+        for part in missing.into_iter().rev() {
+            if let Err(cause) = std::fs::create_dir(part) {
+                let problem = format!("{}: cannot be made a folder: {cause}", path.display());
+                return Err(Failure::bad_input(problem));
+            }
+            folder.made.push(part.to_owned());
+        }
+        if !path.is_dir() {
+            let problem = format!("{}: is not a folder; name another one", path.display());
+            return Err(Failure::bad_input(problem));
+        }
+        Ok(folder)
+    }
+
+    pub(crate) fn keep(mut self) {
+        self.made.clear();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        for folder in self.made.iter().rev() {
+            // One that is not empty is somebody's by now.
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
 }

@@ -157,7 +157,7 @@ impl Job {
             State::Placed { since, .. } => now.since(since),
             _ => Span::ZERO,
         };
-        Span((self.held + present).0 * u64::from(self.spec.gpus))
+        Span((self.held + present).0.saturating_mul(u64::from(self.spec.gpus)))
     }
 
     pub(crate) fn place(&mut self, placement: Placement, now: Time) {

@@ -28,13 +28,20 @@ pub enum PlacementRule {
 #[derive(Clone, Debug)]
 pub struct Occupancy {
     cluster: Arc<Cluster>,
-    tenants: Vec<Tenants>,
-    memory_used: Vec<Memory>,
-    down: BitSet,
+    /// By GPU.
+    seats: Vec<Seats>,
     /// GPUs that are up and have no tenant.
     free: BitSet,
     node_free: Vec<u32>,
     partitions: Vec<FreeNodes>,
+}
+
+/// One GPU: who sits on it.
+#[derive(Clone, Debug, Default)]
+struct Seats {
+    tenants: Tenants,
+    memory_used: Memory,
+    down: bool,
 }
 
 /// The nodes of one partition, by number of free GPUs.
@@ -68,30 +75,22 @@ impl Occupancy {
                 FreeNodes { by_free, free_gpus: gpus, up_gpus: gpus }
             })
             .collect();
-        Self {
-            tenants: vec![Tenants::new(); gpus],
-            memory_used: vec![Memory::default(); gpus],
-            down: BitSet::with_capacity(gpus),
-            free,
-            node_free,
-            partitions,
-            cluster,
-        }
+        Self { seats: vec![Seats::default(); gpus], free, node_free, partitions, cluster }
     }
 
     /// Tenants of a GPU, by id.
     pub fn tenants(&self, gpu: GpuId) -> &[JobId] {
-        &self.tenants[gpu.index()]
+        &self.seats[gpu.index()].tenants
     }
 
     /// Memory that the tenants of a GPU take, contexts included.
     pub fn memory_used(&self, gpu: GpuId) -> Memory {
-        self.memory_used[gpu.index()]
+        self.seats[gpu.index()].memory_used
     }
 
     /// Whether a GPU is lost.
     pub fn is_down(&self, gpu: GpuId) -> bool {
-        self.down.contains(gpu.index())
+        self.seats[gpu.index()].down
     }
 
     /// GPUs of a partition that are up and have no tenant.
@@ -121,15 +120,15 @@ impl Occupancy {
             rest = later;
             let mut taken = 0;
             for &gpu in here {
-                self.memory_used[gpu.index()] += memory;
-                let tenants = &mut self.tenants[gpu.index()];
-                if !tenants.is_empty() {
-                    let position = tenants.partition_point(|&tenant| tenant < job);
-                    tenants.insert(position, job);
+                let seats = &mut self.seats[gpu.index()];
+                seats.memory_used += memory;
+                if !seats.tenants.is_empty() {
+                    let position = seats.tenants.partition_point(|&tenant| tenant < job);
+                    seats.tenants.insert(position, job);
                     continue;
                 }
-                tenants.push(job);
-                if !self.is_down(gpu) {
+                seats.tenants.push(job);
+                if !seats.down {
                     self.free.remove(gpu.index());
                     taken += 1;
                 }
@@ -146,15 +145,15 @@ impl Occupancy {
             rest = later;
             let mut freed = 0;
             for &gpu in here {
-                self.memory_used[gpu.index()].0 -= memory.0;
-                let tenants = &mut self.tenants[gpu.index()];
-                if tenants.as_slice() != [job] {
-                    let position = tenants.iter().position(|&tenant| tenant == job);
-                    tenants.remove(position.expect("a tenant of this GPU"));
+                let seats = &mut self.seats[gpu.index()];
+                seats.memory_used.0 -= memory.0;
+                if seats.tenants.len() > 1 {
+                    let seat = seats.tenants.iter().position(|&tenant| tenant == job);
+                    seats.tenants.remove(seat.expect("a tenant of this GPU"));
                     continue;
                 }
-                tenants.clear();
-                if !self.is_down(gpu) {
+                assert_eq!(seats.tenants.pop(), Some(job), "a tenant of this GPU");
+                if !seats.down {
                     self.free.insert(gpu.index());
                     freed += 1;
                 }
@@ -176,19 +175,18 @@ impl Occupancy {
         if self.is_down(gpu) == down {
             return;
         }
-        let vacant = self.tenants[gpu.index()].is_empty();
+        let vacant = self.seats[gpu.index()].tenants.is_empty();
+        self.seats[gpu.index()].down = down;
         let node = self.cluster.gpu(gpu).node;
         let partition = &mut self.partitions[self.cluster.partition_of(gpu).index()];
         if down {
             partition.up_gpus -= 1;
-            self.down.insert(gpu.index());
             if vacant {
                 self.free.remove(gpu.index());
                 self.shift_node(node, |free| free - 1);
             }
         } else {
             partition.up_gpus += 1;
-            self.down.remove(gpu.index());
             if vacant {
                 self.free.insert(gpu.index());
                 self.shift_node(node, |free| free + 1);
@@ -289,10 +287,10 @@ impl Occupancy {
     /// # Panics
     /// When an index disagrees: a bug in this module.
     pub fn assert_consistent(&self) {
-        for (index, tenants) in self.tenants.iter().enumerate() {
-            let vacant = tenants.is_empty() && !self.down.contains(index);
+        for (index, seats) in self.seats.iter().enumerate() {
+            let vacant = seats.tenants.is_empty() && !seats.down;
             assert_eq!(self.free.contains(index), vacant, "free index of GPU {index}");
-            assert!(tenants.is_sorted(), "tenants of GPU {index} in order");
+            assert!(seats.tenants.is_sorted(), "tenants of GPU {index} in order");
         }
         for (index, node) in self.cluster.nodes().iter().enumerate() {
             let free = node.gpus.clone().filter(|&gpu| self.free.contains(gpu as usize)).count();

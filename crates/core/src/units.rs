@@ -18,9 +18,12 @@ pub struct Time(pub u64);
 pub struct Span(pub u64);
 
 impl Time {
+    /// The end of time, about 584,000 years after the origin: what lies beyond is never reached.
+    pub const END: Time = Time(u64::MAX);
+
     /// The instant `seconds` after the origin.
     pub const fn from_secs(seconds: u64) -> Self {
-        Self(seconds * MICROS_PER_SECOND)
+        Self(seconds.saturating_mul(MICROS_PER_SECOND))
     }
 
     /// Time from `earlier` to here; zero if `earlier` is later.
@@ -35,27 +38,28 @@ impl Span {
 
     /// A span of whole seconds.
     pub const fn from_secs(seconds: u64) -> Self {
-        Self(seconds * MICROS_PER_SECOND)
+        Self(seconds.saturating_mul(MICROS_PER_SECOND))
     }
 }
 
 impl Add<Span> for Time {
     type Output = Time;
+    /// Stops at [`Time::END`].
     fn add(self, span: Span) -> Time {
-        Time(self.0 + span.0)
+        Time(self.0.saturating_add(span.0))
     }
 }
 
 impl Add for Span {
     type Output = Span;
     fn add(self, other: Span) -> Span {
-        Span(self.0 + other.0)
+        Span(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Span {
     fn add_assign(&mut self, other: Span) {
-        self.0 += other.0;
+        *self = *self + other;
     }
 }
 
@@ -91,6 +95,7 @@ impl Work {
     }
 
     /// The time that this work takes at `rate`, rounded up to a microsecond; `None` at rate zero.
+    /// A time that cannot be counted is the longest that can.
     pub fn time_at(self, rate: Ppm) -> Option<Span> {
         if rate == Ppm::ZERO {
             return None;
@@ -98,8 +103,7 @@ impl Work {
         // 128-bit division is several times slower than 64-bit, and most jobs fit the latter.
         let micros = match u64::try_from(self.0) {
             Ok(work) => work.div_ceil(u64::from(rate.0)),
-            Err(_) => u64::try_from(self.0.div_ceil(u128::from(rate.0)))
-                .expect("spans are limited to 10^11 s, far below 2^64 microseconds"),
+            Err(_) => u64::try_from(self.0.div_ceil(u128::from(rate.0))).unwrap_or(u64::MAX),
         };
         Some(Span(micros))
     }

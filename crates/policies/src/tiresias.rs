@@ -48,7 +48,7 @@ impl Tiresias {
 
     /// The first review strictly after `at`.
     fn review_after(&self, at: Time) -> Time {
-        Time((at.0 / self.interval.0 + 1) * self.interval.0)
+        Time((at.0 / self.interval.0 + 1).saturating_mul(self.interval.0))
     }
 
     /// The review at which the next of `jobs` has sunk, of those that the plan leaves on GPUs.

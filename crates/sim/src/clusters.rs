@@ -1,5 +1,6 @@
 //! Cluster descriptions: a shorthand, a `partition,nodes` CSV or a TOML file.
 
+use crate::one_line::OneLine;
 use serde::Deserialize;
 use std::path::Path;
 use tandem_core::{Cluster, ClusterBuilder, Memory, Ratio};
@@ -18,7 +19,8 @@ const MEMORY_MIB_MAX: u64 = 1 << 40;
 pub enum ClusterError {
     /// Neither a shorthand nor a readable file.
     #[error(
-        "cluster '{spec}': cannot be read: {cause}; give NODESxGPUS[:MIB], a partition,nodes CSV or a TOML file"
+        "cluster '{}': cannot be read: {cause}; give NODESxGPUS[:MIB], a partition,nodes CSV or a TOML file",
+        OneLine(spec)
     )]
     Io {
         /// What was given.
@@ -27,7 +29,7 @@ pub enum ClusterError {
         cause: std::io::Error,
     },
     /// A line of a file.
-    #[error("{file}:{line}: {field}: {problem}")]
+    #[error("{}:{line}: {field}: {}", OneLine(file), OneLine(problem))]
     Line {
         /// The file.
         file: String,
@@ -39,7 +41,7 @@ pub enum ClusterError {
         problem: String,
     },
     /// The description as a whole.
-    #[error("cluster '{spec}': {problem}")]
+    #[error("cluster '{}': {}", OneLine(spec), OneLine(problem))]
     Whole {
         /// What was given.
         spec: String,
@@ -183,8 +185,7 @@ fn toml(text: &str, file: &str) -> Result<Cluster, ClusterError> {
     };
     let parsed: File = ::toml::from_str(text).map_err(|cause| {
         let offset = cause.span().map_or(0, |span| span.start);
-        let problem = cause.message().replace('\n', "; ");
-        error(offset, "toml", problem)
+        error(offset, "toml", cause.message().replace('\n', "; "))
     })?;
     let mut builder = ClusterBuilder::default();
     let mut types = Vec::new();

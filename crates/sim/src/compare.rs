@@ -22,7 +22,8 @@ pub fn compare(
         return Ok(vec![run(workload, policy, truth, options, done)?]);
     }
     let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
+        // More threads than policies would have nothing to do.
+        .num_threads(threads.min(policies.len()))
         .build()
         .expect("threads can be started");
     pool.install(|| {

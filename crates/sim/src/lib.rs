@@ -7,6 +7,7 @@ mod decimal;
 mod faults;
 pub mod interference;
 mod metrics;
+mod one_line;
 mod outputs;
 mod record;
 pub mod report;

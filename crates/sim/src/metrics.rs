@@ -24,7 +24,7 @@ pub struct Metrics {
     pub goodput: f64,
     /// Mean of JCT ÷ solo duration.
     pub avg_slowdown: f64,
-    /// Share of the busy GPU-time with at least two tenants.
+    /// Share of GPU-time with at least two tenants, over the makespan.
     pub shared_gpu_time: f64,
     /// How often a plan took the GPUs of a job away.
     pub preemptions: u64,
@@ -76,7 +76,7 @@ impl Metrics {
             gpu_busy: ratio(meters.busy, gpu_time),
             goodput: ratio(gpu_work, meters.busy),
             avg_slowdown: slowdown / count,
-            shared_gpu_time: ratio(meters.shared, meters.busy),
+            shared_gpu_time: ratio(meters.shared, gpu_time),
             preemptions,
             restores: world.restores,
             decisions,

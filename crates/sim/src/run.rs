@@ -64,6 +64,15 @@ pub enum RunError {
         /// One of them.
         job: String,
     },
+    /// Times do not fit into 64 bits of microseconds.
+    #[error(
+        "job {job} would end more than 584,000 years after time 0; \
+         submission times and durations of the trace are too large to add up"
+    )]
+    EndOfTime {
+        /// The job.
+        job: String,
+    },
     /// Failures come faster than progress.
     #[error(
         "job {job} lost a GPU {INTERRUPTIONS_MAX} times; raise mtbf_h, or lower checkpoint_min"
@@ -106,6 +115,9 @@ pub fn run(
     let mut simulation = Simulation::new(workload, policy, truth, options);
     while simulation.finished < workload.len() {
         let now = simulation.next_instant(policy)?;
+        if now == Time::END {
+            return Err(RunError::EndOfTime { job: simulation.first_unfinished().to_owned() });
+        }
         let before = simulation.finished;
         simulation.step(now, &mut stopwatch)?;
         if simulation.finished > before {
@@ -180,16 +192,19 @@ impl<'a> Simulation<'a> {
         // A failure alone never helps a job that waits; a repair may.
         let hope = [arrival, completion, self.wake, fault.filter(|_| self.down > 0)];
         if hope.iter().all(Option::is_none) {
-            let waiting = self.world.outcomes.iter().filter(|outcome| outcome.end.is_none());
-            let first = self.world.outcomes.iter().position(|outcome| outcome.end.is_none());
-            let first = first.expect("the loop ends with the last job");
             return Err(RunError::Stalled {
                 policy: policy.text.clone(),
-                waiting: waiting.count(),
-                job: self.workload.id(self.workload.specs[first].id).to_owned(),
+                waiting: self.workload.len() - self.finished,
+                job: self.first_unfinished().to_owned(),
             });
         }
         Ok(hope.into_iter().chain([fault]).flatten().min().expect("one of them is some"))
+    }
+
+    fn first_unfinished(&self) -> &str {
+        let first = self.world.outcomes.iter().position(|outcome| outcome.end.is_none());
+        let first = first.expect("the loop ends with the last job");
+        self.workload.id(self.workload.specs[first].id)
     }
 
     /// One instant: completions, faults and repairs, arrivals, plan, apply, rates.

@@ -48,7 +48,7 @@ impl Load {
     }
 
     /// When a job submitted at `submit` comes in a trace that begins at `first`: inter-arrival times
-    /// are divided by the load, in whole seconds, rounded down.
+    /// are divided by the load, in whole seconds, rounded down. At the latest at the end of time.
     fn apply(self, first: Time, submit: Time) -> Time {
         if self.numerator == self.denominator {
             return submit;
@@ -56,8 +56,7 @@ impl Load {
         let scaled = u128::from(submit.since(first).0) * u128::from(self.denominator)
             / u128::from(self.numerator)
             / u128::from(MICROS_PER_SECOND);
-        let seconds = u64::try_from(scaled).expect("times are limited, and so is the load");
-        first + Span::from_secs(seconds)
+        first + Span::from_secs(u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 }
 

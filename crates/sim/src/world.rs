@@ -376,6 +376,7 @@ impl<'a> World<'a> {
         let left =
             Work::of(self.workload.durations[job.index()]).saturating_sub(body.progress.done);
         if let Some(span) = left.time_at(rate) {
+            // A job that would end at the end of time never does; the run stops when it gets there.
             self.completions.push(Reverse((at + span, job, body.version)));
         }
         self.reports.push(Event::Progress { job, progress: body.progress });

@@ -4,7 +4,7 @@ use super::simulate::every_policy;
 use super::{print, remark};
 use crate::args::DemoArgs;
 use crate::failure::Failure;
-use crate::files::{OutputFile, folder};
+use crate::files::{Folder, OutputFile};
 use crate::progress::Progress;
 use crate::table;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let cluster = Arc::new(Cluster::uniform(NODES, GPUS_PER_NODE, clusters::DEFAULT_MEMORY));
     let options = WorkloadOptions { seed: args.seed, ..WorkloadOptions::default() };
     let workload = Workload::new(trace, cluster, "generated", &options)?;
-    folder(&args.out)?;
+    let folder = Folder::open(&args.out)?;
     let path = args.out.join("report.html");
     let file = OutputFile::open(&path)?;
     remark(
@@ -46,6 +46,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
             .to_owned()];
     let html = report::html(&workload, &runs, &notes);
     file.write(|out| out.write_all(html.as_bytes()))?;
+    folder.keep();
     if args.json {
         let results = Results::new(&workload, &runs, true);
         print(&serde_json::to_string(&results).expect("plain data always serialises"))?;

@@ -3,7 +3,7 @@
 use super::{print, remark};
 use crate::args::{Classes, CommonArgs, CompareArgs, SimArgs, TraceInput};
 use crate::failure::Failure;
-use crate::files::{OutputFile, folder};
+use crate::files::{Folder, OutputFile};
 use crate::progress::Progress;
 use crate::table;
 use std::path::Path;
@@ -158,17 +158,20 @@ struct ResultFolder {
     report: OutputFile,
     results: OutputFile,
     jobs: Vec<OutputFile>,
+    /// Last, so that it is empty when it goes.
+    folder: Folder,
 }
 
 impl ResultFolder {
     fn open(path: &Path, policies: &[PolicySpec]) -> Result<Self, Failure> {
-        folder(path)?;
+        let folder = Folder::open(path)?;
         let open = |name: &str| OutputFile::open(&path.join(name));
         let jobs = policies.iter().map(|policy| open(&jobs_file(&policy.text)));
         Ok(Self {
             report: open("report.html")?,
             results: open("results.json")?,
             jobs: jobs.collect::<Result<_, _>>()?,
+            folder,
         })
     }
 
@@ -181,6 +184,7 @@ impl ResultFolder {
         for (file, run) in self.jobs.into_iter().zip(runs) {
             file.write(|mut out| write_jobs_csv(workload, run, &mut out))?;
         }
+        self.folder.keep();
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod gavel;
 mod lucid;
 
+use crate::one_line::OneLine;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};
 use std::path::Path;
 use tandem_core::{ClosedForm, GpuTypeId, Interference, Profile, Ratio};
@@ -12,7 +13,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum TableError {
     /// The file cannot be read.
-    #[error("{file}: cannot be read: {cause}")]
+    #[error("{}: cannot be read: {cause}", OneLine(file))]
     Io {
         /// The file.
         file: String,
@@ -20,7 +21,7 @@ pub enum TableError {
         cause: std::io::Error,
     },
     /// Something in it.
-    #[error("{file}:{line}: {field}: {problem}")]
+    #[error("{}:{line}: {}: {}", OneLine(file), OneLine(field), OneLine(problem))]
     Line {
         /// The file.
         file: String,
@@ -32,7 +33,7 @@ pub enum TableError {
         problem: String,
     },
     /// The option after the file name.
-    #[error("--interference '{text}': {problem}")]
+    #[error("--interference '{}': {}", OneLine(text), OneLine(problem))]
     Option {
         /// What was given.
         text: String,
@@ -41,8 +42,9 @@ pub enum TableError {
     },
     /// A table that knows too few of the trace's classes.
     #[error(
-        "table {table} knows the classes of {known} of {jobs} jobs, fewer than half; \
-         use --classes table:SEED to give every job a class of the table"
+        "table {} knows the classes of {known} of {jobs} jobs, fewer than half; \
+         use --classes table:SEED to give every job a class of the table",
+        OneLine(table)
     )]
     TooFewKnown {
         /// The table.

@@ -2,6 +2,7 @@
 
 use super::formats::Format;
 use crate::decimal::DecimalError;
+use crate::one_line::OneLine;
 use tandem_core::Memory;
 use thiserror::Error;
 
@@ -9,7 +10,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file cannot be read.
-    #[error("{file}: cannot be read: {cause}")]
+    #[error("{}: cannot be read: {cause}", OneLine(file))]
     Io {
         /// The file.
         file: String,
@@ -17,7 +18,7 @@ pub enum TraceError {
         cause: std::io::Error,
     },
     /// The file as a whole is unusable.
-    #[error("{file}: {problem}")]
+    #[error("{}: {problem}", OneLine(file))]
     File {
         /// The file.
         file: String,
@@ -25,7 +26,7 @@ pub enum TraceError {
         problem: Problem,
     },
     /// One row is.
-    #[error("{file}:{row}")]
+    #[error("{}:{row}", OneLine(file))]
     Row {
         /// The file.
         file: String,
@@ -36,7 +37,7 @@ pub enum TraceError {
 
 /// A row that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{line}: {field}: {problem}")]
+#[error("{line}: {}: {}", OneLine(field), OneLine(problem))]
 pub struct BadRow {
     /// Line of the file, counted from one.
     pub line: u64,

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilisation};
 
-/// The longest time that a field may state: about three thousand years, far below what 64 bits of
-/// microseconds hold even after a thousand of them are added up.
+/// The longest time that a field may state: about three thousand years. A hundred of them still add
+/// up within 64 bits of microseconds; a run that needs more is stopped.
 const MICROS_MAX: u64 = 100_000_000_000 * MICROS_PER_SECOND;
 /// The largest memory that a field may state, in thousandths of a MiB.
 const MEMORY_MAX: u64 = 1 << 50;

@@ -71,14 +71,22 @@ impl Format {
 pub fn write(trace: &Trace, format: Format, out: &mut impl Write) -> io::Result<()> {
     let columns = columns(format).expect("the caller asks for a writable format");
     let mut csv = csv::Writer::from_writer(out);
-    csv.write_record(columns)?;
+    csv.write_record(columns).map_err(io_error)?;
     for (index, job) in trace.jobs.iter().enumerate() {
         for column in columns {
-            csv.write_field(field(trace, index, job, format, column))?;
+            csv.write_field(field(trace, index, job, format, column)).map_err(io_error)?;
         }
-        csv.write_record(None::<&[u8]>)?;
+        csv.write_record(None::<&[u8]>).map_err(io_error)?;
     }
     csv.flush()
+}
+
+/// The error underneath, so that its kind is not lost: a closed pipe is none.
+fn io_error(error: csv::Error) -> io::Error {
+    match error.into_kind() {
+        csv::ErrorKind::Io(cause) => cause,
+        other => io::Error::other(format!("{other:?}")),
+    }
 }
 
 fn field(trace: &Trace, index: usize, job: &TraceJob, format: Format, column: &str) -> String {
