@@ -5,7 +5,7 @@ use crate::trace::{BadRow, Problem, Trace, TraceError, TraceJob};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use tandem_core::{
     ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
@@ -209,8 +209,8 @@ struct Admission<'a> {
     options: &'a WorkloadOptions,
     /// By the trace's number of a partition name; the last one is for jobs that name none.
     partitions: Vec<Option<PartitionId>>,
-    /// Largest gang that each partition can ever place, and what else it can or cannot.
-    placeable: Vec<BTreeMap<u32, bool>>,
+    /// Whether a gang of some size can ever be placed in a partition, for all that occur.
+    placeable: FxHashMap<(PartitionId, u32), bool>,
     memory_min: Vec<Memory>,
 }
 
@@ -220,11 +220,11 @@ impl<'a> Admission<'a> {
         let partitions: Vec<_> = names.chain([cluster.partition_named(None)]).collect();
         let number = |job: &TraceJob| job.partition.map_or(trace.partitions.len(), |p| p as usize);
         let empty = Occupancy::new(cluster.clone());
-        let mut placeable = vec![BTreeMap::new(); cluster.partitions().len()];
+        let mut placeable = FxHashMap::default();
         for job in &trace.jobs {
             if let Some(partition) = partitions[number(job)] {
-                placeable[partition.index()]
-                    .entry(job.gpus)
+                placeable
+                    .entry((partition, job.gpus))
                     .or_insert_with(|| empty.has_room(partition, job.gpus, options.placement));
             }
         }
@@ -245,7 +245,7 @@ impl<'a> Admission<'a> {
             return Err(bad("partition", Problem::UnknownPartition { name, known }));
         };
         let described = self.cluster.partition(partition);
-        if !self.placeable[partition.index()][&job.gpus] {
+        if !self.placeable[&(partition, job.gpus)] {
             let (gpus, size) = (job.gpus, described.gpu_count());
             let partition = described.name.clone();
             return Err(bad("gpus", Problem::LargerThanPartition { gpus, partition, size }));
