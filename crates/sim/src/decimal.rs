@@ -30,7 +30,8 @@ pub fn parse_scaled(text: &str, scale: i32) -> Result<u64, DecimalError> {
 
 /// The common case, a few plain digits with at most as many decimals as are kept. `None` says
 /// nothing about the text.
-fn parse_short(text: &[u8], scale: i32) -> Option<u64> {
+#[inline]
+pub(crate) fn parse_short(text: &[u8], scale: i32) -> Option<u64> {
     const DIGITS_MAX: usize = 12;
     const POWERS: [u64; 7] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000];
     if text.is_empty() || text.len() > DIGITS_MAX {

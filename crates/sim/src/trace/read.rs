@@ -4,7 +4,7 @@ use super::formats::{Columns, DurationFrom, Format, Layout};
 use super::names::Class;
 use super::problem::{BadRow, Problem, TraceError};
 use super::{Trace, TraceJob};
-use crate::decimal::{DecimalError, parse_scaled};
+use crate::decimal::{DecimalError, parse_scaled, parse_short};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -410,6 +410,10 @@ impl<'a> Row<'a> {
     }
 
     fn scaled(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
+        let (start, end) = self.fields[field.index];
+        if let Some(value) = parse_short(&self.text.as_bytes()[start..end], scale) {
+            return Ok(value);
+        }
         let text = self.text(field);
         match parse_scaled(text, scale) {
             Ok(value) => Ok(value),
