@@ -3,6 +3,8 @@
 // Every test file is a crate of its own and uses only part of this.
 #![allow(dead_code)]
 
+pub(crate) mod refusal;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
