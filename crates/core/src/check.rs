@@ -2,7 +2,7 @@
 
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
-use crate::job::{JobId, State as JobState};
+use crate::job::JobId;
 use crate::plan::{Change, Plan};
 use crate::state::State;
 use crate::units::{Memory, Time};
@@ -11,9 +11,9 @@ use thiserror::Error;
 /// Why a plan is illegal.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Illegal {
-    /// No such job.
-    #[error("plan names unknown job {0:?}")]
-    UnknownJob(JobId),
+    /// No such job, or not any more.
+    #[error("plan names job {0:?}, which has ended or was never submitted")]
+    NoSuchJob(JobId),
     /// The job belongs elsewhere.
     #[error("plan for {partition:?} names job {job:?} of another partition")]
     ForeignJob {
@@ -22,9 +22,6 @@ pub enum Illegal {
         /// The partition that was planned.
         partition: PartitionId,
     },
-    /// The job is over.
-    #[error("plan names job {0:?}, which has ended")]
-    EndedJob(JobId),
     /// Only a placed job can be dropped.
     #[error("plan drops job {0:?}, which is not placed")]
     DropOfWaiting(JobId),
@@ -132,12 +129,9 @@ fn check_job(
     job: JobId,
     change: &Change,
 ) -> Result<(), Illegal> {
-    let known = state.jobs().get(job.index()).ok_or(Illegal::UnknownJob(job))?;
+    let known = state.find(job).ok_or(Illegal::NoSuchJob(job))?;
     if known.spec.partition != partition {
         return Err(Illegal::ForeignJob { job, partition });
-    }
-    if matches!(known.state, JobState::Finished | JobState::Cancelled) {
-        return Err(Illegal::EndedJob(job));
     }
     let Change::Place(placement) = change else {
         return match known.placement() {

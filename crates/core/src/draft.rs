@@ -64,9 +64,14 @@ impl<'a> Draft<'a> {
         self.state.occupancy()
     }
 
-    /// One job, as it is at present.
+    /// A job that is not over, as it is at present.
     pub fn job(&self, job: JobId) -> &Job {
         self.state.job(job)
+    }
+
+    /// A job as it is at present, unless it is over or was never submitted.
+    pub fn find(&self, job: JobId) -> Option<&Job> {
+        self.state.find(job)
     }
 
     /// Jobs that sit on GPUs of this partition at present, by id.
@@ -94,7 +99,7 @@ impl<'a> Draft<'a> {
         match self.plan.change(job) {
             Some(Change::Place(placement)) => Some(placement),
             Some(Change::Drop) => None,
-            None => self.job(job).placement(),
+            None => self.find(job)?.placement(),
         }
     }
 
@@ -120,7 +125,7 @@ impl<'a> Draft<'a> {
     /// Takes a job off its GPUs: back to the queue with its state saved.
     pub fn drop(&mut self, job: JobId) {
         self.vacate(job);
-        if self.job(job).placement().is_some() {
+        if self.find(job).is_some_and(|job| job.placement().is_some()) {
             self.plan.set(job, Change::Drop);
         } else {
             self.plan.unset(job);

@@ -8,7 +8,7 @@ use crate::diff::diff;
 use crate::draft::Draft;
 use crate::event::Event;
 use crate::interference::Interference;
-use crate::job::{JobId, Reason, State as JobState};
+use crate::job::{JobId, Reason};
 use crate::plan::{Placement, Plan};
 use crate::policy::Policy;
 use crate::state::{Rules, State};
@@ -137,10 +137,7 @@ impl Engine {
 
     /// Why a job waits; `None` if it does not.
     pub fn reason(&self, job: JobId) -> Option<Reason> {
-        let known = self.state.jobs().get(job.index())?;
-        if !matches!(known.state, JobState::Waiting { .. }) {
-            return None;
-        }
+        let known = self.state.find(job).filter(|known| known.placement().is_none())?;
         let desk = &self.partitions[known.spec.partition.index()];
         let named = desk.reasons.iter().find(|(named, _)| *named == job);
         named.map(|(_, reason)| *reason).or(desk.reason_for_others)
@@ -170,16 +167,16 @@ impl Engine {
             }
             // Reports may arrive late or twice: what no longer applies is passed over.
             Event::Progress { job, progress } if self.is_placed(*job) => {
-                self.state.jobs[job.index()].progress = *progress;
+                self.state.job_mut(*job).progress = *progress;
             }
             Event::Interrupted { job, kept } if self.is_placed(*job) => {
-                self.state.remove(*job, JobState::Waiting { since: self.now }, self.now);
-                self.state.keep_only(*job, *kept);
+                self.state.vacate(*job);
+                self.state.unplace(*job, self.now);
+                self.state.job_mut(*job).progress.done = *kept;
                 self.enqueue(*job);
             }
             Event::Progress { .. } | Event::Interrupted { .. } => {}
-            Event::Finished { job } => self.end(*job, JobState::Finished),
-            Event::Cancelled { job } => self.end(*job, JobState::Cancelled),
+            Event::Finished { job } | Event::Cancelled { job } => self.end(*job),
             Event::GpuDown { gpu } => self.set_down(*gpu, true),
             Event::GpuUp { gpu } => self.set_down(*gpu, false),
         }
@@ -198,17 +195,17 @@ impl Engine {
     }
 
     fn is_placed(&self, job: JobId) -> bool {
-        self.state.job(job).placement().is_some()
+        self.state.find(job).is_some_and(|known| known.placement().is_some())
     }
 
-    fn end(&mut self, job: JobId, last: JobState) {
-        match self.state.job(job).state {
-            JobState::Finished | JobState::Cancelled => return,
-            JobState::Waiting { .. } => self.dequeue(job),
-            JobState::Placed { .. } => {}
+    fn end(&mut self, job: JobId) {
+        let Some(known) = self.state.find(job) else { return };
+        let partition = known.spec.partition;
+        if known.placement().is_none() {
+            self.dequeue(job);
         }
-        self.state.remove(job, last, self.now);
-        self.touch(self.state.job(job).spec.partition);
+        self.state.end(job);
+        self.touch(partition);
     }
 
     fn set_down(&mut self, gpu: GpuId, down: bool) {
@@ -266,7 +263,7 @@ impl Engine {
     fn follow(&mut self, action: &Action) {
         match action {
             Action::Stop { job } => {
-                self.state.unplace(*job, JobState::Waiting { since: self.now }, self.now);
+                self.state.unplace(*job, self.now);
                 let known = self.state.job(*job);
                 self.partitions[known.spec.partition.index()].policy.enqueue(known);
             }

@@ -50,7 +50,8 @@ pub struct JobSpec {
     pub profile: Profile,
 }
 
-/// Where a job stands.
+/// Where a job stands. A job that is over is forgotten: its history belongs to whoever drives the
+/// engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// In the queue since the given instant.
@@ -65,10 +66,6 @@ pub enum State {
         /// When it was put there.
         since: Time,
     },
-    /// Done.
-    Finished,
-    /// Withdrawn.
-    Cancelled,
 }
 
 /// Work done up to `at`, and the rate since then.
@@ -139,7 +136,7 @@ impl Job {
     pub fn placement(&self) -> Option<&Placement> {
         match &self.state {
             State::Placed { placement, .. } => Some(placement),
-            _ => None,
+            State::Waiting { .. } => None,
         }
     }
 
@@ -155,7 +152,7 @@ impl Job {
     pub fn attained(&self, now: Time) -> Span {
         let present = match self.state {
             State::Placed { since, .. } => now.since(since),
-            _ => Span::ZERO,
+            State::Waiting { .. } => Span::ZERO,
         };
         Span((self.held + present).0.saturating_mul(u64::from(self.spec.gpus)))
     }
@@ -168,15 +165,14 @@ impl Job {
         self.state = State::Placed { placement, since: now };
     }
 
-    pub(crate) fn unplace(&mut self, next: State, now: Time) -> Option<Placement> {
+    /// Back to the queue, with what has been done so far.
+    pub(crate) fn unplace(&mut self, now: Time) {
         self.halt(now);
-        match std::mem::replace(&mut self.state, next) {
-            State::Placed { placement, since } => {
-                self.held += now.since(since);
-                Some(placement)
-            }
-            _ => None,
+        if let State::Placed { since, .. } = self.state {
+            self.held += now.since(since);
+            self.must_restore = true;
         }
+        self.state = State::Waiting { since: now };
     }
 
     /// Freezes progress; the world reports the next rate.

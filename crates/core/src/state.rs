@@ -2,10 +2,11 @@
 
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, PartitionId};
-use crate::job::{Job, JobId, JobSpec, State as JobState};
+use crate::job::{Job, JobId, JobSpec};
+use crate::job_map::JobMap;
 use crate::occupancy::{Occupancy, PlacementRule};
 use crate::plan::{Change, Placement, Plan};
-use crate::units::{Memory, Time, Work};
+use crate::units::{Memory, Time};
 use std::sync::Arc;
 
 /// What every plan has to respect.
@@ -30,7 +31,9 @@ impl Default for Rules {
 pub struct State {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) rules: Rules,
-    pub(crate) jobs: Vec<Job>,
+    jobs: JobMap<Job>,
+    /// How many jobs were ever submitted.
+    submitted: usize,
     pub(crate) occupancy: Occupancy,
     /// Jobs on GPUs, by partition.
     placed: Vec<BitSet>,
@@ -41,7 +44,8 @@ impl State {
         Self {
             occupancy: Occupancy::new(cluster.clone()),
             placed: vec![BitSet::default(); cluster.partitions().len()],
-            jobs: Vec::new(),
+            jobs: JobMap::default(),
+            submitted: 0,
             cluster,
             rules,
         }
@@ -62,19 +66,24 @@ impl State {
         &self.occupancy
     }
 
-    /// One job.
+    /// A job that is not over.
     pub fn job(&self, job: JobId) -> &Job {
-        &self.jobs[job.index()]
+        &self.jobs[job]
     }
 
-    /// All jobs ever submitted, by id.
-    pub fn jobs(&self) -> &[Job] {
-        &self.jobs
+    /// A job, unless it is over or was never submitted.
+    pub fn find(&self, job: JobId) -> Option<&Job> {
+        self.jobs.get(job)
+    }
+
+    pub(crate) fn job_mut(&mut self, job: JobId) -> &mut Job {
+        &mut self.jobs[job]
     }
 
     /// Jobs that sit on GPUs of a partition, by id.
     pub fn placed(&self, partition: PartitionId) -> impl Iterator<Item = &Job> + '_ {
-        self.placed[partition.index()].iter_from(0).map(|job| &self.jobs[job])
+        let id = |index| JobId(u32::try_from(index).expect("jobs are counted in u32"));
+        self.placed[partition.index()].iter_from(0).map(move |index| self.job(id(index)))
     }
 
     /// What a job takes on each of its GPUs, context included.
@@ -83,30 +92,31 @@ impl State {
     }
 
     pub(crate) fn submit(&mut self, spec: JobSpec) -> JobId {
-        assert_eq!(spec.id.index(), self.jobs.len(), "job ids are dense, in order of submission");
+        assert_eq!(spec.id.index(), self.submitted, "job ids are dense, in order of submission");
+        self.submitted += 1;
         let id = spec.id;
-        self.jobs.push(Job::new(spec));
+        self.jobs.insert(id, Job::new(spec));
         id
     }
 
-    /// Enters a job on GPUs in the occupancy alone, as a draft does. GPUs that the cluster does not
-    /// have are passed over: the check names them.
+    /// Enters a job on GPUs in the occupancy alone, as a draft does. A job that is not there and GPUs
+    /// that the cluster does not have are passed over: the check names them.
     pub(crate) fn seat(&mut self, job: JobId, gpus: &[GpuId]) {
-        if self.has_gpus(gpus) {
+        if self.has(job, gpus) {
             self.occupancy.occupy(job, gpus, self.memory_on_gpu(job));
         }
     }
 
     /// Takes back [`State::seat`].
     pub(crate) fn unseat(&mut self, job: JobId, gpus: &[GpuId]) {
-        if self.has_gpus(gpus) {
+        if self.has(job, gpus) {
             self.occupancy.release(job, gpus, self.memory_on_gpu(job));
         }
     }
 
-    fn has_gpus(&self, gpus: &[GpuId]) -> bool {
+    fn has(&self, job: JobId, gpus: &[GpuId]) -> bool {
         let count = self.cluster.gpus().len();
-        gpus.iter().all(|gpu| gpu.index() < count)
+        self.find(job).is_some() && gpus.iter().all(|gpu| gpu.index() < count)
     }
 
     /// Takes the seats of a refused plan back: the occupancy follows the jobs again.
@@ -117,7 +127,8 @@ impl State {
             }
         }
         for (job, _) in plan.changes() {
-            if let Some(gpus) = self.job(*job).placement().map(|present| present.gpus.clone()) {
+            let present = self.find(*job).and_then(Job::placement);
+            if let Some(gpus) = present.map(|present| present.gpus.clone()) {
                 self.seat(*job, &gpus);
             }
         }
@@ -125,31 +136,34 @@ impl State {
 
     /// Gives a job the placement in which a draft has seated it.
     pub(crate) fn place(&mut self, job: JobId, placement: Placement, now: Time) {
-        let target = &mut self.jobs[job.index()];
+        let target = &mut self.jobs[job];
         if target.placement().is_none() {
             self.placed[target.spec.partition.index()].insert(job.index());
         }
         target.place(placement, now);
     }
 
-    /// Gives a job whose seats are empty already the state `next`.
-    pub(crate) fn unplace(&mut self, job: JobId, next: JobState, now: Time) -> Option<Placement> {
-        let target = &mut self.jobs[job.index()];
-        let left = target.unplace(next, now)?;
-        target.must_restore = true;
+    /// Puts a placed job whose seats are empty already back into the queue.
+    pub(crate) fn unplace(&mut self, job: JobId, now: Time) {
+        let target = &mut self.jobs[job];
+        target.unplace(now);
         self.placed[target.spec.partition.index()].remove(job.index());
-        Some(left)
     }
 
-    /// Takes a job off its GPUs, if it has any, and gives it the state `next`.
-    pub(crate) fn remove(&mut self, job: JobId, next: JobState, now: Time) {
-        if let Some(left) = self.unplace(job, next, now) {
-            self.unseat(job, &left.gpus);
+    /// Takes the seats of a job away, if it has any.
+    pub(crate) fn vacate(&mut self, job: JobId) {
+        if let Some(gpus) = self.job(job).placement().map(|present| present.gpus.clone()) {
+            self.unseat(job, &gpus);
         }
     }
 
-    pub(crate) fn keep_only(&mut self, job: JobId, kept: Work) {
-        self.jobs[job.index()].progress.done = kept;
+    /// Forgets a job.
+    pub(crate) fn end(&mut self, job: JobId) {
+        self.vacate(job);
+        let ended = self.jobs.remove(job).expect("a job that is not over");
+        if ended.placement().is_some() {
+            self.placed[ended.spec.partition.index()].remove(job.index());
+        }
     }
 
     /// Re-checks all cross links.
@@ -159,7 +173,7 @@ impl State {
     pub fn assert_consistent(&self) {
         self.occupancy.assert_consistent();
         let mut seats = 0;
-        for job in &self.jobs {
+        for job in self.jobs.values() {
             let listed = self.placed[job.spec.partition.index()].contains(job.id().index());
             assert_eq!(listed, job.placement().is_some(), "{:?} in the placed set", job.id());
             for &gpu in job.placement().iter().flat_map(|placement| placement.gpus.iter()) {

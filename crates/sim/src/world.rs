@@ -5,9 +5,9 @@ use crate::record::Recorder;
 use crate::workload::Workload;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::ops::{Index, IndexMut, Range};
+use std::ops::Range;
 use tandem_core::{
-    Action, Event, GpuId, Gpus, Interference, JobId, Placement, Ppm, Progress, Ratio, Span,
+    Action, Event, GpuId, Gpus, Interference, JobId, JobMap, Placement, Ppm, Progress, Ratio, Span,
     Tenants, Time, Work,
 };
 
@@ -64,59 +64,6 @@ struct Body {
     version: u32,
 }
 
-/// The jobs that have started and not ended, by job. Their places are used again, so that memory
-/// follows what runs and not what has ever run.
-struct Bodies {
-    /// Where each job stands in `list`.
-    places: Vec<u32>,
-    list: Vec<Body>,
-    vacant: Vec<u32>,
-}
-
-impl Bodies {
-    const NOWHERE: u32 = u32::MAX;
-
-    fn new(jobs: usize) -> Self {
-        Self { places: vec![Self::NOWHERE; jobs], list: Vec::new(), vacant: Vec::new() }
-    }
-
-    fn get(&self, job: JobId) -> Option<&Body> {
-        self.list.get(self.places[job.index()] as usize)
-    }
-
-    /// The body of a job that starts, perhaps not for the first time.
-    fn enter(&mut self, job: JobId) -> &mut Body {
-        let place = &mut self.places[job.index()];
-        if *place == Self::NOWHERE {
-            *place = self.vacant.pop().unwrap_or_else(|| {
-                self.list.push(Body::default());
-                u32::try_from(self.list.len() - 1).expect("jobs are counted in u32")
-            });
-        }
-        &mut self.list[*place as usize]
-    }
-
-    /// Forgets a job that has ended.
-    fn remove(&mut self, job: JobId) {
-        let place = std::mem::replace(&mut self.places[job.index()], Self::NOWHERE);
-        self.list[place as usize] = Body::default();
-        self.vacant.push(place);
-    }
-}
-
-impl Index<JobId> for Bodies {
-    type Output = Body;
-    fn index(&self, job: JobId) -> &Body {
-        &self.list[self.places[job.index()] as usize]
-    }
-}
-
-impl IndexMut<JobId> for Bodies {
-    fn index_mut(&mut self, job: JobId) -> &mut Body {
-        &mut self.list[self.places[job.index()] as usize]
-    }
-}
-
 /// GPU-time by number of tenants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meters {
@@ -144,7 +91,8 @@ pub(crate) struct World<'a> {
     workload: &'a Workload,
     truth: &'a dyn Interference,
     options: WorldOptions,
-    bodies: Bodies,
+    /// Of jobs that have started and not ended.
+    bodies: JobMap<Body>,
     pub(crate) outcomes: Vec<Outcome>,
     /// Nodes of first placements in the order touched: index within the partition, GPUs.
     pub(crate) nodes: Vec<(u32, u32)>,
@@ -172,7 +120,7 @@ impl<'a> World<'a> {
             workload,
             truth,
             options,
-            bodies: Bodies::new(workload.len()),
+            bodies: JobMap::default(),
             outcomes: vec![Outcome::default(); workload.len()],
             nodes: Vec::new(),
             tenants: vec![Tenants::new(); workload.cluster.gpus().len()],
@@ -270,7 +218,10 @@ impl<'a> World<'a> {
         } else {
             self.nodes.truncate(first);
         }
-        let body = self.bodies.enter(job);
+        if self.bodies.get(job).is_none() {
+            self.bodies.insert(job, Body::default());
+        }
+        let body = &mut self.bodies[job];
         body.spread = spread;
         body.gpus = placement.gpus.clone();
         body.paused = placement.paused;

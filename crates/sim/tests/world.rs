@@ -6,8 +6,7 @@ mod common;
 use common::{cluster, simulate, times, workload};
 use std::sync::Arc;
 use tandem_core::{
-    ClusterBuilder, Draft, GpuId, Job, JobId, JobState, Memory, Placement, Policy, Ratio, Span,
-    Time,
+    ClusterBuilder, Draft, GpuId, Job, JobId, Memory, Placement, Policy, Ratio, Span, Time,
 };
 use tandem_policies::{Entry, PolicySpec};
 use tandem_sim::{FaultOptions, RunOptions, WorldOptions};
@@ -45,7 +44,7 @@ impl Policy for Script {
     fn enqueue(&mut self, _: &Job) {}
     fn dequeue(&mut self, _: &Job) {}
     fn plan(&mut self, draft: &mut Draft<'_>) {
-        if draft.job(JobId(0)).state == JobState::Finished {
+        if draft.find(JobId(0)).is_none() {
             return;
         }
         let seconds = draft.now().0 / 1_000_000;

@@ -1,0 +1,103 @@
+//! Values of jobs that are not over, by job. Places are used again, so that memory follows what is
+//! there and not what has ever been.
+
+use crate::job::JobId;
+use std::ops::{Index, IndexMut};
+
+/// A map from job to `T`. Ids are dense, so a vector finds the place and no hashing is needed.
+#[derive(Clone, Debug)]
+pub struct JobMap<T> {
+    /// Where each job stands in `values`.
+    places: Vec<u32>,
+    values: Vec<Option<T>>,
+    vacant: Vec<u32>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl<T> Default for JobMap<T> {
+    fn default() -> Self {
+        Self { places: Vec::new(), values: Vec::new(), vacant: Vec::new() }
+    }
+}
+
+impl<T> JobMap<T> {
+    /// Adds a value, or replaces the one that is there.
+    pub fn insert(&mut self, job: JobId, value: T) {
+        if job.index() >= self.places.len() {
+            self.places.resize(job.index() + 1, NOWHERE);
+        }
+        let place = &mut self.places[job.index()];
+        if *place == NOWHERE {
+            *place = self.vacant.pop().unwrap_or_else(|| {
+                self.values.push(None);
+                u32::try_from(self.values.len() - 1).expect("jobs are counted in u32")
+            });
+        }
+        self.values[*place as usize] = Some(value);
+    }
+
+    /// Takes a value out.
+    pub fn remove(&mut self, job: JobId) -> Option<T> {
+        let place = std::mem::replace(self.places.get_mut(job.index())?, NOWHERE);
+        let value = self.values.get_mut(place as usize)?.take();
+        self.vacant.push(place);
+        value
+    }
+
+    /// The value of a job, if it has one.
+    pub fn get(&self, job: JobId) -> Option<&T> {
+        let place = *self.places.get(job.index())?;
+        self.values.get(place as usize)?.as_ref()
+    }
+
+    /// All values, in no particular order.
+    pub fn values(&self) -> impl Iterator<Item = &T> {
+        self.values.iter().flatten()
+    }
+}
+
+impl<T> Index<JobId> for JobMap<T> {
+    type Output = T;
+    fn index(&self, job: JobId) -> &T {
+        self.values[self.places[job.index()] as usize].as_ref().expect("a job that is not over")
+    }
+}
+
+impl<T> IndexMut<JobId> for JobMap<T> {
+    fn index_mut(&mut self, job: JobId) -> &mut T {
+        self.values[self.places[job.index()] as usize].as_mut().expect("a job that is not over")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    proptest! {
+        #[test]
+        fn behaves_like_an_ordered_map(steps in proptest::collection::vec((0u32..40, any::<bool>()), 0..200)) {
+            let mut map = JobMap::default();
+            let mut expected = BTreeMap::new();
+            for (number, (id, insert)) in steps.into_iter().enumerate() {
+                let job = JobId(id);
+                if insert {
+                    map.insert(job, number);
+                    expected.insert(job, number);
+                } else {
+                    prop_assert_eq!(map.remove(job), expected.remove(&job));
+                }
+                let mut values: Vec<usize> = map.values().copied().collect();
+                values.sort_unstable();
+                let mut wanted: Vec<usize> = expected.values().copied().collect();
+                wanted.sort_unstable();
+                prop_assert_eq!(values, wanted);
+            }
+            for id in 0..50 {
+                prop_assert_eq!(map.get(JobId(id)), expected.get(&JobId(id)));
+            }
+        }
+    }
+}
