@@ -326,6 +326,8 @@ pub(super) struct Columns {
     pub(super) dataset: Option<Field>,
     pub(super) batch: Option<Field>,
     pub(super) amp: Option<Field>,
+    /// The first and the last column that make up the class.
+    pub(super) class_fields: Option<(usize, usize)>,
     pub(super) memory: Option<Field>,
     pub(super) gpu_util: Option<Field>,
     pub(super) bandwidth_util: Option<Field>,
@@ -350,6 +352,9 @@ impl Columns {
         for name in layout.needed() {
             needed(name)?;
         }
+        let class = [layout.model, layout.dataset, layout.batch, layout.amp];
+        let class = class.into_iter().filter_map(optional).map(|field| field.index);
+        let class_fields = optional(layout.model).and(class.clone().min().zip(class.max()));
         let start = match layout.duration {
             DurationFrom::Between { start, .. } => optional(start),
             _ => None,
@@ -368,6 +373,7 @@ impl Columns {
             dataset: optional(layout.dataset),
             batch: optional(layout.batch),
             amp: optional(layout.amp),
+            class_fields,
             memory: optional(layout.memory),
             gpu_util: optional(layout.gpu_util),
             bandwidth_util: optional(layout.bandwidth_util),

@@ -6,6 +6,7 @@ mod info;
 mod names;
 mod problem;
 mod read;
+mod split;
 mod write;
 
 pub use formats::Format;

@@ -3,6 +3,7 @@
 use super::formats::{Columns, DurationFrom, Format, Layout};
 use super::names::Class;
 use super::problem::{BadRow, Problem, TraceError};
+use super::split::Ends;
 use super::{Trace, TraceJob};
 use crate::decimal::{DecimalError, parse_scaled, parse_short};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -13,6 +14,8 @@ use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilis
 /// The longest time that a field may state: about three thousand years. A hundred of them still add
 /// up within 64 bits of microseconds; a run that needs more is stopped.
 const MICROS_MAX: u64 = 100_000_000_000 * MICROS_PER_SECOND;
+/// Model, data set, batch size, precision.
+const CLASS_COLUMNS: usize = 4;
 /// The largest memory that a field may state, in thousandths of a MiB.
 const MEMORY_MAX: u64 = 1 << 50;
 
@@ -72,7 +75,6 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
         columns,
         speeds: options.speeds,
         classes: FxHashMap::default(),
-        key: String::new(),
         skip_bad: options.skip_bad,
         trace: Trace { name: file.to_owned(), ..Trace::default() },
     };
@@ -133,9 +135,9 @@ struct Reader<'a> {
     speeds: Option<&'a SoloSpeeds>,
     skip_bad: bool,
     trace: Trace,
-    /// Classes seen, by the text of their fields: a class is put together once, not once per row.
+    /// Classes seen, by the text from their first field to their last: where these stand side by side,
+    /// a class is put together once and not once per row.
     classes: FxHashMap<String, ClassId>,
-    key: String,
 }
 
 impl Reader<'_> {
@@ -147,7 +149,7 @@ impl Reader<'_> {
         let bytes = text.as_bytes();
         let mut fields = Vec::new();
         let (mut line, mut row_start, mut start) = (1, 0, 0);
-        let ends = memchr::memchr2_iter(self.layout.delimiter, b'\n', bytes);
+        let ends = Ends::new(bytes, self.layout.delimiter, b'\n');
         for end in ends.chain([bytes.len()]) {
             fields.push((start, end));
             start = end + 1;
@@ -302,20 +304,18 @@ impl Reader<'_> {
     }
 
     fn class_id(&mut self, row: &Row<'_>) -> Result<Option<ClassId>, Box<BadRow>> {
-        let Columns { model, dataset, batch, amp, .. } = self.columns;
-        self.key.clear();
-        for field in [model, dataset, batch, amp].into_iter().flatten() {
-            self.key.push_str(row.text(field));
-            // A field may contain it only within quotes, and then two classes would have to differ
-            // in nothing but where it stands.
-            self.key.push('\n');
-        }
-        if let Some(&class) = self.classes.get(&self.key) {
+        let Some((first, last)) = self.columns.class_fields else { return Ok(None) };
+        let (start, end) = (row.fields[first].0, row.fields[last].1);
+        let written = &row.text[start..end];
+        if let Some(&class) = self.classes.get(written) {
             return Ok(Some(class));
         }
         let Some(class) = self.class(row)? else { return Ok(None) };
         let class = ClassId(self.trace.classes.intern(&class));
-        self.classes.insert(self.key.clone(), class);
+        // Where other columns stand between them this would remember a class many times over.
+        if last - first < CLASS_COLUMNS {
+            self.classes.insert(written.to_owned(), class);
+        }
         Ok(Some(class))
     }
 
@@ -348,6 +348,9 @@ impl Reader<'_> {
 
     /// A number in the unit of the layout, or a date and time.
     fn time(&self, row: &Row<'_>, field: Field) -> Result<Time, Box<BadRow>> {
+        if let Some(micros) = row.short(field, self.layout.time_scale) {
+            return Ok(Time(micros));
+        }
         let text = row.text(field);
         if text.len() >= 10 && text.as_bytes()[4] == b'-' && !text.starts_with('-') {
             let not_a_time = || row.bad(field.name, Problem::NotATime { text: text.to_owned() });
@@ -409,9 +412,15 @@ impl<'a> Row<'a> {
         start == end || self.text(field).is_empty()
     }
 
-    fn scaled(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
+    /// A number that is written in the plainest way.
+    #[inline]
+    fn short(&self, field: Field, scale: i32) -> Option<u64> {
         let (start, end) = self.fields[field.index];
-        if let Some(value) = parse_short(&self.text.as_bytes()[start..end], scale) {
+        parse_short(&self.text.as_bytes()[start..end], scale)
+    }
+
+    fn scaled(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
+        if let Some(value) = self.short(field, scale) {
             return Ok(value);
         }
         let text = self.text(field);
