@@ -114,12 +114,10 @@ impl Occupancy {
 
     /// Puts a job on GPUs; `memory` is what it takes on each of them.
     pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let mut rest = gpus;
-        while !rest.is_empty() {
-            let (node, here, later) = self.first_node(rest);
-            rest = later;
+        let cluster = Arc::clone(&self.cluster);
+        for (node, gpus) in cluster.node_runs(gpus) {
             let mut taken = 0;
-            for &gpu in here {
+            for &gpu in gpus {
                 let seats = &mut self.seats[gpu.index()];
                 seats.memory_used += memory;
                 if !seats.tenants.is_empty() {
@@ -139,12 +137,10 @@ impl Occupancy {
 
     /// Takes a job off its GPUs.
     pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let mut rest = gpus;
-        while !rest.is_empty() {
-            let (node, here, later) = self.first_node(rest);
-            rest = later;
+        let cluster = Arc::clone(&self.cluster);
+        for (node, gpus) in cluster.node_runs(gpus) {
             let mut freed = 0;
-            for &gpu in here {
+            for &gpu in gpus {
                 let seats = &mut self.seats[gpu.index()];
                 seats.memory_used.0 -= memory.0;
                 if seats.tenants.len() > 1 {
@@ -160,15 +156,6 @@ impl Occupancy {
             }
             self.shift_node(node, |free| free + freed);
         }
-    }
-
-    /// Splits off the GPUs at the front that sit in one node: the indexes change once for each run.
-    fn first_node<'g>(&self, gpus: &'g [GpuId]) -> (NodeId, &'g [GpuId], &'g [GpuId]) {
-        let node = self.cluster.gpu(gpus[0]).node;
-        let range = &self.cluster.nodes()[node.index()].gpus;
-        let run = gpus.iter().take_while(|gpu| range.contains(&gpu.0)).count();
-        let (here, rest) = gpus.split_at(run);
-        (node, here, rest)
     }
 
     pub(crate) fn set_down(&mut self, gpu: GpuId, down: bool) {

@@ -239,7 +239,9 @@ impl<'a> World<'a> {
                 1 => self.meters.shared_gpus += 1,
                 _ => self.crowded = true,
             }
-            self.unsettled.extend_from_slice(tenants);
+            if !tenants.is_empty() {
+                self.unsettled.extend_from_slice(tenants);
+            }
             tenants.push(job);
         }
         self.unsettled.push(job);
@@ -258,14 +260,15 @@ impl<'a> World<'a> {
         }
         for gpu in std::mem::take(&mut body.gpus).iter() {
             let tenants = &mut self.tenants[gpu.index()];
+            if tenants.len() == 1 {
+                tenants.clear();
+                self.meters.busy_gpus -= 1;
+                continue;
+            }
             let seat = tenants.iter().position(|&tenant| tenant == job);
             tenants.swap_remove(seat.expect("a placed job is a tenant of its GPUs"));
             self.unsettled.extend_from_slice(tenants);
-            match tenants.len() {
-                0 => self.meters.busy_gpus -= 1,
-                1 => self.meters.shared_gpus -= 1,
-                _ => {}
-            }
+            self.meters.shared_gpus -= u32::from(tenants.len() == 1);
         }
         if let Some(recorder) = &mut self.recorder {
             recorder.leave(job, now);
@@ -282,11 +285,12 @@ impl<'a> World<'a> {
     /// Adds the nodes of a placement in the order touched, GPUs of a node merged.
     fn push_nodes(&mut self, gpus: &[GpuId], first_node: u32) {
         let first = self.nodes.len();
-        for &gpu in gpus {
-            let node = self.workload.cluster.gpu(gpu).node.0 - first_node;
-            match self.nodes[first..].iter_mut().rev().find(|(index, _)| *index == node) {
-                Some((_, count)) => *count += 1,
-                None => self.nodes.push((node, 1)),
+        for (node, gpus) in self.workload.cluster.node_runs(gpus) {
+            let node = node.0 - first_node;
+            let count = u32::try_from(gpus.len()).expect("GPUs are counted in u32");
+            match self.nodes[first..].iter_mut().find(|(index, _)| *index == node) {
+                Some((_, merged)) => *merged += count,
+                None => self.nodes.push((node, count)),
             }
         }
     }
