@@ -48,10 +48,10 @@ impl Metrics {
         let mut jcts: Vec<u64> = Vec::with_capacity(workload.len());
         let (mut waited, mut gpu_work, mut slowdown) = (0_u128, 0_u128, 0.0);
         let (mut preemptions, mut last_end) = (0, workload.first_submit());
-        for (spec, outcome) in workload.specs.iter().zip(&world.outcomes) {
+        for (job, outcome) in workload.jobs.iter().zip(&world.outcomes) {
+            let (spec, duration) = (&job.spec, job.duration);
             let end = outcome.end.expect("every job has finished");
             let start = outcome.start.expect("what finished has started");
-            let duration = workload.durations[spec.id.index()];
             let jct = end.since(spec.submit).0;
             jcts.push(jct);
             waited += u128::from(start.since(spec.submit).0);

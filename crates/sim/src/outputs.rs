@@ -54,7 +54,8 @@ pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> i
     let partitions: Vec<String> = workload.trace.partitions.iter().map(|n| csv_field(n)).collect();
     // A row is put together by hand: the formatting machinery would cost more than the simulation.
     let mut row = Vec::new();
-    for (spec, outcome) in workload.specs.iter().zip(&run.outcomes) {
+    for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
+        let spec = &job.spec;
         let (Some(start), Some(end)) = (outcome.start, outcome.end) else { continue };
         let id = workload.id(spec.id);
         row.clear();
@@ -64,7 +65,7 @@ pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> i
             row.extend_from_slice(id.as_bytes());
         }
         row.push(b',');
-        if let Some(partition) = workload.trace_job(spec.id).partition {
+        if let Some(partition) = job.named_partition {
             row.extend_from_slice(partitions[partition as usize].as_bytes());
         }
         for time in [spec.submit, start, end] {

@@ -186,7 +186,7 @@ impl<'a> Simulation<'a> {
 
     /// The next instant at which something happens.
     fn next_instant(&mut self, policy: &PolicySpec) -> Result<Time, RunError> {
-        let arrival = self.workload.specs.get(self.arrived).map(|spec| spec.submit);
+        let arrival = self.workload.jobs.get(self.arrived).map(|job| job.spec.submit);
         let completion = self.world.next_completion();
         let fault = self.faults.as_ref().and_then(Faults::next_at);
         // A failure alone never helps a job that waits; a repair may.
@@ -204,7 +204,7 @@ impl<'a> Simulation<'a> {
     fn first_unfinished(&self) -> &str {
         let first = self.world.outcomes.iter().position(|outcome| outcome.end.is_none());
         let first = first.expect("the loop ends with the last job");
-        self.workload.id(self.workload.specs[first].id)
+        self.workload.id(self.workload.jobs[first].spec.id)
     }
 
     /// One instant: completions, faults and repairs, arrivals, plan, apply, rates.
@@ -216,8 +216,9 @@ impl<'a> Simulation<'a> {
         self.world.finish(now, &mut self.events);
         self.finished += self.events.len() - reported;
         self.faults_at(now)?;
-        while let Some(spec) = self.workload.specs.get(self.arrived).filter(|s| s.submit <= now) {
-            self.events.push(Event::Submitted(spec.clone()));
+        let jobs = &self.workload.jobs;
+        while let Some(job) = jobs.get(self.arrived).filter(|job| job.spec.submit <= now) {
+            self.events.push(Event::Submitted(job.spec.clone()));
             self.arrived += 1;
         }
         let lap = stopwatch.begin_lap();

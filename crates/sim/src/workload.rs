@@ -90,18 +90,27 @@ impl Default for WorkloadOptions {
     }
 }
 
+/// A job ready to be simulated.
+#[derive(Clone, Debug)]
+pub struct WorkloadJob {
+    /// What the scheduler is told.
+    pub spec: JobSpec,
+    /// The truth.
+    pub duration: Span,
+    /// The partition that the trace names, by its number there; the cluster may not care.
+    pub named_partition: Option<u32>,
+    /// Position in the file.
+    file_index: u32,
+}
+
 /// Jobs ready to be simulated, by `JobId`: in order of submission.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The machines.
     pub cluster: Arc<Cluster>,
-    /// What the scheduler is told.
-    pub specs: Vec<JobSpec>,
-    /// The truth.
-    pub durations: Vec<Span>,
-    /// From `JobId` to position in the trace.
-    pub trace_index: Vec<u32>,
-    /// Names and ids.
+    /// By `JobId`.
+    pub jobs: Vec<WorkloadJob>,
+    /// Names and ids; its jobs have become those of the workload.
     pub trace: Trace,
 }
 
@@ -114,69 +123,105 @@ impl Workload {
         options: &WorkloadOptions,
     ) -> Result<Self, TraceError> {
         let admission = Admission::new(&trace, &cluster, options);
-        let mut kept: Vec<(u32, PartitionId)> = Vec::with_capacity(trace.jobs.len());
-        for (index, job) in trace.jobs.iter().enumerate() {
-            let index = u32::try_from(index).expect("jobs are counted in u32");
-            match admission.check(&trace, job) {
-                Ok(partition) => kept.push((index, partition)),
-                Err(row) if options.skip_bad => trace.skipped.push(row),
-                Err(row) => return Err(TraceError::Row { file: file.to_owned(), row }),
-            }
+        let mut bad = Vec::new();
+        // The rows are not needed again, so the jobs take over their memory.
+        let rows = std::mem::take(&mut trace.jobs);
+        let mut jobs: Vec<WorkloadJob> = rows
+            .into_iter()
+            .enumerate()
+            .filter_map(|(index, row)| match admission.check(&trace, &row) {
+                Ok(partition) => Some(prepare(&row, index, partition, options.estimates)),
+                Err(row) => {
+                    bad.push(row);
+                    None
+                }
+            })
+            .collect();
+        if !options.skip_bad && !bad.is_empty() {
+            return Err(TraceError::Row { file: file.to_owned(), row: bad.swap_remove(0) });
         }
-        let job = |index: u32| &trace.jobs[index as usize];
-        let Some(first) = kept.iter().map(|&(index, _)| job(index).submit).min() else {
+        trace.skipped.append(&mut bad);
+        let Some(first) = jobs.iter().map(|job| job.spec.submit).min() else {
             return Err(TraceError::File { file: file.to_owned(), problem: Problem::NoJobs });
         };
-        let submit = |index: u32| options.load.apply(first, job(index).submit);
-        // Stable: jobs of one instant stay in file order.
-        kept.sort_by_key(|&(index, _)| submit(index));
-        let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
-        let mut specs = Vec::with_capacity(kept.len());
-        for (position, &(index, partition)) in kept.iter().enumerate() {
-            let job = job(index);
-            specs.push(JobSpec {
-                id: JobId(u32::try_from(position).expect("jobs are counted in u32")),
-                user: job.user,
-                partition,
-                submit: submit(index),
-                gpus: job.gpus,
-                estimate: estimate(job, options.estimates, &mut rng),
-                profile: Profile {
-                    class: job.class,
-                    memory: job.memory.unwrap_or_default(),
-                    gpu_util: job.gpu_util,
-                    bandwidth_util: job.bandwidth_util,
-                },
-            });
+        for job in &mut jobs {
+            job.spec.submit = options.load.apply(first, job.spec.submit);
         }
-        let durations = kept.iter().map(|&(index, _)| job(index).duration).collect();
-        let trace_index = kept.iter().map(|&(index, _)| index).collect();
-        Ok(Self { cluster, specs, durations, trace_index, trace })
+        // Stable: jobs of one instant stay in file order.
+        jobs.sort_by_key(|job| job.spec.submit);
+        for (id, job) in (0..).map(JobId).zip(&mut jobs) {
+            job.spec.id = id;
+        }
+        if let Estimates::Noisy { sigma } = options.estimates {
+            let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
+            for job in &mut jobs {
+                job.spec.estimate = noisy(job.duration, sigma, &mut rng);
+            }
+        }
+        Ok(Self { cluster, jobs, trace })
     }
 
     /// How many jobs there are.
     pub fn len(&self) -> usize {
-        self.specs.len()
+        self.jobs.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.specs.is_empty()
+        self.jobs.is_empty()
     }
 
-    /// The trace's row of a job.
-    pub fn trace_job(&self, job: JobId) -> &TraceJob {
-        &self.trace.jobs[self.trace_index[job.index()] as usize]
+    /// What the scheduler is told about a job.
+    pub fn spec(&self, job: JobId) -> &JobSpec {
+        &self.jobs[job.index()].spec
+    }
+
+    /// How long a job really takes alone.
+    pub fn duration(&self, job: JobId) -> Span {
+        self.jobs[job.index()].duration
     }
 
     /// The id that the trace gives a job.
     pub fn id(&self, job: JobId) -> &str {
-        self.trace.ids.get(self.trace_index[job.index()] as usize)
+        self.trace.ids.get(self.jobs[job.index()].file_index as usize)
     }
 
     /// The first submission.
     pub fn first_submit(&self) -> Time {
-        self.specs.first().map_or(Time(0), |spec| spec.submit)
+        self.jobs.first().map_or(Time(0), |job| job.spec.submit)
+    }
+}
+
+/// A row as a job; its id and the effect of load and noise come when all rows are known.
+fn prepare(
+    row: &TraceJob,
+    index: usize,
+    partition: PartitionId,
+    estimates: Estimates,
+) -> WorkloadJob {
+    let estimate = match estimates {
+        Estimates::True | Estimates::Noisy { .. } => row.duration,
+        Estimates::Trace => row.estimate.expect("admission refuses a job without an estimate"),
+    };
+    let spec = JobSpec {
+        id: JobId(0),
+        user: row.user,
+        partition,
+        submit: row.submit,
+        gpus: row.gpus,
+        estimate,
+        profile: Profile {
+            class: row.class,
+            memory: row.memory.unwrap_or_default(),
+            gpu_util: row.gpu_util,
+            bandwidth_util: row.bandwidth_util,
+        },
+    };
+    WorkloadJob {
+        spec,
+        duration: row.duration,
+        named_partition: row.partition,
+        file_index: u32::try_from(index).expect("jobs are counted in u32"),
     }
 }
 
@@ -190,17 +235,11 @@ pub fn assign_classes(trace: &mut Trace, table: &PairTable, seed: u64) {
     }
 }
 
-fn estimate(job: &TraceJob, estimates: Estimates, rng: &mut ChaCha8Rng) -> Span {
-    match estimates {
-        Estimates::True => job.duration,
-        Estimates::Trace => job.estimate.expect("admission refuses a job without an estimate"),
-        Estimates::Noisy { sigma } => {
-            let normal: f64 = StandardNormal.sample(rng);
-            let micros = job.duration.0 as f64 * (sigma * normal).exp();
-            // Between a second and three thousand years, so that sums cannot overflow.
-            Span(micros.clamp(1e6, 1e17) as u64)
-        }
-    }
+fn noisy(duration: Span, sigma: f64, rng: &mut ChaCha8Rng) -> Span {
+    let normal: f64 = StandardNormal.sample(rng);
+    let micros = duration.0 as f64 * (sigma * normal).exp();
+    // Between a second and three thousand years, so that sums cannot overflow.
+    Span(micros.clamp(1e6, 1e17) as u64)
 }
 
 /// Whether a job can run on the cluster at all.

@@ -204,7 +204,7 @@ impl<'a> World<'a> {
     }
 
     fn enter(&mut self, job: JobId, placement: &Placement, restore: bool, now: Time) {
-        let spec = &self.workload.specs[job.index()];
+        let spec = self.workload.spec(job);
         let partition = self.workload.cluster.partition(spec.partition);
         let first_node = partition.nodes.start;
         let first = self.nodes.len();
@@ -328,8 +328,7 @@ impl<'a> World<'a> {
         let at = body.progress.at.max(now);
         body.progress = Progress { done: body.progress.done_by(now), at, rate };
         body.version += 1;
-        let left =
-            Work::of(self.workload.durations[job.index()]).saturating_sub(body.progress.done);
+        let left = Work::of(self.workload.duration(job)).saturating_sub(body.progress.done);
         if let Some(span) = left.time_at(rate) {
             // A job that would end at the end of time never does; the run stops when it gets there.
             self.completions.push(Reverse((at + span, job, body.version)));
@@ -354,7 +353,7 @@ impl<'a> World<'a> {
         if let ([only], false) = (cluster.types(), shares) {
             return spread(only.factor);
         }
-        let profile = |job: JobId| &self.workload.specs[job.index()].profile;
+        let profile = |job: JobId| &self.workload.spec(job).profile;
         let on_gpu = |&gpu: &GpuId| {
             let kind = cluster.gpu(gpu).kind;
             let mut rate = cluster.types()[kind.index()].factor;

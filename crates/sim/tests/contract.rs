@@ -30,10 +30,10 @@ fn specs() -> Vec<PolicySpec> {
 fn verified(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> Run {
     let options = RunOptions { verify: true, ..options.clone() };
     let run = simulate(workload, policy, &options);
-    for (spec, outcome) in workload.specs.iter().zip(&run.outcomes) {
+    for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
         let (start, end) = (outcome.start.unwrap(), outcome.end.unwrap());
-        assert!(spec.submit <= start, "{}: starts before it is submitted", policy.text);
-        let alone = workload.durations[spec.id.index()];
+        assert!(job.spec.submit <= start, "{}: starts before it is submitted", policy.text);
+        let alone = job.duration;
         assert!(end.since(start) >= alone, "{}: faster than alone", policy.text);
     }
     run

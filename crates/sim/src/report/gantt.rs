@@ -70,9 +70,10 @@ pub(super) fn gantt<'a>(workload: &'a Workload, runs: &[Run]) -> (Gantt<'a>, Vec
     jobs.sort_unstable();
     let describe = |(_, job): (usize, JobId)| GanttJob {
         id: workload.id(job),
-        gpus: workload.specs[job.index()].gpus,
-        user: workload.trace.users.get(workload.specs[job.index()].user.0),
-        class: workload.specs[job.index()]
+        gpus: workload.spec(job).gpus,
+        user: workload.trace.users.get(workload.spec(job).user.0),
+        class: workload
+            .spec(job)
             .profile
             .class
             .map_or(String::new(), |class| workload.trace.classes.get(class.0).to_string()),
@@ -100,9 +101,9 @@ pub(super) fn gantt<'a>(workload: &'a Workload, runs: &[Run]) -> (Gantt<'a>, Vec
 fn choose(workload: &Workload, runs: &[Run]) -> Window {
     let cluster = &workload.cluster;
     let mut demand = vec![0_u128; cluster.partitions().len()];
-    for spec in &workload.specs {
-        let work = u128::from(workload.durations[spec.id.index()].0) * u128::from(spec.gpus);
-        demand[spec.partition.index()] += work;
+    for job in &workload.jobs {
+        let work = u128::from(job.duration.0) * u128::from(job.spec.gpus);
+        demand[job.spec.partition.index()] += work;
     }
     let per_gpu = |partition: &PartitionId| {
         demand[partition.index()] / u128::from(cluster.partition(*partition).gpu_count().max(1))

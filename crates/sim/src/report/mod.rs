@@ -70,7 +70,7 @@ pub fn html(workload: &Workload, runs: &[Run], notes: &[String]) -> String {
     let page_runs = runs.iter().zip(segments).map(|(run, gantt)| {
         let jct = |job: usize| {
             let end = run.outcomes[job].end.unwrap_or(origin);
-            seconds(end.since(workload.specs[job].submit).0)
+            seconds(end.since(workload.jobs[job].spec.submit).0)
         };
         PageRun {
             policy: &run.policy,
@@ -92,7 +92,7 @@ pub fn html(workload: &Workload, runs: &[Run], notes: &[String]) -> String {
         series: Axis { from_s: 0.0, to_s: seconds(span) },
         scatter: Scatter {
             ids: sampled.iter().map(|&job| workload.id(job_id(job))).collect(),
-            gpus: sampled.iter().map(|&job| workload.specs[job].gpus).collect(),
+            gpus: sampled.iter().map(|&job| workload.jobs[job].spec.gpus).collect(),
         },
         gantt,
     };
