@@ -276,6 +276,7 @@ impl Engine {
             Action::Resume { job } => self.set_paused(*job, false),
         }
     }
+
     fn set_paused(&mut self, job: JobId, paused: bool) {
         let present = self.state.job(job).placement().expect("only a placed job is paused");
         let gpus = present.gpus.clone();
