@@ -161,11 +161,6 @@ impl Ratio {
         Self((value * Self::SCALE as f64).round() as u64).min(Self::MAX)
     }
 
-    /// For models and reports.
-    pub fn to_f64(self) -> f64 {
-        self.0 as f64 / Self::SCALE as f64
-    }
-
     /// Rounded to whole parts per million, half up.
     pub fn ppm(self) -> Ppm {
         const STEP: u64 = Ratio::SCALE / PPM_ONE as u64;

@@ -281,22 +281,31 @@ impl<'a> Admission<'a> {
             let known: Vec<&str> =
                 self.cluster.partitions().iter().map(|p| p.name.as_str()).collect();
             let known = known.join(", ");
-            return Err(bad("partition", Problem::UnknownPartition { name, known }));
+            return Err(bad(
+                trace.format.partition_column(),
+                Problem::UnknownPartition { name, known },
+            ));
         };
         let described = self.cluster.partition(partition);
         if !self.placeable[&(partition, job.gpus)] {
             let (gpus, size) = (job.gpus, described.gpu_count());
             let partition = described.name.clone();
-            return Err(bad("gpus", Problem::LargerThanPartition { gpus, partition, size }));
+            return Err(bad(
+                trace.format.gpus_column(),
+                Problem::LargerThanPartition { gpus, partition, size },
+            ));
         }
         let available = self.memory_min[partition.index()];
         let wanted = job.memory.unwrap_or_default() + self.options.context;
         if wanted > available {
             let partition = described.name.clone();
-            return Err(bad("memory", Problem::MemoryOver { wanted, partition, available }));
+            return Err(bad(
+                trace.format.memory_column(),
+                Problem::MemoryOver { wanted, partition, available },
+            ));
         }
         if self.options.estimates == Estimates::Trace && job.estimate.is_none() {
-            return Err(bad("estimate_s", Problem::NoEstimate));
+            return Err(bad(trace.format.estimate_column(), Problem::NoEstimate));
         }
         Ok(partition)
     }

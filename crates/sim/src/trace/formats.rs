@@ -5,9 +5,10 @@ use super::read::Field;
 use std::fmt;
 
 /// A trace format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// Our own.
+    #[default]
     Tandem,
     /// Helios and Lucid: SenseTime's clusters.
     Venus,
@@ -224,6 +225,26 @@ impl Format {
         }
     }
 
+    /// What its column of partitions is called; our own word where it has none.
+    pub fn partition_column(self) -> &'static str {
+        or_ours(self.layout().partition, TANDEM.partition)
+    }
+
+    /// What its column of GPUs is called.
+    pub fn gpus_column(self) -> &'static str {
+        self.layout().gpus
+    }
+
+    /// What its column of memory is called; our own word where it has none.
+    pub fn memory_column(self) -> &'static str {
+        or_ours(self.layout().memory, TANDEM.memory)
+    }
+
+    /// What its column of estimates is called; our own word where it has none.
+    pub fn estimate_column(self) -> &'static str {
+        or_ours(self.layout().estimate, TANDEM.estimate)
+    }
+
     pub(super) fn list() -> String {
         Self::ALL.map(Format::name).join(", ")
     }
@@ -263,6 +284,10 @@ impl Format {
         let known = explained.0;
         (missing == 0 || (missing == 1 && known >= 3)).then_some(best)
     }
+}
+
+const fn or_ours(name: &'static str, ours: &'static str) -> &'static str {
+    if name.is_empty() { ours } else { name }
 }
 
 impl fmt::Display for Format {

@@ -24,6 +24,8 @@ use tandem_core::{ClassId, Memory, Span, Time, UserId, Utilisation};
 pub struct Trace {
     /// The name of the file it came from.
     pub name: String,
+    /// The format it was read from: what its columns are called.
+    pub format: Format,
     /// Jobs in file order.
     pub jobs: Vec<TraceJob>,
     /// Job ids as written in the file, by position in `jobs`.

@@ -76,7 +76,7 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
         speeds: options.speeds,
         classes: FxHashMap::default(),
         skip_bad: options.skip_bad,
-        trace: Trace { name: file.to_owned(), ..Trace::default() },
+        trace: Trace { name: file.to_owned(), format, ..Trace::default() },
     };
     let outcome = reader.rows(text);
     let skipped = std::mem::take(&mut reader.trace.skipped);
