@@ -65,7 +65,9 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         let code = match error {
             RunError::EndOfTime { .. } => BAD_INPUT,
-            RunError::Stalled { .. } | RunError::NoProgress { .. } => FAILED,
+            RunError::Stalled { .. }
+            | RunError::NoProgress { .. }
+            | RunError::NeverStarts { .. } => FAILED,
         };
         Self::Said { message: error.to_string(), code }
     }

@@ -7,8 +7,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A file that appears under its name when it is complete. Opened before the work begins, so that a
-/// place that cannot be written to is noticed before an hour of simulation.
+/// A file that appears under its name when it is complete. Opened once before the work begins and
+/// dropped again, so that a place that cannot be written to is noticed before an hour of simulation
+/// and nothing is left behind if that is cut short.
 pub(crate) struct OutputFile {
     path: PathBuf,
     target: Target,
@@ -19,6 +20,8 @@ enum Target {
     Temporary(NamedTempFile),
     /// A pipe or a device has to be written to as it is.
     Special(std::fs::File),
+    /// Opened anew it would be written from its beginning, over what stands there.
+    StandardOutput,
 }
 
 impl OutputFile {
@@ -26,14 +29,21 @@ impl OutputFile {
         let cannot = |cause: io::Error| {
             Failure::bad_input(format!("{}: cannot be written: {cause}", path.display()))
         };
+        // A link is written through, not replaced.
+        let path = &match std::fs::symlink_metadata(path) {
+            Ok(found) if found.is_symlink() && !is_device(path) => {
+                std::fs::canonicalize(path).map_err(cannot)?
+            }
+            _ => path.to_owned(),
+        };
         let target = match std::fs::metadata(path) {
+            _ if path.as_os_str() == "/dev/stdout" => Target::StandardOutput,
+            Ok(_) if is_device(path) => special(path).map_err(cannot)?,
             Ok(found) if found.is_dir() => {
                 let problem = "is a folder; name a file";
                 return Err(Failure::bad_input(format!("{}: {problem}", path.display())));
             }
-            Ok(found) if !found.is_file() => {
-                Target::Special(std::fs::File::options().write(true).open(path).map_err(cannot)?)
-            }
+            Ok(found) if !found.is_file() => special(path).map_err(cannot)?,
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cannot(cause)),
             _ => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -65,6 +75,7 @@ impl OutputFile {
         };
         match target {
             Target::Special(mut file) => fill(&mut file).map_err(cannot),
+            Target::StandardOutput => fill(&mut io::stdout().lock()).map_err(cannot),
             Target::Temporary(mut temporary) => {
                 fill(temporary.as_file_mut()).map_err(cannot)?;
                 temporary.persist(&path).map_err(|error| cannot(error.error))?;
@@ -72,6 +83,15 @@ impl OutputFile {
             }
         }
     }
+}
+
+/// Whatever the system keeps there, such as standard output, has to be written to as it is.
+fn is_device(path: &Path) -> bool {
+    path.starts_with("/dev") || path.starts_with("/proc")
+}
+
+fn special(path: &Path) -> io::Result<Target> {
+    std::fs::File::options().write(true).open(path).map(Target::Special)
 }
 
 /// A folder that is made if need be, and taken away again unless it is kept.

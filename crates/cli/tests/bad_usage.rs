@@ -171,6 +171,62 @@ fn a_results_folder_in_which_one_file_cannot_be_written_stays_as_it_was() {
     complaints.refused(dir.path(), "long policy", &args, &["results"]);
 }
 
+#[test]
+fn links_and_devices_are_written_through() {
+    let dir = good_files();
+    write(dir.path(), "real.csv", "old");
+    std::os::unix::fs::symlink("real.csv", dir.path().join("link.csv")).expect("a link");
+    let sim = ["sim", "--trace", "trace.csv", "--cluster", "4x8", "--policy", "fifo", "--json"];
+    let ran = run_in(dir.path(), &[&sim[..], &["--jobs-csv", "link.csv"]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let files = listing(dir.path());
+    let link = std::fs::symlink_metadata(dir.path().join("link.csv")).expect("still there");
+    assert!(link.is_symlink(), "{files:?}");
+    let written = std::fs::read_to_string(dir.path().join("real.csv")).expect("still there");
+    assert!(written.starts_with(common::JOBS_HEADER), "{written}");
+
+    // Standard output in a file: rows first, then the object, nothing over anything.
+    let out = std::fs::File::create(dir.path().join("out.txt")).expect("a file");
+    let args = [&sim[..], &["--jobs-csv", "/dev/stdout"]].concat();
+    let status = common::tandem(&args).current_dir(dir.path()).stdout(out).status();
+    assert!(status.expect("it runs").success());
+    let said = std::fs::read_to_string(dir.path().join("out.txt")).expect("still there");
+    assert!(said.starts_with(&format!("{}\n", common::JOBS_HEADER)), "{said}");
+    assert!(said.lines().last().is_some_and(|line| line.starts_with("{\"schema\":1")), "{said}");
+}
+
+#[test]
+fn a_trace_is_not_overwritten_by_its_results() {
+    let dir = good_files();
+    let mut complaints = Complaints::default();
+    let args = ["sim", "--trace", "trace.csv", "--cluster", "4x8", "--policy", "fifo"];
+    let args = [&args[..], &["--jobs-csv", "./trace.csv"]].concat();
+    complaints.refused(
+        dir.path(),
+        "the trace as output",
+        &args,
+        &["trace.csv: is the trace itself"],
+    );
+}
+
+/// A simulation that cannot end says so instead of running for ever.
+#[test]
+fn faults_that_leave_no_hope() {
+    let dir = common::folder();
+    write(dir.path(), "gang.csv", "job_id,submit_s,gpus,duration_s\na,0,16,3600\n");
+    write(dir.path(), "one.csv", "job_id,submit_s,gpus,duration_s\na,0,1,3600\n");
+    for (trace, cluster, faults) in [
+        ("gang.csv", "2x8", "mtbf_h=0.5,repair_h=1"),
+        ("one.csv", "1x1", "mtbf_h=0.001,repair_h=1e9"),
+        ("one.csv", "1x1", "mtbf_h=0.001,repair_h=0.001"),
+    ] {
+        let args = ["sim", "--trace", trace, "--cluster", cluster, "--policy", "fifo"];
+        let ran = run_in(dir.path(), &[&args[..], &["--faults", faults]].concat());
+        assert!(matches!(ran.code, Some(1 | 2)), "{faults}: {ran:?}");
+        assert_eq!(ran.stderr.lines().count(), 1, "{faults}: {ran:?}");
+    }
+}
+
 /// Values at the edge of what is accepted: they run, or are refused in the usual way.
 #[test]
 fn extreme_but_accepted_values_do_not_panic() {

@@ -179,7 +179,8 @@ fn check_gpu(
     }
     let profile = |job: JobId| &state.job(job).spec.profile;
     for &other in tenants.iter().filter(|&&tenant| tenant != job) {
-        if interference.rate(profile(job), profile(other), described.kind).is_none() {
+        let rate = |of, beside| interference.rate(profile(of), profile(beside), described.kind);
+        if rate(job, other).is_none() || rate(other, job).is_none() {
             return Err(Illegal::PairDoesNotFit { a: job, b: other, gpu });
         }
     }

@@ -5,48 +5,44 @@ use tandem_core::{Draft, JobId, Reason};
 
 /// Re-plans a partition for `ranked`, all its jobs with the most deserving first.
 ///
-/// Walking down the ranks, a job is admitted if its gang fits into the GPUs not yet promised to
-/// those above it. Placed jobs that were not admitted leave; admitted jobs that wait are placed in
-/// order. Where the gaps are too scattered for them, those that were to leave stay where they are:
-/// nobody is preempted for nothing.
+/// Walking down the ranks, a job that sits stays, and one that waits takes whole GPUs. If it finds no
+/// room, those of lower rank leave, the lowest first, until it does; whoever left for nothing stays
+/// after all. So nobody is preempted unless somebody of higher rank starts in that place, and no
+/// GPUs stay idle that a waiting job could use.
 pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
-    let mut unpromised = draft.up_count();
-    let mut leaving = Vec::new();
-    let mut entering = Vec::new();
-    for &job in ranked {
+    // GPUs that nobody of higher rank holds: a larger gang need not even try.
+    let mut left = draft.up_count();
+    for (rank, &job) in ranked.iter().enumerate() {
         let gpus = draft.job(job).spec.gpus;
-        let placed = draft.placement(job).is_some();
-        if gpus <= unpromised {
-            unpromised -= gpus;
+        if draft.placement(job).is_none() {
+            let placed = gpus <= left
+                && (draft.place_alone(job) || place_instead(draft, job, &ranked[rank + 1..]));
             if !placed {
-                entering.push(job);
+                continue;
             }
-        } else if placed {
-            leaving.push(job);
         }
-    }
-    if entering.is_empty() {
-        draft.explain_others(Reason::Outranked);
-        return;
-    }
-    let left: Vec<_> = leaving
-        .into_iter()
-        .map(|job| {
-            let placement = draft.placement(job).expect("only placed jobs leave").clone();
-            draft.drop(job);
-            (job, placement)
-        })
-        .collect();
-    for job in entering {
-        if !draft.place_alone(job) {
-            draft.explain(job, Reason::NoRoom { free: draft.free_count() });
-        }
-    }
-    for (job, placement) in left {
-        let still_free = placement.gpus.iter().all(|&gpu| draft.tenants(gpu).is_empty());
-        if still_free {
-            draft.place(job, placement);
-        }
+        left -= gpus;
     }
     draft.explain_others(Reason::Outranked);
+}
+
+/// Places `job` where some of `lower` sit, ranked like them; `false` and no change if it fits nowhere.
+fn place_instead(draft: &mut Draft<'_>, job: JobId, lower: &[JobId]) -> bool {
+    let mut left = Vec::new();
+    let mut placed = false;
+    for &victim in lower.iter().rev() {
+        let Some(placement) = draft.placement(victim).cloned() else { continue };
+        draft.drop(victim);
+        left.push((victim, placement));
+        placed = draft.place_alone(job);
+        if placed {
+            break;
+        }
+    }
+    for (victim, placement) in left.into_iter().rev() {
+        if placement.gpus.iter().all(|&gpu| draft.tenants(gpu).is_empty()) {
+            draft.place(victim, placement);
+        }
+    }
+    placed
 }

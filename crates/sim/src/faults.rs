@@ -98,8 +98,11 @@ impl Faults {
         let hours = -mean_h * (1.0 - uniform).ln();
         // At least a second, so that time moves on however small the mean is.
         let micros = (hours * 3600e6).clamp(1e6, 1e17);
-        let at = Time(last.at.0 + micros as u64);
-        self.next.push(Reverse(Fault { at, gpu: last.gpu, down, nth: last.nth + 1 }));
+        let at = last.at + Span(micros as u64);
+        // What would happen at the end of time does not happen.
+        if at < Time::END {
+            self.next.push(Reverse(Fault { at, gpu: last.gpu, down, nth: last.nth + 1 }));
+        }
     }
 }
 

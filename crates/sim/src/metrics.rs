@@ -26,7 +26,7 @@ pub struct Metrics {
     pub avg_slowdown: f64,
     /// Share of GPU-time with at least two tenants, over the makespan.
     pub shared_gpu_time: f64,
-    /// How often a plan took the GPUs of a job away.
+    /// How often a plan took the GPUs of a job away, moves included.
     pub preemptions: u64,
     /// How often a job had to restore its state.
     pub restores: u64,

@@ -16,6 +16,8 @@ use thiserror::Error;
 
 /// A job that is torn from its GPUs this often will not finish in any useful time.
 const INTERRUPTIONS_MAX: u32 = 100_000;
+/// After so many failures and repairs in a row during which no job could even start, none will.
+const IDLE_FAULTS_MAX: u32 = 100_000;
 
 /// How to simulate.
 #[derive(Clone)]
@@ -54,6 +56,15 @@ impl Default for RunOptions {
 /// Why a simulation cannot end.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RunError {
+    /// GPUs fail so often that a gang never finds enough of them.
+    #[error(
+        "job {job} found no room through {IDLE_FAULTS_MAX} failures and repairs on an idle cluster; \
+         raise mtbf_h, or lower repair_h"
+    )]
+    NeverStarts {
+        /// The job.
+        job: String,
+    },
     /// Jobs wait and nothing will ever happen again: a bug in the policy.
     #[error("policy {policy} leaves {waiting} jobs waiting for ever, the first is {job}")]
     Stalled {
@@ -147,6 +158,8 @@ struct Simulation<'a> {
     finished: usize,
     /// GPUs that are lost at present.
     down: u32,
+    /// Failures and repairs since a job last sat on a GPU.
+    idle_faults: u32,
     wake: Option<Time>,
     events: Vec<Event>,
     verify: bool,
@@ -178,6 +191,7 @@ impl<'a> Simulation<'a> {
             arrived: 0,
             finished: 0,
             down: 0,
+            idle_faults: 0,
             wake: None,
             events: Vec::new(),
             verify: options.verify,
@@ -246,7 +260,11 @@ impl<'a> Simulation<'a> {
     fn faults_at(&mut self, now: Time) -> Result<(), RunError> {
         let Some(faults) = &mut self.faults else { return Ok(()) };
         let first = self.events.len();
+        if self.world.meters.busy_gpus > 0 || self.arrived == self.finished {
+            self.idle_faults = 0;
+        }
         while let Some(fault) = faults.pop_at(now) {
+            self.idle_faults += 1;
             if fault.down {
                 self.down += 1;
                 self.world.lose(fault.gpu, now, &mut self.events);
@@ -254,6 +272,9 @@ impl<'a> Simulation<'a> {
                 self.down -= 1;
                 self.events.push(Event::GpuUp { gpu: fault.gpu });
             }
+        }
+        if self.idle_faults > IDLE_FAULTS_MAX {
+            return Err(RunError::NeverStarts { job: self.first_unfinished().to_owned() });
         }
         for event in &self.events[first..] {
             if let Event::Interrupted { job, .. } = event

@@ -194,6 +194,7 @@ impl<'a> World<'a> {
                 }
                 Action::Move { job, placement } => {
                     self.leave(*job, now);
+                    self.outcomes[job.index()].preemptions += 1;
                     self.enter(*job, placement, true, now);
                 }
                 Action::Pause { job } => self.set_paused(*job, true),

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let workload = Workload::new(trace, cluster, "generated", &options)?;
     let folder = Folder::open(&args.out)?;
     let path = args.out.join("report.html");
-    let file = OutputFile::open(&path)?;
+    OutputFile::open(&path)?;
     remark(
         &format!(
             "{} synthetic jobs (seed {}) on {NODES} nodes of {GPUS_PER_NODE} GPUs, under every policy",
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         ["The trace is synthetic: generated from a seed, calibrated on published statistics."
             .to_owned()];
     let html = report::html(&workload, &runs, &notes);
-    file.write(|out| out.write_all(html.as_bytes()))?;
+    OutputFile::open(&path)?.write(|out| out.write_all(html.as_bytes()))?;
     folder.keep();
     if args.json {
         let results = Results::new(&workload, &runs, true);

@@ -58,15 +58,18 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
     if !workload.trace.skipped.is_empty() {
         let skipped = &workload.trace.skipped;
         let first = &skipped[0];
-        let text = format!("{} bad rows were left out, the first at line {first}", skipped.len());
+        let rows = if skipped.len() == 1 { "bad row was" } else { "bad rows were" };
+        let text = format!("{} {rows} left out, the first at line {first}", skipped.len());
         remark(&text, args.quiet);
     }
     if workload.trace.raised > 0 {
         let raised = workload.trace.raised;
-        remark(&format!("{raised} durations below one second were raised to one"), args.quiet);
+        let durations = if raised == 1 { "duration" } else { "durations" };
+        let text = format!("{raised} {durations} below one second raised to one second");
+        remark(&text, args.quiet);
     }
-    let jobs_csv = args.jobs_csv.as_deref().map(OutputFile::open).transpose()?;
-    let folder = args.out.as_deref().map(|path| ResultFolder::open(path, policies)).transpose()?;
+    // Opened and dropped: what cannot be written is to be noticed now.
+    Outputs::open(args, policies)?;
     let options = RunOptions {
         placement: args.placement.into(),
         context: args.context_mib,
@@ -79,13 +82,14 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         },
         faults: args.faults,
         seed: args.seed,
-        record: folder.is_some(),
+        record: args.out.is_some(),
         verify: false,
     };
     let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
     let runs =
         tandem_sim::compare(&workload, policies, &truth, &options, args.threads, &progress.done)?;
     drop(progress);
+    let Outputs { jobs_csv, folder } = Outputs::open(args, policies)?;
     if let (Some(file), [run]) = (jobs_csv, runs.as_slice()) {
         file.write(|mut out| write_jobs_csv(&workload, run, &mut out))?;
     }
@@ -151,6 +155,30 @@ fn notes(args: &CommonArgs, runs: &[Run]) -> Vec<String> {
         notes.push("GPUs fail and are repaired at random, from the seed.".to_owned());
     }
     notes
+}
+
+/// Everything that is to be written besides standard output.
+struct Outputs {
+    jobs_csv: Option<OutputFile>,
+    folder: Option<ResultFolder>,
+}
+
+impl Outputs {
+    fn open(args: &CommonArgs, policies: &[PolicySpec]) -> Result<Self, Failure> {
+        let is_trace = |path: &&Path| {
+            let (output, trace) = (path.canonicalize().ok(), args.trace.canonicalize().ok());
+            output.is_some() && output == trace
+        };
+        if let Some(path) = args.jobs_csv.as_deref().filter(is_trace) {
+            let problem = "is the trace itself; name another file for --jobs-csv";
+            return Err(Failure::bad_input(format!("{}: {problem}", path.display())));
+        }
+        let folder = args.out.as_deref().map(|path| ResultFolder::open(path, policies));
+        Ok(Self {
+            jobs_csv: args.jobs_csv.as_deref().map(OutputFile::open).transpose()?,
+            folder: folder.transpose()?,
+        })
+    }
 }
 
 /// The folder of `--out`, its files opened.

@@ -38,6 +38,9 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
             job_type(key).ok_or_else(|| bad(key, "is not of the form ('TYPE', N)"))?;
         let solo = row.get("null").and_then(Value::as_f64).filter(|speed| *speed >= 0.0);
         let solo = solo.ok_or_else(|| bad(key, "has no solo speed (null)"))?;
+        if gang == 1 {
+            table.intern(&class);
+        }
         table.speeds.insert((class, gang), solo);
     }
     for (key, row) in rows {
@@ -57,18 +60,16 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
             else {
                 return Err(bad(key, &format!("pair with {other} lacks a speed")));
             };
+            // One of the two standing still means that they did not run together.
+            let fits = [of_a, of_b, solo_a, solo_b].iter().all(|&speed| speed > 0.0);
+            let entry = |shared: f64, solo: f64| match fits {
+                true => Entry::Rate(Ratio::from_f64(shared / solo)),
+                false => Entry::DoesNotFit,
+            };
             table.insert(&a, &b, entry(of_a, solo_a), entry(of_b, solo_b));
         }
     }
     Ok(table)
-}
-
-fn entry(shared: f64, solo: f64) -> Entry {
-    if shared > 0.0 && solo > 0.0 {
-        Entry::Rate(Ratio::from_f64(shared / solo))
-    } else {
-        Entry::DoesNotFit
-    }
 }
 
 /// `('ResNet-18 (batch size 16)', 1)` is a job type and a gang size.

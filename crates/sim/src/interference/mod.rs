@@ -96,15 +96,16 @@ impl PairTable {
         };
         let bytes =
             std::fs::read(file).map_err(|cause| TableError::Io { file: file.to_owned(), cause })?;
+        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
         let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
         let table = if is_json {
-            gavel::parse(&bytes, file, gpu)
+            gavel::parse(bytes, file, gpu)
         } else if let Some(gpu) = gpu {
             let problem = format!("gpu={gpu} is for tables of several GPU types; a CSV has one");
             return Err(TableError::Option { text: text.to_owned(), problem });
         } else {
-            lucid::parse(&bytes, file)
+            lucid::parse(bytes, file)
         }?;
         Ok(Self { name, ..table })
     }
@@ -225,9 +226,12 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
         let json = r#"{"v100": {
             "('A (batch size 32)', 1)": {"null": 4.0, "('B', 1)": [3.0, 1.0], "('A (batch size 32)', 1)": [2.0, 3.0]},
             "('B', 1)": {"null": 2.0, "('A (batch size 32)', 1)": [1.0, 3.0], "('B', 1)": [0.0, 0.0]},
-            "('B', 2)": {"null": 3.5}}}"#;
+            "('B', 2)": {"null": 3.5},
+            "('C', 1)": {"null": 1.0, "('B', 1)": [1.0, 0.0]},
+            "('D', 1)": {"null": 1.0}}}"#;
         let table = gavel::parse(json.as_bytes(), "t.json", None).unwrap();
-        let trace = "job_id,submit_s,gpus,duration_s,model,batch\n1,0,1,9,A,32\n2,0,1,9,B,\n";
+        let trace = "job_id,submit_s,gpus,duration_s,model,batch,gpu_util\n\
+                     1,0,1,9,A,32,\n2,0,1,9,B,,50\n3,0,1,9,C,,\n4,0,1,9,D,,50\n";
         let trace =
             crate::trace::parse(trace.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
         let measured = table.for_trace(&trace).unwrap();
@@ -235,6 +239,8 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
         assert_eq!(ppm(&measured, &trace, 1, 0), Some(500_000));
         assert_eq!(ppm(&measured, &trace, 0, 0), Some(625_000));
         assert_eq!(ppm(&measured, &trace, 1, 1), None);
+        assert_eq!((ppm(&measured, &trace, 1, 2), ppm(&measured, &trace, 2, 1)), (None, None));
+        assert_eq!(ppm(&measured, &trace, 1, 3), Some(1_000_000), "a class known alone only");
         assert_eq!(table.speeds[&(Class::from_job_type("B"), 2)], 3.5);
     }
 
