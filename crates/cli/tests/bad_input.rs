@@ -445,7 +445,7 @@ good2,right,5,16,0.5,100
     assert_eq!(ran.json()["jobs"], 2);
     assert!(ran.stderr.contains("8 bad rows"), "{}", ran.stderr);
     assert!(ran.stderr.contains("line 3: gpus"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("1 durations below one second"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("1 duration below one second"), "{}", ran.stderr);
     let jobs = common::read(&dir.path().join("jobs.csv"));
     let header = common::JOBS_HEADER;
     let expected =
