@@ -7,7 +7,9 @@ use std::fmt::Display;
 use std::path::Path;
 use tandem_sim::clusters::cluster;
 use tandem_sim::interference::PairTable;
-use tandem_sim::trace::{Format, ReadOptions, SoloSpeeds, Trace, parse, write};
+use tandem_sim::trace::{
+    Format, GenerateOptions, ReadOptions, SoloSpeeds, Trace, generate, parse, read, write,
+};
 
 const TANDEM: &str = "\
 job_id,user,partition,submit_s,gpus,duration_s,estimate_s,model,dataset,batch,amp,memory_mib,gpu_util,bandwidth_util
@@ -366,6 +368,42 @@ proptest! {
                     prop_assert_eq!(class(&back, new), class(&trace, old), "{}", format);
                 }
             }
+        }
+    }
+}
+
+/// A file is read piece by piece where it is plain, and as a whole where it is not.
+#[test]
+fn a_long_file_reads_like_the_same_text_in_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("long.csv");
+    let mut plain = Vec::new();
+    let options = GenerateOptions { jobs: 12_000, gpus: 64, load: 1.0, seed: 3 };
+    write(&generate(&options), Format::Tandem, &mut plain).unwrap();
+    assert!(plain.len() > 3 << 18, "several pieces: {} bytes", plain.len());
+    let plain = String::from_utf8(plain).unwrap();
+    let at = plain.char_indices().filter(|(_, c)| *c == '\n').nth(9000).unwrap().0 + 1;
+    let spoiled = |row: &str| format!("{}{row}{}", &plain[..at], &plain[at..]);
+    for text in [
+        plain.trim_end().to_owned(),
+        plain.replace('\n', "\r\n"),
+        spoiled("\n\n"),
+        spoiled("x,u,,1,1,-5,,,,,,,,\n"),
+        spoiled("1,u,,1,1,5,,,,,,,,\n"),
+        spoiled("\"x\",u,,1,1,5,,,,,,,,\n"),
+        spoiled(&format!("{},u,,1,1,5,,,,,,,,\n", "y".repeat(1 << 19))),
+        format!("\u{feff}{plain}"),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let file = path.display().to_string();
+        let from_file = read(&path, &ReadOptions::default());
+        match (from_file, parse(text.as_bytes(), &file, &ReadOptions::default())) {
+            (Ok(piecewise), Ok(whole)) => {
+                assert!(piecewise.jobs == whole.jobs, "jobs and their lines");
+                assert_eq!(format!("{:?}", piecewise.ids), format!("{:?}", whole.ids));
+            }
+            (Err(piecewise), Err(whole)) => assert_eq!(piecewise.to_string(), whole.to_string()),
+            (piecewise, whole) => panic!("{:?} / {:?}", piecewise.err(), whole.err()),
         }
     }
 }

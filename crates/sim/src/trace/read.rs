@@ -8,6 +8,7 @@ use super::{Trace, TraceJob};
 use crate::decimal::{DecimalError, parse_scaled, parse_short};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilisation};
 
@@ -36,17 +37,60 @@ pub struct ReadOptions<'a> {
 /// Reads a trace file; `-` is standard input.
 pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Trace, TraceError> {
     let file = path.display().to_string();
+    let name = path.file_name().map_or_else(|| file.clone(), |n| n.to_string_lossy().into_owned());
+    if let Some(trace) = read_in_pieces(path, options) {
+        return Ok(Trace { name, ..trace });
+    }
     let bytes = if file == "-" {
         let mut bytes = Vec::new();
-        std::io::Read::read_to_end(&mut std::io::stdin().lock(), &mut bytes).map(|_| bytes)
+        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
     } else {
         std::fs::read(path)
     };
     let bytes = bytes.map_err(|cause| TraceError::Io { file: file.clone(), cause })?;
-    let name = path.file_name().map_or_else(|| file.clone(), |n| n.to_string_lossy().into_owned());
-    let mut trace = parse(&bytes, &file, options)?;
-    trace.name = name;
-    Ok(trace)
+    Ok(Trace { name, ..parse(&bytes, &file, options)? })
+}
+
+/// Reads a file of plain rows piece by piece, so that its text does not take memory of its own. `None`
+/// if there is anything else about it, good or bad: reading it as a whole will tell.
+fn read_in_pieces(path: &Path, options: &ReadOptions<'_>) -> Option<Trace> {
+    const PIECE: usize = 1 << 18;
+    let mut file = std::fs::File::open(path).ok()?;
+    // What is not a file cannot be read a second time.
+    if options.skip_bad || !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut buffer = vec![0; PIECE];
+    let (mut filled, mut line) = (0, 1);
+    let mut reader: Option<Reader<'_>> = None;
+    loop {
+        let read = file.read(&mut buffer[filled..]).ok()?;
+        filled += read;
+        let rows_end = match buffer[..filled].iter().rposition(|&byte| byte == b'\n') {
+            _ if read == 0 => filled,
+            Some(last) => last + 1,
+            None if filled < PIECE => continue,
+            None => return None,
+        };
+        let text = std::str::from_utf8(&buffer[..rows_end]).ok()?;
+        if text.contains('"') {
+            return None;
+        }
+        let reader = match &mut reader {
+            Some(reader) => reader,
+            None => reader.insert(Reader::new(text.lines().next()?, options).ok()?),
+        };
+        line = reader.plain_rows(text, line).ok()?;
+        buffer.copy_within(rows_end..filled, 0);
+        filled -= rows_end;
+        if read == 0 {
+            break;
+        }
+    }
+    let Reader { mut trace, layout, .. } = reader?;
+    let is_good =
+        drop_duplicates(&mut trace, layout.id_name()).is_empty() && !trace.jobs.is_empty();
+    is_good.then_some(trace)
 }
 
 /// Reads a trace from memory; `file` is for messages.
@@ -61,26 +105,10 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
     if text.trim().is_empty() {
         return Err(whole(Problem::Empty));
     }
-    let format = match options.format {
-        Some(format) => format,
-        None => Format::guess(first_line).ok_or_else(|| whole(Problem::UnknownFormat))?,
-    };
-    let layout = format.layout();
-    let columns = Columns::resolve(layout, first_line, format).map_err(whole)?;
-    if layout.duration == DurationFrom::Steps && options.speeds.is_none() {
-        return Err(whole(Problem::NeedsSpeeds));
-    }
-    let mut reader = Reader {
-        layout,
-        columns,
-        speeds: options.speeds,
-        classes: FxHashMap::default(),
-        skip_bad: options.skip_bad,
-        trace: Trace { name: file.to_owned(), format, ..Trace::default() },
-    };
+    let mut reader = Reader::new(first_line, options).map_err(whole)?;
     let outcome = reader.rows(text);
-    let skipped = std::mem::take(&mut reader.trace.skipped);
-    let mut trace = reader.trace;
+    let Reader { mut trace, layout, .. } = reader;
+    let skipped = std::mem::take(&mut trace.skipped);
     // An id that repeats before the row that stopped the reader is the first complaint.
     let duplicate = drop_duplicates(&mut trace, layout.id_name());
     if options.skip_bad {
@@ -140,15 +168,42 @@ struct Reader<'a> {
     classes: FxHashMap<String, ClassId>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(first_line: &str, options: &ReadOptions<'a>) -> Result<Self, Problem> {
+        let format = match options.format {
+            Some(format) => format,
+            None => Format::guess(first_line).ok_or(Problem::UnknownFormat)?,
+        };
+        let layout = format.layout();
+        let columns = Columns::resolve(layout, first_line, format)?;
+        if layout.duration == DurationFrom::Steps && options.speeds.is_none() {
+            return Err(Problem::NeedsSpeeds);
+        }
+        Ok(Self {
+            layout,
+            columns,
+            speeds: options.speeds,
+            classes: FxHashMap::default(),
+            skip_bad: options.skip_bad,
+            trace: Trace { format, ..Trace::default() },
+        })
+    }
+
     fn rows(&mut self, text: &str) -> Result<(), Box<BadRow>> {
         if text.contains('"') && self.layout.has_header {
-            return self.quoted_rows(text);
+            self.quoted_rows(text)
+        } else {
+            self.plain_rows(text, 1).map(|_| ())
         }
-        // Without quotes a row is a line and a field is what stands between two delimiters.
+    }
+
+    /// Takes in text without quotes, where a row is a line and a field is what stands between two
+    /// delimiters. Its first line is number `line`; returns the number of the line after its last
+    /// line break.
+    fn plain_rows(&mut self, text: &str, mut line: u64) -> Result<u64, Box<BadRow>> {
         let bytes = text.as_bytes();
         let mut fields = Vec::new();
-        let (mut line, mut row_start, mut start) = (1, 0, 0);
+        let (mut row_start, mut start) = (0, 0);
         let ends = Ends::new(bytes, self.layout.delimiter, b'\n');
         for end in ends.chain([bytes.len()]) {
             fields.push((start, end));
@@ -164,7 +219,7 @@ impl Reader<'_> {
             line += 1;
             row_start = start;
         }
-        Ok(())
+        Ok(line - 1)
     }
 
     fn quoted_rows(&mut self, text: &str) -> Result<(), Box<BadRow>> {
