@@ -418,9 +418,9 @@ fn find(header: &[&str], names: &'static str) -> Option<Field> {
 }
 
 /// Seconds that one of Pollux's applications takes with a fixed global batch size: epochs × examples
-/// ÷ batch iterations of α + β · (batch ÷ GPUs) each. Epochs and data set sizes are those of the
-/// paper's table of workloads (OSDI'21), rounded; α and β are one-GPU fits of its published step
-/// times. Communication is left out, so gangs are a little optimistic.
+/// ÷ batch iterations of α + β · (batch ÷ GPUs) each. α and β are one-GPU fits of its published step
+/// times. Epochs and data set sizes are our assumptions of the right order, not checked against the
+/// paper, so these durations rank jobs plausibly and reproduce nothing. Communication is left out.
 fn pollux_seconds(application: &str, batch: u32, gpus: u32) -> Option<f64> {
     let (epochs, examples, alpha, beta) = match application {
         "cifar10" => (100.0, 50_000.0, 0.0172, 0.000664),
