@@ -18,8 +18,9 @@ pub(crate) struct OutputFile {
 enum Target {
     /// Renamed to its name in the end.
     Temporary(NamedTempFile),
-    /// A pipe or a device has to be written to as it is.
-    Special(std::fs::File),
+    /// A pipe or a device has to be written to as it is. Opened only to write: whoever reads a pipe
+    /// takes it for finished when it is closed.
+    Special,
     /// Opened anew it would be written from its beginning, over what stands there.
     StandardOutput,
 }
@@ -38,12 +39,12 @@ impl OutputFile {
         };
         let target = match std::fs::metadata(path) {
             _ if path.as_os_str() == "/dev/stdout" => Target::StandardOutput,
-            Ok(_) if is_device(path) => special(path).map_err(cannot)?,
+            Ok(_) if is_device(path) => Target::Special,
             Ok(found) if found.is_dir() => {
                 let problem = "is a folder; name a file";
                 return Err(Failure::bad_input(format!("{}: {problem}", path.display())));
             }
-            Ok(found) if !found.is_file() => special(path).map_err(cannot)?,
+            Ok(found) if !found.is_file() => Target::Special,
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cannot(cause)),
             _ => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -74,7 +75,10 @@ impl OutputFile {
             buffered.flush()
         };
         match target {
-            Target::Special(mut file) => fill(&mut file).map_err(cannot),
+            Target::Special => {
+                let file = std::fs::File::options().write(true).open(&path);
+                file.and_then(|mut file| fill(&mut file)).map_err(cannot)
+            }
             Target::StandardOutput => fill(&mut io::stdout().lock()).map_err(cannot),
             Target::Temporary(mut temporary) => {
                 fill(temporary.as_file_mut()).map_err(cannot)?;
@@ -88,10 +92,6 @@ impl OutputFile {
 /// Whatever the system keeps there, such as standard output, has to be written to as it is.
 fn is_device(path: &Path) -> bool {
     path.starts_with("/dev") || path.starts_with("/proc")
-}
-
-fn special(path: &Path) -> io::Result<Target> {
-    std::fs::File::options().write(true).open(path).map(Target::Special)
 }
 
 /// A folder that is made if need be, and taken away again unless it is kept.

@@ -185,6 +185,14 @@ fn links_and_devices_are_written_through() {
     let written = std::fs::read_to_string(dir.path().join("real.csv")).expect("still there");
     assert!(written.starts_with(common::JOBS_HEADER), "{written}");
 
+    // A named pipe is opened once: its reader gets all rows and then the end.
+    let fifo = dir.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    let reader = std::thread::spawn(move || std::fs::read_to_string(fifo).expect("rows"));
+    let ran = run_in(dir.path(), &[&sim[..], &["--jobs-csv", "pipe"]].concat());
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(reader.join().expect("the reader ends"), written);
+
     // Standard output in a file: rows first, then the object, nothing over anything.
     let out = std::fs::File::create(dir.path().join("out.txt")).expect("a file");
     let args = [&sim[..], &["--jobs-csv", "/dev/stdout"]].concat();
