@@ -206,35 +206,20 @@ fn conversion_keeps_what_the_format_can_hold() {
         read(&dir.path().join(out))
     };
     let always = ["submit_s", "gpus", "duration_s"];
+    let everything = [
+        "job_id",
+        "user",
+        "estimate_s",
+        "model",
+        "batch",
+        "amp",
+        "memory_mib",
+        "gpu_util",
+        "bandwidth_util",
+    ];
     let cases: [(&str, &[&str]); 5] = [
-        (
-            "tandem",
-            &[
-                "job_id",
-                "user",
-                "estimate_s",
-                "model",
-                "batch",
-                "amp",
-                "memory_mib",
-                "gpu_util",
-                "bandwidth_util",
-            ],
-        ),
-        (
-            "venus",
-            &[
-                "job_id",
-                "user",
-                "estimate_s",
-                "model",
-                "batch",
-                "amp",
-                "memory_mib",
-                "gpu_util",
-                "bandwidth_util",
-            ],
-        ),
+        ("tandem", &everything),
+        ("venus", &everything),
         ("philly", &[]),
         ("muri", &["job_id", "model", "batch"]),
         ("alibaba2023", &["job_id"]),

@@ -87,7 +87,7 @@ fn partitions_do_not_see_each_other() {
         let kind = builder.gpu_type("gpu", tandem_core::Ratio::ONE);
         for name in ["a", "b"] {
             builder.partition(name);
-            builder.node(4, kind, clusters_memory());
+            builder.node(4, kind, tandem_sim::clusters::DEFAULT_MEMORY);
         }
         builder.build()
     });
@@ -101,8 +101,4 @@ fn partitions_do_not_see_each_other() {
         let expected = common::times(&simulate(&alone, &policy, &RunOptions::default()));
         assert_eq!(of_a, expected, "{}", policy.text);
     }
-}
-
-fn clusters_memory() -> tandem_core::Memory {
-    tandem_sim::clusters::DEFAULT_MEMORY
 }
