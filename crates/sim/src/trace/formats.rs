@@ -12,7 +12,7 @@ pub enum Format {
     Tandem,
     /// Helios and Lucid: SenseTime's clusters.
     Venus,
-    /// Microsoft's Philly, as published with Pollux.
+    /// Microsoft's Philly, as a table of one row per job.
     Philly,
     /// Muri's, in milliseconds.
     Muri,
