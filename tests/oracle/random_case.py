@@ -111,7 +111,8 @@ def make_table(rng, names):
 
 def make_gang(rng, limit, size):
     """Gang sizes with an emphasis on one GPU, whole nodes and a little more than that."""
-    gang = rng.choice([1, 1, rng.randint(1, size), size, size + 1, 2 * size, rng.randint(1, MAX_GANG)])
+    any_size = rng.randint(1, MAX_GANG)
+    gang = rng.choice([1, 1, rng.randint(1, size), size, size + 1, 2 * size, any_size])
     return min(gang, limit, MAX_GANG)
 
 
