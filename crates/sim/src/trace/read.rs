@@ -127,8 +127,8 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
 /// Removes every job whose id came before, and says which.
 fn drop_duplicates(trace: &mut Trace, id_name: &str) -> Vec<BadRow> {
     // Ids that only grow, as most traces number their jobs, cannot repeat.
-    let key = |index: usize| (trace.ids.get(index).len(), trace.ids.get(index));
-    if (1..trace.jobs.len()).all(|index| key(index - 1) < key(index)) {
+    let keys = (0..trace.jobs.len()).map(|index| trace.ids.get(index)).map(|id| (id.len(), id));
+    if keys.is_sorted_by(|one, next| one < next) {
         return Vec::new();
     }
     let mut seen = FxHashSet::default();
@@ -204,22 +204,41 @@ impl<'a> Reader<'a> {
         let bytes = text.as_bytes();
         let mut fields = Vec::new();
         let (mut row_start, mut start) = (0, 0);
-        let ends = Ends::new(bytes, self.layout.delimiter, b'\n');
-        for end in ends.chain([bytes.len()]) {
+        for (end, ends_line) in Ends::new(bytes, self.layout.delimiter) {
             fields.push((start, end));
             start = end + 1;
-            if bytes.get(end) == Some(&self.layout.delimiter) {
-                continue;
+            if ends_line {
+                self.plain_row(text, row_start, &mut fields, line)?;
+                fields.clear();
+                line += 1;
+                row_start = start;
             }
-            let is_blank = fields.len() == 1 && text[row_start..end].trim_ascii().is_empty();
-            if !is_blank && (line > 1 || !self.layout.has_header) {
-                self.take(&Row { text, fields: &fields, line })?;
-            }
-            fields.clear();
-            line += 1;
-            row_start = start;
         }
-        Ok(line - 1)
+        fields.push((start, bytes.len()));
+        self.plain_row(text, row_start, &mut fields, line)?;
+        Ok(line)
+    }
+
+    fn plain_row(
+        &mut self,
+        text: &str,
+        start: usize,
+        fields: &mut [(usize, usize)],
+        line: u64,
+    ) -> Result<(), Box<BadRow>> {
+        if let Some((last_start, end)) = fields.last_mut() {
+            // The carriage return of a line that ends in CR LF is nobody's content.
+            let ends_in_cr = *end > *last_start && text.as_bytes()[*end - 1] == b'\r';
+            *end -= usize::from(ends_in_cr);
+        }
+        let is_blank = match *fields {
+            [(_, end)] => text[start..end].trim_ascii().is_empty(),
+            _ => false,
+        };
+        if is_blank || (line == 1 && self.layout.has_header) {
+            return Ok(());
+        }
+        self.take(&Row { text, fields, line })
     }
 
     fn quoted_rows(&mut self, text: &str) -> Result<(), Box<BadRow>> {
@@ -463,15 +482,22 @@ impl<'a> Row<'a> {
     }
 
     fn is_blank(&self, field: Field) -> bool {
+        match self.bytes(field).first() {
+            None => true,
+            Some(&first) => first <= b' ' && self.text(field).is_empty(),
+        }
+    }
+
+    #[inline]
+    fn bytes(&self, field: Field) -> &'a [u8] {
         let (start, end) = self.fields[field.index];
-        start == end || self.text(field).is_empty()
+        &self.text.as_bytes()[start..end]
     }
 
     /// A number that is written in the plainest way.
     #[inline]
     fn short(&self, field: Field, scale: i32) -> Option<u64> {
-        let (start, end) = self.fields[field.index];
-        parse_short(&self.text.as_bytes()[start..end], scale)
+        parse_short(self.bytes(field), scale)
     }
 
     fn scaled(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
