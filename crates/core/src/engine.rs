@@ -106,13 +106,12 @@ impl Engine {
             self.touch_woken();
         }
         self.actions.clear();
-        let mut touched = std::mem::take(&mut self.touched);
         // Partitions are planned in order of id, so that the order of events cannot be seen.
-        touched.sort_unstable();
-        for partition in touched.drain(..) {
-            self.plan(partition);
+        self.touched.sort_unstable();
+        for index in 0..self.touched.len() {
+            self.plan(self.touched[index]);
         }
-        self.touched = touched;
+        self.touched.clear();
         if self.wakes_changed {
             self.next_wake = self.partitions.iter().filter_map(|desk| desk.wake).min();
             self.wakes_changed = false;

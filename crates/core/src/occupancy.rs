@@ -38,10 +38,10 @@ pub struct Occupancy {
 
 /// One GPU: who sits on it.
 #[derive(Clone, Debug, Default)]
-struct Seats {
-    tenants: Tenants,
-    memory_used: Memory,
-    down: bool,
+pub(crate) struct Seats {
+    pub(crate) tenants: Tenants,
+    pub(crate) memory_used: Memory,
+    pub(crate) down: bool,
 }
 
 /// Every node by its number of free GPUs.
@@ -85,6 +85,10 @@ impl Occupancy {
             .collect();
         let nodes = NodeIndex { free: node_free, partitions };
         Self { seats: vec![Seats::default(); gpus], free, nodes, cluster }
+    }
+
+    pub(crate) fn seats(&self, gpu: GpuId) -> &Seats {
+        &self.seats[gpu.index()]
     }
 
     /// Tenants of a GPU, by id.

@@ -1,45 +1,35 @@
 //! Finds where fields end, eight bytes at a time. Fields of a trace are a few bytes long, and a search
 //! that starts anew for each of them costs more than looking at every byte.
 
-/// The ends of all fields in a text, in order, and whether a line ends there too.
-pub(super) struct Ends<'a> {
-    bytes: &'a [u8],
-    /// The delimiter in every byte of a word.
-    delimiters: u64,
-    /// Where the present word begins.
-    base: usize,
-    /// The top bit of every byte of the present word at which a field ends and that was not handed out.
-    fields: u64,
-    /// The same where a line ends.
-    lines: u64,
-}
-
 const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
 const NEWLINES: u64 = u64::from_ne_bytes([b'\n'; 8]);
 
-impl<'a> Ends<'a> {
-    pub(super) fn new(bytes: &'a [u8], delimiter: u8) -> Self {
-        let delimiters = u64::from_ne_bytes([delimiter; 8]);
-        let mut ends = Self { bytes, delimiters, base: 0, fields: 0, lines: 0 };
-        ends.search();
-        ends
+/// Calls `visit` with every position at which a delimiter or a line break ends a field, in order, and
+/// whether a line ends there too. Stops at the first error.
+#[inline]
+pub(super) fn visit_ends<E>(
+    bytes: &[u8],
+    delimiter: u8,
+    mut visit: impl FnMut(usize, bool) -> Result<(), E>,
+) -> Result<(), E> {
+    let delimiters = u64::from_ne_bytes([delimiter; 8]);
+    let (words, rest) = bytes.as_chunks::<8>();
+    // A zero is neither a delimiter nor a line break.
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let mut base = 0;
+    for word in words.iter().chain([&last]) {
+        let word = u64::from_le_bytes(*word);
+        let lines = matches(word, NEWLINES);
+        let mut ends = lines | matches(word, delimiters);
+        while ends != 0 {
+            let others = ends & (ends - 1);
+            visit(base + ends.trailing_zeros() as usize / 8, (ends ^ others) & lines != 0)?;
+            ends = others;
+        }
+        base += 8;
     }
-
-    #[inline]
-    fn search(&mut self) {
-        let rest = &self.bytes[self.base..];
-        let word = match rest.first_chunk::<8>() {
-            Some(chunk) => u64::from_le_bytes(*chunk),
-            None => {
-                // A zero is neither a delimiter nor the end of a line.
-                let mut last = [0; 8];
-                last[..rest.len()].copy_from_slice(rest);
-                u64::from_le_bytes(last)
-            }
-        };
-        self.lines = matches(word, NEWLINES);
-        self.fields = self.lines | matches(word, self.delimiters);
-    }
+    Ok(())
 }
 
 /// The top bit of every byte in which two words agree.
@@ -49,29 +39,9 @@ fn matches(word: u64, pattern: u64) -> u64 {
     !(((different & LOW_BITS) + LOW_BITS) | different | LOW_BITS)
 }
 
-impl Iterator for Ends<'_> {
-    type Item = (usize, bool);
-
-    #[inline]
-    fn next(&mut self) -> Option<(usize, bool)> {
-        while self.fields == 0 {
-            self.base += 8;
-            if self.base >= self.bytes.len() {
-                return None;
-            }
-            self.search();
-        }
-        let at = self.base + self.fields.trailing_zeros() as usize / 8;
-        let others = self.fields & (self.fields - 1);
-        let ends_line = (self.fields ^ others) & self.lines != 0;
-        self.fields = others;
-        Some((at, ends_line))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::Ends;
+    use super::visit_ends;
     use proptest::prelude::*;
 
     proptest! {
@@ -79,7 +49,12 @@ mod tests {
         fn finds_what_a_plain_search_finds(text in "[a,\n\u{0}\u{7f}é-]{0,60}") {
             let plain = text.bytes().enumerate().filter(|(_, byte)| matches!(byte, b',' | b'\n'));
             let plain: Vec<(usize, bool)> = plain.map(|(at, byte)| (at, byte == b'\n')).collect();
-            prop_assert_eq!(Ends::new(text.as_bytes(), b',').collect::<Vec<_>>(), plain);
+            let mut found = Vec::new();
+            let visited: Result<(), ()> = visit_ends(text.as_bytes(), b',', |at, ends_line| {
+                found.push((at, ends_line));
+                Ok(())
+            });
+            prop_assert_eq!((visited, found), (Ok(()), plain));
         }
     }
 }
