@@ -11,7 +11,7 @@ use std::io::{self, Write};
 const SCHEMA: u32 = 1;
 
 /// So many bytes of rows are written at once.
-const BLOCK: usize = 1 << 15;
+const BLOCK: usize = 1 << 16;
 
 /// What `--json` prints and `results.json` holds.
 #[derive(Debug, Serialize)]
@@ -56,7 +56,7 @@ pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> i
     writeln!(out, "job_id,partition,submit_s,start_s,end_s,gpus,nodes,shared_s,preemptions")?;
     let partitions: Vec<String> = workload.trace.partitions.iter().map(|n| csv_field(n)).collect();
     // Rows are put together by hand: the formatting machinery would cost more than the simulation.
-    let mut rows = Vec::with_capacity(2 * BLOCK);
+    let mut rows = Vec::with_capacity(BLOCK + BLOCK / 8);
     for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
         let spec = &job.spec;
         let (Some(start), Some(end)) = (outcome.start, outcome.end) else { continue };

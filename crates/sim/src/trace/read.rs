@@ -54,7 +54,7 @@ pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Trace, TraceError>
 /// Reads a file of plain rows piece by piece, so that its text does not take memory of its own. `None`
 /// if there is anything else about it, good or bad: reading it as a whole will tell.
 fn read_in_pieces(path: &Path, options: &ReadOptions<'_>) -> Option<Trace> {
-    const PIECE: usize = 1 << 18;
+    const PIECE: usize = 1 << 16;
     let mut file = std::fs::File::open(path).ok()?;
     // What is not a file cannot be read a second time.
     if options.skip_bad || !file.metadata().ok()?.is_file() {
