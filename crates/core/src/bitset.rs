@@ -1,5 +1,7 @@
 //! A set of small integers whose smallest member is found without looking at every word.
 
+use std::ops::Range;
+
 /// Members are bits of `words`; a bit of `summary` says that a word is not empty. At 4,096
 /// members a word of the summary, ten thousand nodes need three.
 #[derive(Clone, Debug, Default)]
@@ -52,6 +54,33 @@ impl BitSet {
         self.len -= 1;
     }
 
+    /// Adds all of `range`, none of which is in the set.
+    pub(crate) fn insert_range(&mut self, range: Range<usize>) {
+        for (word, bits) in words_of(&range) {
+            debug_assert!(
+                self.words[word] & bits == 0,
+                "a part of {range:?} is in the set already"
+            );
+            self.words[word] |= bits;
+            self.summary[word / 64] |= 1 << (word % 64);
+        }
+        self.len += range.len();
+    }
+
+    /// Removes what is in the set of `range`, and says how many that were.
+    pub(crate) fn remove_range(&mut self, range: Range<usize>) -> usize {
+        let mut removed = 0;
+        for (word, bits) in words_of(&range) {
+            removed += (self.words[word] & bits).count_ones() as usize;
+            self.words[word] &= !bits;
+            if self.words[word] == 0 {
+                self.summary[word / 64] &= !(1 << (word % 64));
+            }
+        }
+        self.len -= removed;
+        removed
+    }
+
     pub(crate) fn first(&self) -> Option<usize> {
         self.next_from(0)
     }
@@ -81,6 +110,25 @@ impl BitSet {
         None
     }
 
+    /// Members in ascending order within a short range: words are looked at one by one.
+    pub(crate) fn iter_within(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
+        let mut word = range.start / 64;
+        let first = self.words.get(word).copied().unwrap_or(0);
+        let mut rest = first & (u64::MAX << (range.start % 64));
+        std::iter::from_fn(move || {
+            while rest == 0 {
+                word += 1;
+                if word * 64 >= range.end {
+                    return None;
+                }
+                rest = self.words.get(word).copied().unwrap_or(0);
+            }
+            let member = word * 64 + rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            (member < range.end).then_some(member)
+        })
+    }
+
     /// Members in ascending order, from `from` on.
     pub(crate) fn iter_from(&self, from: usize) -> impl Iterator<Item = usize> + '_ {
         let mut next = from;
@@ -92,6 +140,16 @@ impl BitSet {
     }
 }
 
+/// The words that a range lies in, with its bits in them.
+fn words_of(range: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
+    let Range { start, end } = *range;
+    (start / 64..end.div_ceil(64)).map(move |word| {
+        let below_start = start.saturating_sub(word * 64);
+        let above_end = (word * 64 + 64).saturating_sub(end);
+        (word, (u64::MAX << below_start) & (u64::MAX >> above_end))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_an_ordered_set(members in proptest::collection::btree_set(0usize..9000, 0..200), from in 0usize..9100) {
+        fn behaves_like_an_ordered_set(members in proptest::collection::btree_set(0usize..9000, 0..200), from in 0usize..8850) {
             let mut set = BitSet::with_capacity(9000);
             for &member in &members {
                 set.insert(member);
@@ -109,6 +167,15 @@ mod tests {
             prop_assert_eq!(set.first(), members.first().copied());
             let expected: Vec<usize> = members.range(from..).copied().collect();
             prop_assert_eq!(set.iter_from(from).collect::<Vec<_>>(), expected);
+            let within: Vec<usize> = members.range(from..from + 150).copied().collect();
+            prop_assert_eq!(set.iter_within(from..from + 150).collect::<Vec<_>>(), within.clone());
+            let mut other = set.clone();
+            prop_assert_eq!(other.remove_range(from..from + 150), within.len());
+            let outside = members.iter().copied().filter(|member| !within.contains(member));
+            prop_assert_eq!(other.iter_from(0).collect::<Vec<_>>(), outside.collect::<Vec<_>>());
+            prop_assert_eq!(other.len(), members.len() - within.len());
+            other.insert_range(from..from + 150);
+            prop_assert_eq!(other.iter_within(from..from + 150).count(), 150);
             let mut left: BTreeSet<usize> = members.clone();
             for &member in members.iter().step_by(2) {
                 set.remove(member);

@@ -3,6 +3,7 @@
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::JobId;
+use crate::occupancy::Seats;
 use crate::plan::{Change, Plan};
 use crate::state::State;
 use crate::units::{Memory, Time};
@@ -161,11 +162,11 @@ fn check_gpu(
     gpu: GpuId,
     job: JobId,
 ) -> Result<(), Illegal> {
-    let tenants = state.occupancy().tenants(gpu);
+    let Seats { tenants, memory_used, .. } = state.occupancy().seats(gpu);
     let described = state.cluster().gpu(gpu);
-    let wanted = state.occupancy().memory_used(gpu);
-    if wanted > described.memory {
-        return Err(Illegal::MemoryOver { gpu, wanted, available: described.memory });
+    if *memory_used > described.memory {
+        let (wanted, available) = (*memory_used, described.memory);
+        return Err(Illegal::MemoryOver { gpu, wanted, available });
     }
     if tenants.len() == 1 {
         return Ok(());

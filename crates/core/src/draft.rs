@@ -16,7 +16,7 @@ pub struct Draft<'a> {
     interference: &'a dyn Interference,
     now: Time,
     partition: PartitionId,
-    plan: Plan,
+    plan: &'a mut Plan,
 }
 
 impl<'a> Draft<'a> {
@@ -25,13 +25,9 @@ impl<'a> Draft<'a> {
         interference: &'a dyn Interference,
         now: Time,
         partition: PartitionId,
-        plan: Plan,
+        plan: &'a mut Plan,
     ) -> Self {
         Self { state, interference, now, partition, plan }
-    }
-
-    pub(crate) fn finish(self) -> Plan {
-        self.plan
     }
 
     /// The instant of this plan.

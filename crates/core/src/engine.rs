@@ -106,13 +106,12 @@ impl Engine {
             self.touch_woken();
         }
         self.actions.clear();
-        let mut touched = std::mem::take(&mut self.touched);
         // Partitions are planned in order of id, so that the order of events cannot be seen.
-        touched.sort_unstable();
-        for partition in touched.drain(..) {
-            self.plan(partition);
+        self.touched.sort_unstable();
+        for index in 0..self.touched.len() {
+            self.plan(self.touched[index]);
         }
-        self.touched = touched;
+        self.touched.clear();
         if self.wakes_changed {
             self.next_wake = self.partitions.iter().filter_map(|desk| desk.wake).min();
             self.wakes_changed = false;
@@ -217,41 +216,37 @@ impl Engine {
 
     fn plan(&mut self, partition: PartitionId) {
         self.decisions += 1;
-        let mut plan = std::mem::take(&mut self.plan);
+        let (state, plan) = (&mut self.state, &mut self.plan);
         plan.clear();
         let desk = &mut self.partitions[partition.index()];
         desk.touched = false;
         let interference = self.interference.as_ref();
-        let mut draft = Draft::new(&mut self.state, interference, self.now, partition, plan);
-        desk.policy.plan(&mut draft);
-        let mut plan = draft.finish();
-        if let Err(illegal) = check(&self.state, interference, partition, &plan, self.now) {
+        desk.policy.plan(&mut Draft::new(state, interference, self.now, partition, plan));
+        if let Err(illegal) = check(state, interference, partition, plan, self.now) {
             assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");
-            self.state.roll_back(&plan);
-            plan.wake = None;
+            state.roll_back(plan);
+            plan.clear();
             self.refused = Some(illegal);
             self.refused_count += 1;
         } else {
             desk.reason_for_others = plan.reason_for_others;
             std::mem::swap(&mut desk.reasons, &mut plan.reasons);
-            self.carry_out(&plan);
         }
-        let desk = &mut self.partitions[partition.index()];
         if desk.wake != plan.wake {
             desk.wake = plan.wake;
             self.wakes_changed = true;
         }
-        self.plan = plan;
+        self.carry_out();
     }
 
-    /// Turns a legal plan into actions and brings the jobs in line with them.
-    fn carry_out(&mut self, plan: &Plan) {
-        if plan.changes().is_empty() {
+    /// Turns the plan, which is legal, into actions and brings the jobs in line with them.
+    fn carry_out(&mut self) {
+        if self.plan.changes().is_empty() {
             return;
         }
         let mut actions = std::mem::take(&mut self.actions);
         let first = actions.len();
-        diff(&self.state, plan, &mut actions);
+        diff(&self.state, &mut self.plan, &mut actions);
         for action in &actions[first..] {
             self.follow(action);
         }

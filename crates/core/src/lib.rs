@@ -29,7 +29,7 @@ pub use event::Event;
 pub use interference::{ClosedForm, Interference};
 pub use job::{ClassId, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState, UserId};
 pub use job_map::JobMap;
-pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants};
+pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{Change, Placement, Plan};
 pub use policy::Policy;
 pub use state::{Rules, State};

@@ -6,6 +6,7 @@ use crate::cluster::{Cluster, GpuId, NodeId, PartitionId};
 use crate::job::JobId;
 use crate::units::Memory;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// GPUs of a placement, in the order in which the allocation touches them. Shared, because plan,
@@ -32,16 +33,23 @@ pub struct Occupancy {
     seats: Vec<Seats>,
     /// GPUs that are up and have no tenant.
     free: BitSet,
-    node_free: Vec<u32>,
-    partitions: Vec<FreeNodes>,
+    nodes: NodeIndex,
 }
 
 /// One GPU: who sits on it.
 #[derive(Clone, Debug, Default)]
-struct Seats {
-    tenants: Tenants,
-    memory_used: Memory,
-    down: bool,
+pub(crate) struct Seats {
+    pub(crate) tenants: Tenants,
+    pub(crate) memory_used: Memory,
+    pub(crate) down: bool,
+}
+
+/// Every node by its number of free GPUs.
+#[derive(Clone, Debug)]
+struct NodeIndex {
+    /// By node.
+    free: Vec<u32>,
+    partitions: Vec<FreeNodes>,
 }
 
 /// The nodes of one partition, by number of free GPUs.
@@ -75,7 +83,12 @@ impl Occupancy {
                 FreeNodes { by_free, free_gpus: gpus, up_gpus: gpus }
             })
             .collect();
-        Self { seats: vec![Seats::default(); gpus], free, node_free, partitions, cluster }
+        let nodes = NodeIndex { free: node_free, partitions };
+        Self { seats: vec![Seats::default(); gpus], free, nodes, cluster }
+    }
+
+    pub(crate) fn seats(&self, gpu: GpuId) -> &Seats {
+        &self.seats[gpu.index()]
     }
 
     /// Tenants of a GPU, by id.
@@ -95,12 +108,12 @@ impl Occupancy {
 
     /// GPUs of a partition that are up and have no tenant.
     pub fn free_count(&self, partition: PartitionId) -> u32 {
-        self.partitions[partition.index()].free_gpus
+        self.nodes.partitions[partition.index()].free_gpus
     }
 
     /// GPUs of a partition that are not lost.
     pub fn up_count(&self, partition: PartitionId) -> u32 {
-        self.partitions[partition.index()].up_gpus
+        self.nodes.partitions[partition.index()].up_gpus
     }
 
     /// Free GPUs of a partition, in (node, GPU) order.
@@ -114,47 +127,45 @@ impl Occupancy {
 
     /// Puts a job on GPUs; `memory` is what it takes on each of them.
     pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let cluster = Arc::clone(&self.cluster);
-        for (node, gpus) in cluster.node_runs(gpus) {
-            let mut taken = 0;
-            for &gpu in gpus {
-                let seats = &mut self.seats[gpu.index()];
+        let Self { cluster, seats, free, nodes } = self;
+        for (node, stretch) in stretches(cluster, gpus) {
+            for seats in &mut seats[stretch.clone()] {
                 seats.memory_used += memory;
-                if !seats.tenants.is_empty() {
+                if seats.tenants.is_empty() {
+                    seats.tenants = only_tenant(job);
+                } else {
                     let position = seats.tenants.partition_point(|&tenant| tenant < job);
                     seats.tenants.insert(position, job);
-                    continue;
-                }
-                seats.tenants.push(job);
-                if !seats.down {
-                    self.free.remove(gpu.index());
-                    taken += 1;
                 }
             }
-            self.shift_node(node, |free| free - taken);
+            let taken = count(free.remove_range(stretch));
+            nodes.shift(cluster, node, |free| free - taken);
         }
     }
 
     /// Takes a job off its GPUs.
     pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let cluster = Arc::clone(&self.cluster);
-        for (node, gpus) in cluster.node_runs(gpus) {
+        let Self { cluster, seats, free, nodes } = self;
+        for (node, stretch) in stretches(cluster, gpus) {
             let mut freed = 0;
-            for &gpu in gpus {
-                let seats = &mut self.seats[gpu.index()];
+            for seats in &mut seats[stretch.clone()] {
                 seats.memory_used.0 -= memory.0;
-                if seats.tenants.len() > 1 {
+                if let [only] = seats.tenants.as_slice() {
+                    assert_eq!(*only, job, "a tenant of this GPU");
+                    seats.tenants = Tenants::new();
+                    freed += usize::from(!seats.down);
+                } else {
                     let seat = seats.tenants.iter().position(|&tenant| tenant == job);
                     seats.tenants.remove(seat.expect("a tenant of this GPU"));
-                    continue;
-                }
-                assert_eq!(seats.tenants.pop(), Some(job), "a tenant of this GPU");
-                if !seats.down {
-                    self.free.insert(gpu.index());
-                    freed += 1;
                 }
             }
-            self.shift_node(node, |free| free + freed);
+            if freed == stretch.len() {
+                free.insert_range(stretch);
+            } else {
+                let vacant = |gpu: &usize| seats[*gpu].tenants.is_empty() && !seats[*gpu].down;
+                stretch.filter(vacant).for_each(|gpu| free.insert(gpu));
+            }
+            nodes.shift(cluster, node, |free| free + count(freed));
         }
     }
 
@@ -164,36 +175,22 @@ impl Occupancy {
         }
         let vacant = self.seats[gpu.index()].tenants.is_empty();
         self.seats[gpu.index()].down = down;
-        let node = self.cluster.gpu(gpu).node;
-        let partition = &mut self.partitions[self.cluster.partition_of(gpu).index()];
+        let Self { cluster, free: free_gpus, nodes, .. } = self;
+        let node = cluster.gpu(gpu).node;
+        let partition = &mut nodes.partitions[cluster.partition_of(gpu).index()];
         if down {
             partition.up_gpus -= 1;
             if vacant {
-                self.free.remove(gpu.index());
-                self.shift_node(node, |free| free - 1);
+                free_gpus.remove(gpu.index());
+                nodes.shift(cluster, node, |free| free - 1);
             }
         } else {
             partition.up_gpus += 1;
             if vacant {
-                self.free.insert(gpu.index());
-                self.shift_node(node, |free| free + 1);
+                free_gpus.insert(gpu.index());
+                nodes.shift(cluster, node, |free| free + 1);
             }
         }
-    }
-
-    fn shift_node(&mut self, node: NodeId, change: impl Fn(u32) -> u32) {
-        let before = self.node_free[node.index()];
-        let after = change(before);
-        if before == after {
-            return;
-        }
-        let partition = self.cluster.nodes()[node.index()].partition;
-        let local = (node.0 - self.cluster.partition(partition).nodes.start) as usize;
-        let nodes = &mut self.partitions[partition.index()];
-        nodes.by_free[before as usize].remove(local);
-        nodes.by_free[after as usize].insert(local);
-        nodes.free_gpus = nodes.free_gpus + after - before;
-        self.node_free[node.index()] = after;
     }
 
     /// Whether [`Occupancy::find`] would succeed.
@@ -213,7 +210,7 @@ impl Occupancy {
                 let nodes = self.strict_nodes(partition, gpus)?;
                 let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
                 for node in self.whole_nodes(partition).take(nodes.whole as usize) {
-                    chosen.extend(self.free_in(node));
+                    chosen.extend(self.cluster.nodes()[node.index()].gpus.clone().map(GpuId));
                 }
                 if let Some((node, count)) = nodes.part {
                     chosen.extend(self.free_in(node).take(count as usize));
@@ -225,7 +222,7 @@ impl Occupancy {
 
     /// Wholly idle nodes of the largest size, lowest index first.
     fn whole_nodes(&self, partition: PartitionId) -> impl Iterator<Item = NodeId> + '_ {
-        let by_free = &self.partitions[partition.index()].by_free;
+        let by_free = &self.nodes.partitions[partition.index()].by_free;
         let first = self.cluster.partition(partition).nodes.start;
         by_free[by_free.len() - 1].iter_from(0).map(move |local| node_id(first, local))
     }
@@ -235,10 +232,10 @@ impl Occupancy {
         let described = self.cluster.partition(partition);
         let first = described.nodes.start;
         let size = described.node_size_max();
-        let by_free = &self.partitions[partition.index()].by_free;
+        let by_free = &self.nodes.partitions[partition.index()].by_free;
         if gpus <= size {
             let fitting = &by_free[gpus as usize..];
-            let local = fitting.iter().find_map(BitSet::first)?;
+            let local = fitting.iter().find(|nodes| nodes.len() > 0)?.first()?;
             return Some(StrictNodes { whole: 0, part: Some((node_id(first, local), gpus)) });
         }
         let (whole, rest) = (gpus / size, gpus % size);
@@ -262,11 +259,8 @@ impl Occupancy {
     }
 
     fn free_in(&self, node: NodeId) -> impl Iterator<Item = GpuId> + '_ {
-        let range = self.cluster.nodes()[node.index()].gpus.clone();
-        self.free
-            .iter_from(range.start as usize)
-            .take_while(move |&gpu| gpu < range.end as usize)
-            .map(gpu_id)
+        let range = &self.cluster.nodes()[node.index()].gpus;
+        self.free.iter_within(range.start as usize..range.end as usize).map(gpu_id)
     }
 
     /// Recomputes every index from the tenants alone and compares.
@@ -281,13 +275,13 @@ impl Occupancy {
         }
         for (index, node) in self.cluster.nodes().iter().enumerate() {
             let free = node.gpus.clone().filter(|&gpu| self.free.contains(gpu as usize)).count();
-            assert_eq!(self.node_free[index] as usize, free, "free GPUs of node {index}");
+            assert_eq!(self.nodes.free[index] as usize, free, "free GPUs of node {index}");
         }
         for (index, partition) in self.cluster.partitions().iter().enumerate() {
-            let nodes = &self.partitions[index];
+            let nodes = &self.nodes.partitions[index];
             let mut total = 0;
             for (local, node) in partition.nodes.clone().enumerate() {
-                let free = self.node_free[node as usize];
+                let free = self.nodes.free[node as usize];
                 total += free;
                 for (bucket, members) in nodes.by_free.iter().enumerate() {
                     let expected = bucket == free as usize;
@@ -299,13 +293,57 @@ impl Occupancy {
     }
 }
 
+impl NodeIndex {
+    fn shift(&mut self, cluster: &Cluster, node: NodeId, change: impl Fn(u32) -> u32) {
+        let before = self.free[node.index()];
+        let after = change(before);
+        if before == after {
+            return;
+        }
+        let partition = cluster.nodes()[node.index()].partition;
+        let local = (node.0 - cluster.partition(partition).nodes.start) as usize;
+        let nodes = &mut self.partitions[partition.index()];
+        nodes.by_free[before as usize].remove(local);
+        nodes.by_free[after as usize].insert(local);
+        nodes.free_gpus = nodes.free_gpus + after - before;
+        self.free[node.index()] = after;
+    }
+}
+
 struct StrictNodes {
     whole: u32,
     part: Option<(NodeId, u32)>,
 }
 
+/// Somebody who has a GPU to himself. Most GPUs have one tenant at most, and pushing costs several
+/// times as much.
+pub fn only_tenant(job: JobId) -> Tenants {
+    Tenants::from_buf_and_len([job; 2], 1)
+}
+
+/// Splits GPUs into stretches of consecutive ones in one node: gangs mostly sit on such, and what is
+/// done to a stretch at once costs less than GPU by GPU.
+fn stretches<'a>(
+    cluster: &'a Cluster,
+    gpus: &'a [GpuId],
+) -> impl Iterator<Item = (NodeId, Range<usize>)> + 'a {
+    let mut rest = gpus;
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let node = cluster.gpu(first).node;
+        let consecutive = first.0..cluster.nodes()[node.index()].gpus.end;
+        let length = rest.iter().zip(consecutive).take_while(|(gpu, next)| gpu.0 == *next).count();
+        rest = &rest[length..];
+        Some((node, first.index()..first.index() + length))
+    })
+}
+
+fn count(gpus: usize) -> u32 {
+    u32::try_from(gpus).expect("GPUs are counted in u32")
+}
+
 fn gpu_id(index: usize) -> GpuId {
-    GpuId(u32::try_from(index).expect("GPUs are counted in u32"))
+    GpuId(count(index))
 }
 
 fn node_id(first: u32, local: usize) -> NodeId {

@@ -65,6 +65,11 @@ impl Plan {
         self.wake = None;
     }
 
+    /// Takes the changes out, in order of job id, keeping the allocation.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = (JobId, Change)> + '_ {
+        self.changes.drain(..)
+    }
+
     pub(crate) fn set(&mut self, job: JobId, change: Change) {
         match self.position(job) {
             Ok(index) => self.changes[index].1 = change,

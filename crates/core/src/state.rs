@@ -159,9 +159,10 @@ impl State {
 
     /// Forgets a job.
     pub(crate) fn end(&mut self, job: JobId) {
-        self.vacate(job);
+        let memory = self.memory_on_gpu(job);
         let ended = self.jobs.remove(job).expect("a job that is not over");
-        if ended.placement().is_some() {
+        if let Some(placement) = ended.placement() {
+            self.occupancy.release(job, &placement.gpus, memory);
             self.placed[ended.spec.partition.index()].remove(job.index());
         }
     }

@@ -10,11 +10,13 @@ use tandem_core::{Draft, JobId, Reason};
 pub struct Queue<K> {
     /// One lane per gang size, in ascending order of size; none is empty.
     lanes: Vec<Lane<K>>,
+    /// Those of the last pass, kept for their allocation.
+    heads: Vec<Head<K>>,
 }
 
 impl<K> Default for Queue<K> {
     fn default() -> Self {
-        Self { lanes: Vec::new() }
+        Self { lanes: Vec::new(), heads: Vec::new() }
     }
 }
 
@@ -22,13 +24,13 @@ impl<K> Default for Queue<K> {
 #[derive(Clone, Debug)]
 struct Lane<K> {
     size: u32,
-    /// The first of `jobs`, kept here because every pass looks at it.
+    /// Every pass looks at the first, and often it is the only one.
     first: (K, JobId),
-    jobs: BTreeSet<(K, JobId)>,
+    rest: BTreeSet<(K, JobId)>,
 }
 
 /// The next candidate of a lane during a pass.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Head<K> {
     next: (K, JobId),
     lane: usize,
@@ -41,12 +43,13 @@ impl<K: Copy + Ord> Queue<K> {
         match self.lanes.binary_search_by_key(&gpus, |lane| lane.size) {
             Ok(index) => {
                 let lane = &mut self.lanes[index];
+                let later = lane.first.max(entry);
                 lane.first = lane.first.min(entry);
-                lane.jobs.insert(entry);
+                lane.rest.insert(later);
             }
             Err(index) => {
-                let jobs = BTreeSet::from([entry]);
-                self.lanes.insert(index, Lane { size: gpus, first: entry, jobs });
+                let lane = Lane { size: gpus, first: entry, rest: BTreeSet::new() };
+                self.lanes.insert(index, lane);
             }
         }
     }
@@ -56,9 +59,12 @@ impl<K: Copy + Ord> Queue<K> {
         let found = self.lanes.binary_search_by_key(&gpus, |lane| lane.size);
         let index = found.expect("a job of this size waits");
         let lane = &mut self.lanes[index];
-        assert!(lane.jobs.remove(&(key, job)), "{job:?} waits under this key");
-        match lane.jobs.first() {
-            Some(&first) => lane.first = first,
+        if lane.first != (key, job) {
+            assert!(lane.rest.remove(&(key, job)), "{job:?} waits under this key");
+            return;
+        }
+        match lane.rest.pop_first() {
+            Some(first) => lane.first = first,
             None => {
                 self.lanes.remove(index);
             }
@@ -72,7 +78,7 @@ impl<K: Copy + Ord> Queue<K> {
 
     /// All jobs, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (K, JobId)> + '_ {
-        self.lanes.iter().flat_map(|lane| &lane.jobs).copied()
+        self.lanes.iter().flat_map(|lane| std::iter::once(&lane.first).chain(&lane.rest)).copied()
     }
 
     /// Gives whole GPUs to jobs in order. At a job that finds no room: stops, or with `backfill`
@@ -80,23 +86,14 @@ impl<K: Copy + Ord> Queue<K> {
     ///
     /// What is free only shrinks during a pass, so a gang size that found no room once finds none
     /// later: the rest of its lane is passed over in one go, with the same result as one by one.
-    pub fn place_in_order(&self, draft: &mut Draft<'_>, backfill: bool) {
-        let lanes = self.lanes.iter().enumerate();
-        let heads = lanes.map(|(lane, jobs)| (Head { next: jobs.first, lane }, jobs.size));
-        let mut heads: Vec<Head<K>> = if backfill {
-            heads.filter(|&(_, size)| draft.has_room(size)).map(|(head, _)| head).collect()
-        } else {
-            // Whoever is first decides whether anything happens at all.
-            let first = heads.clone().min_by_key(|(head, _)| head.next);
-            if let Some((head, _)) = first.filter(|&(_, size)| !draft.has_room(size)) {
-                return explain_stop(draft, head.next.1);
-            }
-            heads.map(|(head, _)| head).collect()
-        };
+    pub fn place_in_order(&mut self, draft: &mut Draft<'_>, backfill: bool) {
+        let Self { lanes, heads } = self;
+        heads.clear();
+        heads.extend(lanes.iter().enumerate().map(|(lane, jobs)| Head { next: jobs.first, lane }));
         while let Some(index) = (0..heads.len()).min_by_key(|&index| heads[index].next) {
             let Head { next, lane } = heads[index];
             if draft.place_alone(next.1) {
-                match self.lanes[lane].jobs.range((Excluded(next), Unbounded)).next() {
+                match lanes[lane].rest.range((Excluded(next), Unbounded)).next() {
                     Some(&following) => heads[index].next = following,
                     None => {
                         heads.swap_remove(index);

@@ -123,6 +123,11 @@ pub(crate) fn push_seconds(out: &mut Vec<u8>, micros: u64) {
 
 /// Appends a whole number.
 pub(crate) fn push_whole(out: &mut Vec<u8>, value: u64) {
+    // Most numbers of a row have one digit.
+    if let digit @ 0..10 = value {
+        out.push(b'0' + digit as u8);
+        return;
+    }
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 

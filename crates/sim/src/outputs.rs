@@ -10,6 +10,9 @@ use std::io::{self, Write};
 /// Version of every JSON object that is written.
 const SCHEMA: u32 = 1;
 
+/// So many bytes of rows are written at once.
+const BLOCK: usize = 1 << 16;
+
 /// What `--json` prints and `results.json` holds.
 #[derive(Debug, Serialize)]
 pub struct Results<'a> {
@@ -52,46 +55,48 @@ impl<'a> Results<'a> {
 pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "job_id,partition,submit_s,start_s,end_s,gpus,nodes,shared_s,preemptions")?;
     let partitions: Vec<String> = workload.trace.partitions.iter().map(|n| csv_field(n)).collect();
-    // A row is put together by hand: the formatting machinery would cost more than the simulation.
-    let mut row = Vec::new();
+    // Rows are put together by hand: the formatting machinery would cost more than the simulation.
+    let mut rows = Vec::with_capacity(BLOCK + BLOCK / 8);
     for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
         let spec = &job.spec;
         let (Some(start), Some(end)) = (outcome.start, outcome.end) else { continue };
         let id = workload.id(spec.id);
-        row.clear();
         if needs_quotes(id) {
-            row.extend_from_slice(csv_field(id).as_bytes());
+            rows.extend_from_slice(csv_field(id).as_bytes());
         } else {
-            row.extend_from_slice(id.as_bytes());
+            rows.extend_from_slice(id.as_bytes());
         }
-        row.push(b',');
+        rows.push(b',');
         if let Some(partition) = job.named_partition {
-            row.extend_from_slice(partitions[partition as usize].as_bytes());
+            rows.extend_from_slice(partitions[partition as usize].as_bytes());
         }
         for time in [spec.submit, start, end] {
-            row.push(b',');
-            push_seconds(&mut row, time.0);
+            rows.push(b',');
+            push_seconds(&mut rows, time.0);
         }
-        row.push(b',');
-        push_whole(&mut row, spec.gpus.into());
-        row.push(b',');
+        rows.push(b',');
+        push_whole(&mut rows, spec.gpus.into());
+        rows.push(b',');
         let nodes = outcome.nodes.start as usize..outcome.nodes.end as usize;
         for (position, &(node, count)) in run.nodes[nodes].iter().enumerate() {
             if position > 0 {
-                row.push(b';');
+                rows.push(b';');
             }
-            push_whole(&mut row, node.into());
-            row.push(b':');
-            push_whole(&mut row, count.into());
+            push_whole(&mut rows, node.into());
+            rows.push(b':');
+            push_whole(&mut rows, count.into());
         }
-        row.push(b',');
-        push_seconds(&mut row, outcome.shared.0);
-        row.push(b',');
-        push_whole(&mut row, outcome.preemptions.into());
-        row.push(b'\n');
-        out.write_all(&row)?;
+        rows.push(b',');
+        push_seconds(&mut rows, outcome.shared.0);
+        rows.push(b',');
+        push_whole(&mut rows, outcome.preemptions.into());
+        rows.push(b'\n');
+        if rows.len() >= BLOCK {
+            out.write_all(&rows)?;
+            rows.clear();
+        }
     }
-    Ok(())
+    out.write_all(&rows)
 }
 
 fn needs_quotes(text: &str) -> bool {

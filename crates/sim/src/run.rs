@@ -204,15 +204,15 @@ impl<'a> Simulation<'a> {
         let completion = self.world.next_completion();
         let fault = self.faults.as_ref().and_then(Faults::next_at);
         // A failure alone never helps a job that waits; a repair may.
-        let hope = [arrival, completion, self.wake, fault.filter(|_| self.down > 0)];
-        if hope.iter().all(Option::is_none) {
-            return Err(RunError::Stalled {
+        let repair = fault.filter(|_| self.down > 0);
+        match earlier(earlier(arrival, completion), earlier(self.wake, repair)) {
+            Some(hope) => Ok(fault.map_or(hope, |fault| fault.min(hope))),
+            None => Err(RunError::Stalled {
                 policy: policy.text.clone(),
                 waiting: self.workload.len() - self.finished,
                 job: self.first_unfinished().to_owned(),
-            });
+            }),
         }
-        Ok(hope.into_iter().chain([fault]).flatten().min().expect("one of them is some"))
     }
 
     fn first_unfinished(&self) -> &str {
@@ -297,5 +297,13 @@ impl<'a> Simulation<'a> {
                 shared: self.world.meters.shared_gpus,
             });
         }
+    }
+}
+
+/// The earlier of two instants, where either may never come.
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
     }
 }

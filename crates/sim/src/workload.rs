@@ -122,7 +122,7 @@ impl Workload {
         file: &str,
         options: &WorkloadOptions,
     ) -> Result<Self, TraceError> {
-        let admission = Admission::new(&trace, &cluster, options);
+        let mut admission = Admission::new(&trace, &cluster, options);
         let mut bad = Vec::new();
         // The rows are not needed again, so the jobs take over their memory.
         let rows = std::mem::take(&mut trace.jobs);
@@ -144,8 +144,10 @@ impl Workload {
         let Some(first) = jobs.iter().map(|job| job.spec.submit).min() else {
             return Err(TraceError::File { file: file.to_owned(), problem: Problem::NoJobs });
         };
-        for job in &mut jobs {
-            job.spec.submit = options.load.apply(first, job.spec.submit);
+        if options.load != Load::ONE {
+            for job in &mut jobs {
+                job.spec.submit = options.load.apply(first, job.spec.submit);
+            }
         }
         // Stable: jobs of one instant stay in file order.
         jobs.sort_by_key(|job| job.spec.submit);
@@ -248,7 +250,8 @@ struct Admission<'a> {
     options: &'a WorkloadOptions,
     /// By the trace's number of a partition name; the last one is for jobs that name none.
     partitions: Vec<Option<PartitionId>>,
-    /// Whether a gang of some size can ever be placed in a partition, for all that occur.
+    empty: Occupancy,
+    /// Whether a gang of some size can ever be placed in a partition, for all that were asked for.
     placeable: FxHashMap<(PartitionId, u32), bool>,
     memory_min: Vec<Memory>,
 }
@@ -257,22 +260,13 @@ impl<'a> Admission<'a> {
     fn new(trace: &Trace, cluster: &'a Arc<Cluster>, options: &'a WorkloadOptions) -> Self {
         let names = trace.partitions.iter().map(|name| cluster.partition_named(Some(name)));
         let partitions: Vec<_> = names.chain([cluster.partition_named(None)]).collect();
-        let number = |job: &TraceJob| job.partition.map_or(trace.partitions.len(), |p| p as usize);
         let empty = Occupancy::new(cluster.clone());
-        let mut placeable = FxHashMap::default();
-        for job in &trace.jobs {
-            if let Some(partition) = partitions[number(job)] {
-                placeable
-                    .entry((partition, job.gpus))
-                    .or_insert_with(|| empty.has_room(partition, job.gpus, options.placement));
-            }
-        }
         let ids = (0..).map(PartitionId).take(cluster.partitions().len());
         let memory_min = ids.map(|partition| cluster.memory_min(partition)).collect();
-        Self { cluster, options, partitions, placeable, memory_min }
+        Self { cluster, options, partitions, empty, placeable: FxHashMap::default(), memory_min }
     }
 
-    fn check(&self, trace: &Trace, job: &TraceJob) -> Result<PartitionId, BadRow> {
+    fn check(&mut self, trace: &Trace, job: &TraceJob) -> Result<PartitionId, BadRow> {
         let bad =
             |field: &str, problem| BadRow { line: job.line, field: field.to_owned(), problem };
         let number = job.partition.map_or(self.partitions.len() - 1, |p| p as usize);
@@ -287,7 +281,11 @@ impl<'a> Admission<'a> {
             ));
         };
         let described = self.cluster.partition(partition);
-        if !self.placeable[&(partition, job.gpus)] {
+        let placeable = self
+            .placeable
+            .entry((partition, job.gpus))
+            .or_insert_with(|| self.empty.has_room(partition, job.gpus, self.options.placement));
+        if !*placeable {
             let (gpus, size) = (job.gpus, described.gpu_count());
             let partition = described.name.clone();
             return Err(bad(

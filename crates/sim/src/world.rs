@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use tandem_core::{
     Action, Event, GpuId, Gpus, Interference, JobId, JobMap, Placement, Ppm, Progress, Ratio, Span,
-    Tenants, Time, Work,
+    Tenants, Time, Work, only_tenant,
 };
 
 /// The costs of this world.
@@ -55,13 +55,19 @@ struct Body {
     progress: Progress,
     /// Work that would survive a crash because it was saved when the job was stopped.
     saved: Work,
-    /// Empty while it waits.
-    gpus: Gpus,
+    /// `None` while it waits.
+    gpus: Option<Gpus>,
     paused: bool,
     spread: bool,
     shared_since: Option<Time>,
     /// Completions scheduled under an older version are void.
     version: u32,
+}
+
+impl Body {
+    fn gpus(&self) -> &[GpuId] {
+        self.gpus.as_deref().unwrap_or_default()
+    }
 }
 
 /// GPU-time by number of tenants.
@@ -137,12 +143,17 @@ impl<'a> World<'a> {
     /// When the next job ends if nothing changes.
     pub(crate) fn next_completion(&mut self) -> Option<Time> {
         while let Some(&Reverse((at, job, version))) = self.completions.peek() {
-            if self.bodies.get(job).is_some_and(|body| body.version == version) {
+            if self.is_due(job, version) {
                 return Some(at);
             }
             self.completions.pop();
         }
         None
+    }
+
+    /// Whether a completion scheduled under `version` still holds.
+    fn is_due(&self, job: JobId, version: u32) -> bool {
+        self.bodies.get(job).is_some_and(|body| body.version == version)
     }
 
     pub(crate) fn advance(&mut self, now: Time) {
@@ -156,8 +167,13 @@ impl<'a> World<'a> {
 
     /// Ends every job whose work is done at `now`.
     pub(crate) fn finish(&mut self, now: Time, events: &mut Vec<Event>) {
-        while self.next_completion() == Some(now) {
-            let Some(Reverse((_, job, _))) = self.completions.pop() else { break };
+        while let Some(&Reverse((at, job, version))) = self.completions.peek()
+            && at <= now
+        {
+            self.completions.pop();
+            if !self.is_due(job, version) {
+                continue;
+            }
             self.leave(job, now);
             self.bodies.remove(job);
             self.outcomes[job.index()].end = Some(now);
@@ -224,7 +240,7 @@ impl<'a> World<'a> {
         }
         let body = &mut self.bodies[job];
         body.spread = spread;
-        body.gpus = placement.gpus.clone();
+        body.gpus = Some(placement.gpus.clone());
         body.paused = placement.paused;
         let cost = match (restore, spec.gpus <= 8) {
             (false, _) => Span::ZERO,
@@ -235,14 +251,16 @@ impl<'a> World<'a> {
         self.restores += u64::from(restore);
         for &gpu in placement.gpus.iter() {
             let tenants = &mut self.tenants[gpu.index()];
+            if tenants.is_empty() {
+                *tenants = only_tenant(job);
+                self.meters.busy_gpus += 1;
+                continue;
+            }
             match tenants.len() {
-                0 => self.meters.busy_gpus += 1,
                 1 => self.meters.shared_gpus += 1,
                 _ => self.crowded = true,
             }
-            if !tenants.is_empty() {
-                self.unsettled.extend_from_slice(tenants);
-            }
+            self.unsettled.extend_from_slice(tenants);
             tenants.push(job);
         }
         self.unsettled.push(job);
@@ -259,10 +277,11 @@ impl<'a> World<'a> {
         if let Some(since) = body.shared_since.take() {
             self.outcomes[job.index()].shared += now.since(since);
         }
-        for gpu in std::mem::take(&mut body.gpus).iter() {
+        let gpus = body.gpus.take().unwrap_or_default();
+        for gpu in gpus.iter() {
             let tenants = &mut self.tenants[gpu.index()];
             if tenants.len() == 1 {
-                tenants.clear();
+                *tenants = Tenants::new();
                 self.meters.busy_gpus -= 1;
                 continue;
             }
@@ -278,7 +297,7 @@ impl<'a> World<'a> {
 
     fn set_paused(&mut self, job: JobId, paused: bool) {
         self.bodies[job].paused = paused;
-        for gpu in self.bodies[job].gpus.iter() {
+        for gpu in self.bodies[job].gpus() {
             self.unsettled.extend(self.tenants[gpu.index()].iter());
         }
     }
@@ -302,7 +321,7 @@ impl<'a> World<'a> {
         unsettled.sort_unstable();
         unsettled.dedup();
         for job in unsettled.drain(..) {
-            if self.bodies.get(job).is_some_and(|body| !body.gpus.is_empty()) {
+            if self.bodies.get(job).is_some_and(|body| body.gpus.is_some()) {
                 self.settle_job(job, now);
             }
         }
@@ -311,7 +330,7 @@ impl<'a> World<'a> {
 
     fn settle_job(&mut self, job: JobId, now: Time) {
         let shares = self.meters.shared_gpus > 0
-            && self.bodies[job].gpus.iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
+            && self.bodies[job].gpus().iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
         let rate = self.rate(job, shares);
         let body = &mut self.bodies[job];
         match (shares, body.shared_since) {
@@ -367,6 +386,6 @@ impl<'a> World<'a> {
             }
             rate
         };
-        spread(body.gpus.iter().map(on_gpu).min().expect("a placed job has GPUs"))
+        spread(body.gpus().iter().map(on_gpu).min().expect("a placed job has GPUs"))
     }
 }
