@@ -2,3 +2,4 @@
 //! that comes in through readers at the edge.
 
 pub mod interference;
+mod linalg;

@@ -1,1 +1,22 @@
-//! How much jobs slow each other down: predicted from solo profiles and learned from what is observed.
+//! How much jobs slow each other down: predicted from solo profiles, learned from what is observed.
+//!
+//! - [`profile`]: what is known about a class of jobs when it runs alone.
+//! - [`gaussian`]: a Gaussian process over ordered pairs of classes.
+//! - [`offline`]: the predictor, fitted to measured pairs.
+//! - [`online`]: beliefs that start from the predictor and follow what is observed.
+//! - [`evaluate`]: how good both are on pairs that they have not seen.
+
+pub mod evaluate;
+mod gaussian;
+pub mod offline;
+pub mod online;
+pub mod profile;
+
+pub use offline::{FitError, Offline, Prediction};
+pub use online::{Belief, Online};
+pub use profile::{ClassProfile, MeasuredPair};
+
+/// Rates that a prediction may take: a pair that runs makes progress, and sharing may help a little.
+pub const RATE_MIN: f64 = 0.01;
+/// The largest rate that a prediction may take.
+pub const RATE_MAX: f64 = 1.5;

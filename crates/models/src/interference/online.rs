@@ -1,0 +1,230 @@
+//! Beliefs about pairs that follow what is observed.
+//!
+//! rate(a | b) = prediction + sensitivity of a + pressure of b + what is left of the pair itself, all
+//! Gaussian, with variances that the predictor measured on pairs it had not seen. What a pair shows
+//! about itself is weighed exactly; what other pairs show reaches it through the sensitivity and the
+//! pressure that it shares with them.
+
+use super::offline::Offline;
+use super::profile::ClassProfile;
+use super::{RATE_MAX, RATE_MIN};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What is believed about a rate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Belief {
+    /// Expected rate.
+    pub rate: f64,
+    /// Its standard deviation.
+    pub deviation: f64,
+}
+
+impl Belief {
+    /// The rate that is exceeded unless things are `deviations` standard deviations worse than
+    /// expected.
+    pub fn cautious(&self, deviations: f64) -> f64 {
+        (self.rate - deviations * self.deviation).clamp(RATE_MIN, RATE_MAX)
+    }
+}
+
+/// Observations of one ordered pair: their weighted mean and its precision (1 / variance).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Evidence {
+    mean: f64,
+    precision: f64,
+}
+
+impl Evidence {
+    fn add(&mut self, rate: f64, precision: f64) {
+        self.precision += precision;
+        self.mean += (rate - self.mean) * precision / self.precision;
+    }
+}
+
+/// Watches one direction in which a rate may drift: a one-sided cumulative sum of surprises, and what
+/// was observed since it began to grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Watch {
+    sum: f64,
+    since: Evidence,
+}
+
+impl Watch {
+    /// Surprises below this many standard deviations are noise.
+    const SLACK: f64 = 0.5;
+    /// A sum above this is a drift.
+    const ALARM: f64 = 5.0;
+
+    fn add(&mut self, surprise: f64, rate: f64, precision: f64) -> bool {
+        self.sum += surprise - Self::SLACK;
+        if self.sum <= 0.0 {
+            *self = Self::default();
+            return false;
+        }
+        self.since.add(rate, precision);
+        self.sum > Self::ALARM
+    }
+}
+
+/// An ordered pair of classes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Pair {
+    predicted: f64,
+    evidence: Evidence,
+    falling: Watch,
+    rising: Watch,
+}
+
+/// A class and what has been learned about it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Class {
+    profile: ClassProfile,
+    sensitivity: f64,
+    pressure: f64,
+    /// Observed beside these, by position.
+    partners: Vec<u32>,
+    /// These were observed beside it.
+    subjects: Vec<u32>,
+}
+
+/// Beliefs about all pairs of classes on one kind of GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Online {
+    offline: Offline,
+    classes: Vec<Class>,
+    #[serde(with = "as_list")]
+    pairs: BTreeMap<(u32, u32), Pair>,
+}
+
+impl Online {
+    /// Starts from a predictor.
+    pub fn new(offline: Offline) -> Self {
+        Self { offline, classes: Vec::new(), pairs: BTreeMap::new() }
+    }
+
+    /// The predictor that it started from.
+    pub fn offline(&self) -> &Offline {
+        &self.offline
+    }
+
+    /// The number of a class, new or known by its name.
+    pub fn class(&mut self, profile: &ClassProfile) -> u32 {
+        let known = self.classes.iter().position(|class| class.profile.name == profile.name);
+        let number = known.unwrap_or_else(|| {
+            self.classes.push(Class {
+                profile: profile.clone(),
+                sensitivity: 0.0,
+                pressure: 0.0,
+                partners: Vec::new(),
+                subjects: Vec::new(),
+            });
+            self.classes.len() - 1
+        });
+        u32::try_from(number).expect("classes are counted in u32")
+    }
+
+    /// `a` ran at `rate` beside `b`; `noise` is the standard deviation of such a measurement.
+    pub fn observe(&mut self, a: u32, b: u32, rate: f64, noise: f64) {
+        let before = self.belief(a, b);
+        let precision = 1.0 / noise.max(1e-4).powi(2);
+        if !self.pairs.contains_key(&(a, b)) {
+            self.classes[a as usize].partners.push(b);
+            self.classes[b as usize].subjects.push(a);
+        }
+        let predicted = self.predict(a, b);
+        let pair = self.pairs.entry((a, b)).or_insert(Pair {
+            predicted,
+            evidence: Evidence::default(),
+            falling: Watch::default(),
+            rising: Watch::default(),
+        });
+        pair.evidence.add(rate, precision);
+        let deviation = (before.deviation.powi(2) + noise.powi(2)).sqrt();
+        let surprise = (rate - before.rate) / deviation;
+        let falls = pair.falling.add(-surprise, rate, precision);
+        let rises = pair.rising.add(surprise, rate, precision);
+        if falls || rises {
+            // What was observed before the drift began says nothing about now.
+            pair.evidence = if falls { pair.falling.since } else { pair.rising.since };
+            (pair.falling, pair.rising) = (Watch::default(), Watch::default());
+        }
+        self.classes[a as usize].sensitivity = self.sensitivity(a, None).0;
+        self.classes[b as usize].pressure = self.pressure(b, None).0;
+    }
+
+    /// What is believed about the rate of `a` beside `b`.
+    pub fn belief(&self, a: u32, b: u32) -> Belief {
+        let own = self.pairs.get(&(a, b));
+        let predicted = own.map_or_else(|| self.predict(a, b), |pair| pair.predicted);
+        let (sensitivity, of_sensitivity) = self.sensitivity(a, Some(b));
+        let (pressure, of_pressure) = self.pressure(b, Some(a));
+        let expected = predicted + sensitivity + pressure;
+        let variance = of_sensitivity + of_pressure + self.pair_variance(a, b);
+        let evidence = own.map_or_else(Evidence::default, |pair| pair.evidence);
+        let precision = 1.0 / variance + evidence.precision;
+        let rate = (expected / variance + evidence.mean * evidence.precision) / precision;
+        Belief { rate: rate.clamp(RATE_MIN, RATE_MAX), deviation: (1.0 / precision).sqrt() }
+    }
+
+    fn predict(&self, a: u32, b: u32) -> f64 {
+        let profile = |class: u32| &self.classes[class as usize].profile;
+        self.offline.predict(profile(a), profile(b)).rate
+    }
+
+    fn knows(&self, class: u32) -> bool {
+        self.offline.knows(&self.classes[class as usize].profile)
+    }
+
+    fn pair_variance(&self, a: u32, b: u32) -> f64 {
+        self.offline.errors(self.knows(a) && self.knows(b)).pair
+    }
+
+    /// Sensitivity of `a` and its variance, from all pairs but the one with `except`, which must not
+    /// hear its own voice twice.
+    fn sensitivity(&self, a: u32, except: Option<u32>) -> (f64, f64) {
+        let partners = self.classes[a as usize].partners.iter().filter(|&&b| Some(b) != except);
+        let shown = partners.map(|&b| ((a, b), self.classes[b as usize].pressure));
+        self.shared(self.offline.errors(self.knows(a)).sensitivity, shown)
+    }
+
+    /// Pressure of `b` and its variance, likewise.
+    fn pressure(&self, b: u32, except: Option<u32>) -> (f64, f64) {
+        let subjects = self.classes[b as usize].subjects.iter().filter(|&&a| Some(a) != except);
+        let shown = subjects.map(|&a| ((a, b), self.classes[a as usize].sensitivity));
+        self.shared(self.offline.errors(self.knows(b)).pressure, shown)
+    }
+
+    /// What pairs have in common, given the part of each that is explained by its other class.
+    fn shared(
+        &self,
+        prior_variance: f64,
+        shown: impl Iterator<Item = ((u32, u32), f64)>,
+    ) -> (f64, f64) {
+        let (mut precision, mut sum) = (1.0 / prior_variance, 0.0);
+        for ((a, b), explained) in shown {
+            let Pair { predicted, evidence, .. } = self.pairs[&(a, b)];
+            let weight = 1.0 / (self.pair_variance(a, b) + 1.0 / evidence.precision);
+            precision += weight;
+            sum += weight * (evidence.mean - predicted - explained);
+        }
+        (sum / precision, 1.0 / precision)
+    }
+}
+
+/// JSON has no maps with pairs as keys.
+mod as_list {
+    use super::Pair;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::collections::BTreeMap;
+
+    type Pairs = BTreeMap<(u32, u32), Pair>;
+
+    pub(super) fn serialize<S: Serializer>(pairs: &Pairs, to: S) -> Result<S::Ok, S::Error> {
+        pairs.iter().collect::<Vec<_>>().serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Pairs, D::Error> {
+        Ok(Vec::<((u32, u32), Pair)>::deserialize(from)?.into_iter().collect())
+    }
+}
