@@ -9,6 +9,7 @@ pub mod interference;
 mod metrics;
 mod one_line;
 mod outputs;
+pub mod profiles;
 mod record;
 pub mod report;
 mod run;

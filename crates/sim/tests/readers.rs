@@ -7,6 +7,7 @@ use std::fmt::Display;
 use std::path::Path;
 use tandem_sim::clusters::cluster;
 use tandem_sim::interference::PairTable;
+use tandem_sim::profiles::SoloProfiles;
 use tandem_sim::trace::{
     Format, GenerateOptions, ReadOptions, SoloSpeeds, Trace, generate, parse, read, write,
 };
@@ -62,6 +63,11 @@ const LUCID: &str = "\
 ,model1,dataset1,gpu_num1,batchsize1,amp1,speed1,model2,dataset2,gpu_num2,batchsize2,amp2,speed2,gpu_util
 0,Net,set,1,32,0,0.9,Gan,set,1,32,1,1.05,60
 1,Gan,set,1,32,1,0.7,Gan,set,1,32,1,0.8,60
+";
+const LUCID_SOLO: &str = "\
+model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label
+Net,set,32,0,84.872,99.689,62.484,20162.0,2
+Gan,set,64,1,1561.581,34.9,11.8,2730.0,0
 ";
 const GAVEL_TABLE: &str = "{\"v100\": {
  \"('Net (batch size 32)', 1)\": {\"null\": 4.0, \"('Gan', 1)\": [3.0, 1.0]},
@@ -249,6 +255,7 @@ fn read_as_everything(bytes: &[u8]) {
     read_file("c.csv", bytes, cluster);
     read_file("c.toml", bytes, cluster);
     read_file("t", bytes, PairTable::read);
+    read_file("s.csv", bytes, SoloProfiles::read);
 }
 
 /// Without this the tests below could pass on samples that no reader accepts.
@@ -272,6 +279,7 @@ fn the_samples_are_good() {
     assert_eq!(cluster(&file("c.toml", TOML)).unwrap().gpus().len(), 24);
     assert_eq!(PairTable::read(&file("t.csv", LUCID)).unwrap().classes.len(), 2);
     assert_eq!(PairTable::read(&file("t.json", GAVEL_TABLE)).unwrap().classes.len(), 2);
+    assert_eq!(SoloProfiles::read(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
 }
 
 proptest! {
@@ -307,6 +315,7 @@ proptest! {
         read_file("c.toml", spoil(TOML, &edits).as_bytes(), cluster);
         read_file("t", spoil(LUCID, &edits).as_bytes(), PairTable::read);
         read_file("t", spoil(GAVEL_TABLE, &edits).as_bytes(), PairTable::read);
+        read_file("s.csv", spoil(LUCID_SOLO, &edits).as_bytes(), SoloProfiles::read);
         let text = spoil("8x8:49140", &edits);
         if let Err(error) = cluster(&text) {
             assert_one_line(&error.to_string().replace(&text, ""));

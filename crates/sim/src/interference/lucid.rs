@@ -53,7 +53,7 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<PairTable, TableError> {
 }
 
 /// The line on which a record begins. The crate's own number is one short after CR LF.
-fn line_at(bytes: &[u8], position: Option<&csv::Position>) -> u64 {
+pub(crate) fn line_at(bytes: &[u8], position: Option<&csv::Position>) -> u64 {
     let at = position.map_or(0, |position| position.byte() as usize);
     let blank = bytes[at..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
     bytes[..at + blank].iter().filter(|&&byte| byte == b'\n').count() as u64 + 1

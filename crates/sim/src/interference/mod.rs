@@ -3,6 +3,8 @@
 mod gavel;
 mod lucid;
 
+pub(crate) use lucid::line_at;
+
 use crate::one_line::OneLine;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};
 use std::path::Path;
