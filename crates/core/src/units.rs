@@ -161,6 +161,11 @@ impl Ratio {
         Self((value * Self::SCALE as f64).round() as u64).min(Self::MAX)
     }
 
+    /// For models and reports.
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64 / Self::SCALE as f64
+    }
+
     /// Rounded to whole parts per million, half up.
     pub fn ppm(self) -> Ppm {
         const STEP: u64 = Ratio::SCALE / PPM_ONE as u64;
@@ -192,6 +197,11 @@ impl Memory {
     /// Whole MiB.
     pub const fn from_mib(mib: u64) -> Self {
         Self(mib * 1000)
+    }
+
+    /// For models and reports.
+    pub fn mib(self) -> f64 {
+        self.0 as f64 / 1000.0
     }
 }
 
@@ -226,6 +236,11 @@ pub struct Utilisation(pub u32);
 impl Utilisation {
     /// Fully used.
     pub const FULL: Utilisation = Utilisation(100_000);
+
+    /// As a share of the whole, for models and reports.
+    pub fn share(self) -> f64 {
+        f64::from(self.0) / f64::from(Self::FULL.0)
+    }
 }
 
 #[cfg(test)]

@@ -87,7 +87,8 @@ pub fn parts(data: &PairData, protocol: Protocol, seed: u64) -> Vec<(Option<Stri
             let mut order: Vec<usize> = (0..data.pairs.len()).collect();
             order.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
             let fold = |fold: usize| {
-                let mut part: Vec<usize> = order.iter().skip(fold).step_by(FOLDS).copied().collect();
+                let mut part: Vec<usize> =
+                    order.iter().skip(fold).step_by(FOLDS).copied().collect();
                 part.sort_unstable();
                 (None, part)
             };

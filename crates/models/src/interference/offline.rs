@@ -37,8 +37,8 @@ pub enum FitError {
     },
 }
 
-/// Variances of the predictor's errors: how much belongs to the subject, to the partner and to the
-/// pair.
+/// Variances of the predictor's errors at unit [`load`]: how much belongs to the subject, to the partner
+/// and to the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Errors {
     pub(super) sensitivity: f64,
@@ -51,7 +51,7 @@ pub(super) struct Errors {
 pub struct Prediction {
     /// Expected rate.
     pub rate: f64,
-    /// Root mean square error of such predictions.
+    /// Root mean square error to expect of it.
     pub rmse: f64,
     /// Both classes were measured beside others.
     pub familiar: bool,
@@ -114,8 +114,14 @@ impl Offline {
 
         let everything = rates(&table.pairs);
         let errors = |scales: &Scales, groups: &[Vec<usize>], left_out: LeftOut<'_>| {
-            let errors = held_out_errors(scales, &points, &sample, groups).unwrap_or_default();
-            Errors::of(&sample, groups, &errors, left_out).scaled(variance)
+            let mut errors = held_out_errors(scales, &points, &sample, groups).unwrap_or_default();
+            for (group, errors) in groups.iter().zip(&mut errors) {
+                for (&at, error) in group.iter().zip(errors) {
+                    let predicted = mean + spread * (sample[at].value + *error);
+                    *error *= spread / load(predicted);
+                }
+            }
+            Errors::of(&sample, groups, &errors, left_out)
         };
         let everywhere = |_: usize, _: usize| true;
         let is_of = |group: usize, class: usize| points[class].model == by_model[group].0;
@@ -141,7 +147,8 @@ impl Offline {
         let (point_a, point_b) = (point(&self.standard, a), point(&self.standard, b));
         let value = process.predict(&self.points, (&point_a, known_a), (&point_b, known_b));
         let rate = (self.mean + self.spread * value).clamp(RATE_MIN, RATE_MAX);
-        Prediction { rate, rmse: self.errors(familiar).total().sqrt(), familiar }
+        let rmse = load(rate) * self.errors(familiar).total().sqrt();
+        Prediction { rate, rmse, familiar }
     }
 
     /// Whether the class was measured beside others.
@@ -156,6 +163,13 @@ impl Offline {
     pub(super) fn errors(&self, familiar: bool) -> Errors {
         if familiar { self.familiar_errors } else { self.stranger_errors }
     }
+}
+
+/// How large errors are, relatively, where this rate is predicted: a pair that hardly interferes is
+/// easy to predict, and where the partner presses hard, small differences between classes show.
+pub(super) fn load(predicted: f64) -> f64 {
+    const LEAST: f64 = 0.1;
+    LEAST + (1.0 - predicted).abs()
 }
 
 fn point(standard: &Standard, profile: &ClassProfile) -> Point {
@@ -244,23 +258,19 @@ impl Errors {
                 }
             }
         }
-        // Without a single held-out error nothing is known but the spread of the rates themselves.
+        // Without a single held-out error nothing is known; as wrong as the slow-down itself.
         let total = if count > 0.0 { squares / count } else { 1.0 };
         let (sensitivity, pressure) = (as_subject.covariance(), as_partner.covariance());
         let shared = (sensitivity + pressure).max(1e-12);
         // Some of it is always the pair's own, or one observation would be taken to tell all.
         let fit = (0.8 * total / shared).min(1.0);
-        let (sensitivity, pressure) = (sensitivity * fit, pressure * fit);
-        Self { sensitivity, pressure, pair: total - sensitivity - pressure }
-    }
-
-    fn scaled(self, variance: f64) -> Self {
         // No table is free of noise.
-        let floor = 1e-6;
+        let at_least = |variance: f64| variance.max(1e-6);
+        let (sensitivity, pressure) = (sensitivity * fit, pressure * fit);
         Self {
-            sensitivity: (self.sensitivity * variance).max(floor),
-            pressure: (self.pressure * variance).max(floor),
-            pair: (self.pair * variance).max(floor),
+            sensitivity: at_least(sensitivity),
+            pressure: at_least(pressure),
+            pair: at_least(total - sensitivity - pressure),
         }
     }
 

@@ -1,11 +1,12 @@
 //! Beliefs about pairs that follow what is observed.
 //!
-//! rate(a | b) = prediction + sensitivity of a + pressure of b + what is left of the pair itself, all
-//! Gaussian, with variances that the predictor measured on pairs it had not seen. What a pair shows
+//! rate(a | b) = prediction + load · (sensitivity of a + pressure of b + what is the pair's own), all
+//! Gaussian, with variances that the predictor measured on pairs it had not seen; the load is larger
+//! where a larger slow-down is predicted. What a pair shows
 //! about itself is weighed exactly; what other pairs show reaches it through the sensitivity and the
 //! pressure that it shares with them.
 
-use super::offline::Offline;
+use super::offline::{Offline, load};
 use super::profile::ClassProfile;
 use super::{RATE_MAX, RATE_MIN};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,8 @@ impl Watch {
 struct Pair {
     predicted: f64,
     evidence: Evidence,
+    /// Variance that drifts have added.
+    drifted: f64,
     falling: Watch,
     rising: Watch,
 }
@@ -136,6 +139,7 @@ impl Online {
         let pair = self.pairs.entry((a, b)).or_insert(Pair {
             predicted,
             evidence: Evidence::default(),
+            drifted: 0.0,
             falling: Watch::default(),
             rising: Watch::default(),
         });
@@ -147,6 +151,7 @@ impl Online {
         if falls || rises {
             // What was observed before the drift began says nothing about now.
             pair.evidence = if falls { pair.falling.since } else { pair.rising.since };
+            pair.drifted += (pair.evidence.mean - before.rate).powi(2);
             (pair.falling, pair.rising) = (Watch::default(), Watch::default());
         }
         self.classes[a as usize].sensitivity = self.sensitivity(a, None).0;
@@ -157,10 +162,12 @@ impl Online {
     pub fn belief(&self, a: u32, b: u32) -> Belief {
         let own = self.pairs.get(&(a, b));
         let predicted = own.map_or_else(|| self.predict(a, b), |pair| pair.predicted);
+        let load = load(predicted);
         let (sensitivity, of_sensitivity) = self.sensitivity(a, Some(b));
         let (pressure, of_pressure) = self.pressure(b, Some(a));
-        let expected = predicted + sensitivity + pressure;
-        let variance = of_sensitivity + of_pressure + self.pair_variance(a, b);
+        let expected = predicted + load * (sensitivity + pressure);
+        let variance = load.powi(2) * (of_sensitivity + of_pressure + self.pair_variance(a, b))
+            + own.map_or(0.0, |pair| pair.drifted);
         let evidence = own.map_or_else(Evidence::default, |pair| pair.evidence);
         let precision = 1.0 / variance + evidence.precision;
         let rate = (expected / variance + evidence.mean * evidence.precision) / precision;
@@ -203,10 +210,12 @@ impl Online {
     ) -> (f64, f64) {
         let (mut precision, mut sum) = (1.0 / prior_variance, 0.0);
         for ((a, b), explained) in shown {
-            let Pair { predicted, evidence, .. } = self.pairs[&(a, b)];
-            let weight = 1.0 / (self.pair_variance(a, b) + 1.0 / evidence.precision);
+            let Pair { predicted, evidence, drifted, .. } = self.pairs[&(a, b)];
+            let load = load(predicted);
+            let noise = (drifted + 1.0 / evidence.precision) / load.powi(2);
+            let weight = 1.0 / (self.pair_variance(a, b) + noise);
             precision += weight;
-            sum += weight * (evidence.mean - predicted - explained);
+            sum += weight * ((evidence.mean - predicted) / load - explained);
         }
         (sum / precision, 1.0 / precision)
     }

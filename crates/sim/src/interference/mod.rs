@@ -2,6 +2,9 @@
 
 mod gavel;
 mod lucid;
+mod pair_data;
+
+pub use pair_data::class_profile;
 
 pub(crate) use lucid::line_at;
 
@@ -80,6 +83,8 @@ pub struct PairTable {
     rates: Vec<Vec<Entry>>,
     /// Solo speeds in steps per second, where the table has them.
     pub speeds: SoloSpeeds,
+    /// Pairs that ran together, as measured: both classes by number, and their rates.
+    measured: Vec<([u32; 2], [Ratio; 2])>,
 }
 
 impl PairTable {
@@ -128,6 +133,10 @@ impl PairTable {
         let (a, b) = (self.intern(a), self.intern(b));
         if self.rates[a][b] != Entry::Missing {
             return;
+        }
+        if let (Entry::Rate(rate_a), Entry::Rate(rate_b)) = (of_a, of_b) {
+            let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
+            self.measured.push(([number(a), number(b)], [rate_a, rate_b]));
         }
         if a == b {
             self.rates[a][a] = match (of_a, of_b) {
