@@ -6,8 +6,13 @@
 mod assign;
 mod certificate;
 mod costs;
+mod general;
 pub mod instance;
 
 pub use assign::{Assignment, Duals, Matrix, Options, Outcome, assign, assign_with};
 pub use certificate::{Violation, certify};
 pub use costs::{Cell, CostError, Dense, FORBIDDEN, LIMIT, Sparse};
+pub use general::{
+    Blossom, Graph, GraphError, Matching, MatchingViolation, certify_matching,
+    maximum_weight_matching,
+};
