@@ -68,10 +68,9 @@ impl Cells {
         if self.starts.len() == 1 {
             self.columns = fields;
         } else if fields != self.columns {
-            let expected = self.columns;
-            return Err(format!(
-                "row: {fields} fields, but line 1 has {expected}; give every row as many"
-            ));
+            let (expected, plural) = (self.columns, if fields == 1 { "" } else { "s" });
+            let problem = format!("row: {fields} field{plural}, but line 1 has {expected}");
+            return Err(format!("{problem}; give every row as many"));
         }
         self.starts.push(self.cells.len());
         Ok(())
@@ -92,10 +91,10 @@ impl Cells {
     }
 }
 
-/// A whole number that is not what a forbidden cell is stored as.
+/// A whole number; one beyond every limit stays so without standing for a forbidden cell.
 fn number(field: &[u8]) -> Option<i64> {
-    let number = std::str::from_utf8(field).ok()?.parse().ok()?;
-    (number != FORBIDDEN).then_some(number)
+    let number: i64 = std::str::from_utf8(field).ok()?.parse().ok()?;
+    Some(if number == FORBIDDEN { i64::MAX } else { number })
 }
 
 fn refusal(field: usize, text: &[u8]) -> String {
