@@ -24,7 +24,7 @@ impl SplitMix64 {
     }
 
     /// A number from 1 to `last`.
-    fn from_one(&mut self, last: u64) -> i64 {
+    fn up_to(&mut self, last: u64) -> i64 {
         i64::try_from(self.below(last) + 1).expect("the last is small")
     }
 }
@@ -38,7 +38,7 @@ pub const PER_ROW: usize = 20;
 #[must_use]
 pub fn uniform(n: usize, seed: u64) -> Dense {
     let mut random = SplitMix64(seed);
-    let costs = (0..n * n).map(|_| random.from_one(LARGEST)).collect();
+    let costs = (0..n * n).map(|_| random.up_to(LARGEST)).collect();
     Dense::new(n, n, costs).expect("small costs fill the square")
 }
 
@@ -47,11 +47,11 @@ pub fn uniform(n: usize, seed: u64) -> Dense {
 #[must_use]
 pub fn rank1(n: usize, seed: u64) -> Dense {
     let mut random = SplitMix64(seed);
-    let mut factors = || (0..n).map(|_| random.from_one(1000)).collect::<Vec<_>>();
+    let mut factors = || (0..n).map(|_| random.up_to(1000)).collect::<Vec<_>>();
     let (rows, columns) = (factors(), factors());
     let mut costs = Vec::with_capacity(n * n);
     for row in rows {
-        let noisy = columns.iter().map(|column| row * column + random.from_one(10_001) - 1);
+        let noisy = columns.iter().map(|column| row * column + random.up_to(10_001) - 1);
         costs.extend(noisy);
     }
     Dense::new(n, n, costs).expect("small costs fill the square")
@@ -67,7 +67,7 @@ pub fn sparse(n: usize, seed: u64) -> Sparse {
         while row.len() < PER_ROW.min(n) {
             let column = u32::try_from(random.below(n as u64)).expect("n fits");
             if row.iter().all(|cell| cell.column != column) {
-                row.push(Cell { column, cost: random.from_one(LARGEST) });
+                row.push(Cell { column, cost: random.up_to(LARGEST) });
             }
         }
         row.sort_unstable_by_key(|cell| cell.column);
