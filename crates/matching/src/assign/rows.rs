@@ -100,7 +100,7 @@ impl Rows for Shortlists<'_> {
     }
 
     fn list(&mut self, row: usize, prices: &[i64], size: usize) -> usize {
-        self.bounds[row] = cheapest(self.matrix.row(row), prices, size, &mut self.found);
+        self.bounds[row] = cheapest(self.matrix.row(row), prices, size, row, &mut self.found);
         let list = &mut self.lists[row];
         list.clear();
         list.extend(self.found.iter().map(|&(_, cell)| cell));
@@ -117,7 +117,13 @@ impl Rows for Shortlists<'_> {
 }
 
 /// Finds at least `size` cells of least `cost − price`, if there are, and returns a bound for the rest.
-fn cheapest(costs: &[i64], prices: &[i64], size: usize, found: &mut Vec<(i64, Cell)>) -> i64 {
+fn cheapest(
+    costs: &[i64],
+    prices: &[i64],
+    size: usize,
+    row: usize,
+    found: &mut Vec<(i64, Cell)>,
+) -> i64 {
     found.clear();
     let most = if size == FIRST { usual_threshold(costs, prices) } else { ANY };
     for (column, (&cost, &price)) in costs.iter().zip(prices).enumerate() {
@@ -128,7 +134,7 @@ fn cheapest(costs: &[i64], prices: &[i64], size: usize, found: &mut Vec<(i64, Ce
     }
     // Neither equal costs nor an unlucky order may make the list long.
     if found.len() > 4 * size {
-        keep(found, size)
+        keep(found, size, row % costs.len())
     } else if most == ANY {
         i64::MAX
     } else {
@@ -153,10 +159,12 @@ fn usual_threshold(costs: &[i64], prices: &[i64]) -> i64 {
     median.min(ANY)
 }
 
-/// Keeps the `size` cheapest and returns the least of the others.
-fn keep(found: &mut Vec<(i64, Cell)>, size: usize) -> i64 {
-    let key = |&(value, cell): &(i64, Cell)| (value, cell.column);
+/// Keeps the `size` cheapest and returns the least of the others. Among equals those from `first` on
+/// are kept: rows to which everything is equal had better not all want the same.
+fn keep(found: &mut Vec<(i64, Cell)>, size: usize, first: usize) -> i64 {
+    let key = |&(value, cell): &(i64, Cell)| (value, cell.column.wrapping_sub(index(first)));
     let (_, &mut (least, _), _) = found.select_nth_unstable_by_key(size, key);
     found.truncate(size);
+    found.sort_unstable_by_key(key);
     least
 }
