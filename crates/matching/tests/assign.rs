@@ -197,6 +197,29 @@ fn rows_that_cannot_all_be_served_cost_no_time() {
     assert!(found.steps < 5_000_000, "{}", found.steps);
 }
 
+/// Rows that are indifferent must not all queue for the same columns.
+#[test]
+fn ties_cost_no_time() {
+    let equal = Dense::new(400, 400, vec![7; 160_000]).unwrap();
+    let few = (0..160_000).map(|at| (at * 7919 % 1009) % 10).collect();
+    for matrix in [equal, Dense::new(400, 400, few).unwrap()] {
+        let found = assign(&matrix);
+        check(&matrix, None, &found);
+        assert!(found.steps < 2_000_000, "{} steps", found.steps);
+    }
+}
+
+/// Columns left over must not be searched for one by one.
+#[test]
+fn rectangles_cost_little_more_than_squares() {
+    let square = instance::rank1(400, 2);
+    let costs = (0..200).flat_map(|row| square.row(row)).copied().collect();
+    let half = Dense::new(200, 400, costs).unwrap();
+    let found = assign(&half);
+    check(&half, None, &found);
+    assert!(found.steps < 4 * assign(&square).steps, "{} steps", found.steps);
+}
+
 #[test]
 fn prices_of_a_similar_problem_save_work() {
     let matrix = instance::rank1(300, 1);

@@ -6,6 +6,7 @@
 
 use super::rows::{FIRST, Rows};
 use super::state::{NONE, Owned, State};
+use crate::costs::index;
 
 /// What a row found: the cheapest column, what it costs above its price, and what the next costs.
 struct Offer {
@@ -50,12 +51,34 @@ pub(crate) fn conclude(rows: &mut impl Rows, state: &mut State) {
 }
 
 /// Bids until no row wants anything, increments of at least `epsilon`, or until the bids run out.
-fn phase(rows: &mut impl Rows, state: &mut State, epsilon: i64, mut bids: usize) {
+fn phase(rows: &mut impl Rows, state: &mut State, epsilon: i64, bids: usize) {
+    let mut bids = bids;
     let mut queue: Vec<u32> = wanting(state);
     queue.reverse();
+    loop {
+        bids = settle_bids(rows, state, epsilon, bids, &mut queue);
+        if bids == 0 || epsilon == 0 {
+            return;
+        }
+        claim_left_over(state, epsilon, &mut queue);
+        if queue.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Lets the rows in the queue bid, and those they outbid; returns how many bids are left.
+fn settle_bids(
+    rows: &mut impl Rows,
+    state: &mut State,
+    epsilon: i64,
+    bids: usize,
+    queue: &mut Vec<u32>,
+) -> usize {
+    let mut bids = bids;
     while let Some(row) = queue.pop() {
         if bids == 0 || state.budget.exhausted() {
-            return;
+            return 0;
         }
         // A row with several wants may have been queued more often than it wants.
         if state.wants[row as usize] == 0 {
@@ -83,6 +106,26 @@ fn phase(rows: &mut impl Rows, state: &mut State, epsilon: i64, mut bids: usize)
             }
         }
     }
+    bids
+}
+
+/// With more columns than wants, those left over must be the highest priced in the end. A bidder who
+/// wants that many columns, at no cost, claims them; rows that held one of them queue again.
+fn claim_left_over(state: &mut State, epsilon: i64, queue: &mut Vec<u32>) {
+    let left_over = state.left_over;
+    if left_over == 0 || left_over >= state.price.len() {
+        return;
+    }
+    let mut prices = state.price.clone();
+    let (_, &mut next, _) = prices.select_nth_unstable_by(left_over, |a, b| b.cmp(a));
+    for column in 0..state.owner.len() {
+        let owner = state.owner[column];
+        if owner != NONE && state.price[column] > next + epsilon {
+            state.release(index(column));
+            state.price[column] = next - epsilon;
+            queue.push(owner);
+        }
+    }
 }
 
 /// Releases the columns that are dearer than what their row could get elsewhere by more than epsilon.
@@ -100,7 +143,7 @@ fn release_beyond(rows: &mut impl Rows, state: &mut State, epsilon: i64) {
 
 fn wanting(state: &State) -> Vec<u32> {
     let wanting = state.wants.iter().enumerate().filter(|&(_, &wants)| wants > 0);
-    wanting.map(|(row, _)| crate::costs::index(row)).collect()
+    wanting.map(|(row, _)| index(row)).collect()
 }
 
 /// The best two columns of a row, besides those it has; none if it rather stays without.

@@ -163,8 +163,8 @@ pub fn assign(matrix: &impl Matrix) -> Assignment {
 
 /// The cheapest of the largest assignments, within limits.
 ///
-/// Ties between optimal assignments are broken in a fixed way that depends on nothing but the
-/// arguments: rows are served in order, and among equal columns the lower number is looked at first.
+/// Which of several optima is found depends on nothing but the arguments: rows bid and are served in
+/// order, and among many equal columns a row looks first at those from its own number on.
 ///
 /// # Errors
 /// If an option has not one value per row or column, or the multiplicities make so many pairs that
@@ -245,6 +245,7 @@ fn begin(rows: &impl Rows, range: Range, options: &Options<'_>) -> State {
     let (count, columns) = (rows.rows(), rows.columns());
     let wants = options.multiplicities.map_or_else(|| vec![1; count], <[u32]>::to_vec);
     let pairs = units(&wants).min(columns as u64);
+    let left_over = columns - usize::try_from(pairs).expect("it is at most the number of columns");
     let pairs = i64::try_from(pairs).expect("it is at most the number of columns");
     // No exchange of pairs for as many others saves this much.
     let stay = range.least + pairs * (range.largest - range.least) + 1;
@@ -255,6 +256,7 @@ fn begin(rows: &impl Rows, range: Range, options: &Options<'_>) -> State {
         pays: vec![0; count],
         wants,
         stays: vec![0; count],
+        left_over,
         level: 0,
         stay,
         budget: Budget::new(options.step_limit.unwrap_or(u64::MAX)),

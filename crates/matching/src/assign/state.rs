@@ -21,6 +21,8 @@ pub(crate) struct State {
     pub(crate) wants: Vec<u32>,
     /// How many of those it has given up.
     pub(crate) stays: Vec<u32>,
+    /// How many columns are left over at least.
+    pub(crate) left_over: usize,
     /// The highest price, which is that of a column left over.
     pub(crate) level: i64,
     /// What a row without a column costs, with `level` at 0.
@@ -94,6 +96,15 @@ impl State {
                 }
             }
         }
+        self.lower_level();
+    }
+
+    /// Nobody minds if unowned columns are no dearer than the dearest owned one.
+    fn lower_level(&mut self) {
+        let owned = self.price.iter().zip(&self.owner).filter(|&(_, &row)| row != NONE);
+        let Some(dearest) = owned.map(|(&price, _)| price).max() else { return };
+        self.level = self.level.min(dearest);
+        self.price.iter_mut().for_each(|price| *price = (*price).min(dearest));
     }
 
     /// The least `cost − price` among the columns that the row does not have, at most the cost of
