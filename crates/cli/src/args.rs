@@ -28,6 +28,12 @@ pub(crate) enum Command {
     /// Look at, convert and generate job traces
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Assign rows to columns at least cost
+    #[command(subcommand)]
+    Matching(MatchingCommand),
+    /// Measure how fast a part is
+    #[command(subcommand)]
+    Bench(BenchCommand),
 }
 
 #[derive(Args)]
@@ -179,6 +185,61 @@ pub(crate) enum TraceCommand {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum MatchingCommand {
+    /// Assign as many rows as possible, and those at least cost; prints row,column lines counted
+    /// from 0, then the total
+    Solve {
+        /// CSV of integer costs without a header, an empty cell is forbidden; - is standard input
+        file: PathBuf,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Minimum-cost assignment of a generated instance
+    Matching(BenchMatchingArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchMatchingArgs {
+    /// Rows, and columns
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) n: u32,
+    /// What the costs are like
+    #[arg(long, value_enum)]
+    pub(crate) kind: MatchingKind,
+    /// Seed: the same seed gives the same instance
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Also write the instance as CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum MatchingKind {
+    /// Independent uniform costs
+    Uniform,
+    /// Products of row and column factors, plus 1 % noise
+    Rank1,
+    /// 20 allowed cells per row, uniform costs
+    Sparse,
+}
+
+impl MatchingKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Rank1 => "rank1",
+            Self::Sparse => "sparse",
+        }
+    }
 }
 
 #[derive(Clone, Copy, ValueEnum)]

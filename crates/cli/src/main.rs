@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod costs_csv;
 mod failure;
 mod files;
 mod progress;

@@ -25,5 +25,6 @@ pub use metrics::{Metrics, Timing};
 pub use outputs::{Results, write_jobs_csv};
 pub use record::{Record, Sample, Stay};
 pub use run::{Run, RunError, RunOptions, run};
+pub use timing::thread_cpu_ns;
 pub use workload::{Estimates, Load, Workload, WorkloadJob, WorkloadOptions, assign_classes};
 pub use world::{Outcome, WorldOptions};

@@ -47,7 +47,9 @@ impl Stopwatch {
     }
 }
 
-fn thread_cpu_ns() -> u64 {
+/// CPU time of this thread so far, in nanoseconds.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     seconds * 1_000_000_000 + nanos

@@ -1,10 +1,11 @@
 //! One file per command.
 
 mod demo;
+mod matching;
 mod simulate;
 mod trace;
 
-use crate::args::{Cli, Command};
+use crate::args::{BenchCommand, Cli, Command};
 use crate::failure::Failure;
 use std::io::Write;
 
@@ -14,6 +15,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Sim(args) => simulate::sim(&args),
         Command::Compare(args) => simulate::compare(&args),
         Command::Trace(command) => trace::run(command),
+        Command::Matching(command) => matching::run(&command),
+        Command::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
     }
 }
 
