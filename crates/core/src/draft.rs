@@ -80,6 +80,11 @@ impl<'a> Draft<'a> {
         self.occupancy().free_count(self.partition)
     }
 
+    /// GPUs of this partition that exactly one job holds under the plan so far.
+    pub fn lone_count(&self) -> u32 {
+        self.occupancy().lone_count(self.partition)
+    }
+
     /// GPUs of this partition that are not lost.
     pub fn up_count(&self) -> u32 {
         self.occupancy().up_count(self.partition)

@@ -143,9 +143,14 @@ impl Job {
     /// Estimated solo work left at `now`: estimate − work done, or half of the work done once that
     /// reaches the estimate.
     pub fn remaining(&self, now: Time) -> Work {
+        Work(self.twice_remaining(now).0 / 2)
+    }
+
+    /// Twice [`Job::remaining`], which is exact also when the estimate is overrun.
+    pub fn twice_remaining(&self, now: Time) -> Work {
         let done = self.progress.done_by(now);
         let estimate = Work::of(self.spec.estimate);
-        if done < estimate { estimate - done } else { Work(done.0 / 2) }
+        if done < estimate { Work(2 * (estimate - done).0) } else { done }
     }
 
     /// GPU-time attained by `now`: time on GPUs × GPUs.

@@ -33,6 +33,8 @@ pub struct Occupancy {
     seats: Vec<Seats>,
     /// GPUs that are up and have no tenant.
     free: BitSet,
+    /// GPUs that are up and have exactly one tenant.
+    lone: BitSet,
     nodes: NodeIndex,
 }
 
@@ -58,6 +60,7 @@ struct FreeNodes {
     /// `by_free[f]`: nodes (counted within the partition) with exactly `f` free GPUs.
     by_free: Vec<BitSet>,
     free_gpus: u32,
+    lone_gpus: u32,
     up_gpus: u32,
 }
 
@@ -80,11 +83,12 @@ impl Occupancy {
                     by_free[node_free[node as usize] as usize].insert(index);
                 }
                 let gpus = partition.gpu_count();
-                FreeNodes { by_free, free_gpus: gpus, up_gpus: gpus }
+                FreeNodes { by_free, free_gpus: gpus, lone_gpus: 0, up_gpus: gpus }
             })
             .collect();
         let nodes = NodeIndex { free: node_free, partitions };
-        Self { seats: vec![Seats::default(); gpus], free, nodes, cluster }
+        let lone = BitSet::with_capacity(gpus);
+        Self { seats: vec![Seats::default(); gpus], free, lone, nodes, cluster }
     }
 
     pub(crate) fn seats(&self, gpu: GpuId) -> &Seats {
@@ -116,18 +120,35 @@ impl Occupancy {
         self.nodes.partitions[partition.index()].up_gpus
     }
 
+    /// GPUs of a partition that are up and have exactly one tenant.
+    pub fn lone_count(&self, partition: PartitionId) -> u32 {
+        self.nodes.partitions[partition.index()].lone_gpus
+    }
+
     /// Free GPUs of a partition, in (node, GPU) order.
     pub fn free_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
+        self.members(&self.free, partition)
+    }
+
+    /// GPUs of a partition that are up and have exactly one tenant, in (node, GPU) order.
+    pub fn lone_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
+        self.members(&self.lone, partition)
+    }
+
+    fn members<'a>(
+        &self,
+        set: &'a BitSet,
+        partition: PartitionId,
+    ) -> impl Iterator<Item = GpuId> + use<'a> {
         let range = self.cluster.partition(partition).gpus.clone();
-        self.free
-            .iter_from(range.start as usize)
+        set.iter_from(range.start as usize)
             .take_while(move |&gpu| gpu < range.end as usize)
             .map(gpu_id)
     }
 
     /// Puts a job on GPUs; `memory` is what it takes on each of them.
     pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let Self { cluster, seats, free, nodes } = self;
+        let Self { cluster, seats, free, lone, nodes } = self;
         for (node, stretch) in stretches(cluster, gpus) {
             for seats in &mut seats[stretch.clone()] {
                 seats.memory_used += memory;
@@ -138,15 +159,29 @@ impl Occupancy {
                     seats.tenants.insert(position, job);
                 }
             }
-            let taken = count(free.remove_range(stretch));
-            nodes.shift(cluster, node, |free| free - taken);
+            let lone_before = lone.len();
+            let taken = free.remove_range(stretch.clone());
+            if taken == stretch.len() {
+                lone.insert_range(stretch);
+            } else {
+                for gpu in stretch.filter(|&gpu| !seats[gpu].down) {
+                    match seats[gpu].tenants.len() {
+                        1 => lone.insert(gpu),
+                        2 => lone.remove(gpu),
+                        _ => {}
+                    }
+                }
+            }
+            nodes.shift(cluster, node, |free| free - count(taken));
+            nodes.recount_lone(cluster, node, lone_before, lone.len());
         }
     }
 
     /// Takes a job off its GPUs.
     pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let Self { cluster, seats, free, nodes } = self;
+        let Self { cluster, seats, free, lone, nodes } = self;
         for (node, stretch) in stretches(cluster, gpus) {
+            let lone_before = lone.len();
             let mut freed = 0;
             for seats in &mut seats[stretch.clone()] {
                 seats.memory_used.0 -= memory.0;
@@ -160,12 +195,22 @@ impl Occupancy {
                 }
             }
             if freed == stretch.len() {
+                lone.remove_range(stretch.clone());
                 free.insert_range(stretch);
             } else {
-                let vacant = |gpu: &usize| seats[*gpu].tenants.is_empty() && !seats[*gpu].down;
-                stretch.filter(vacant).for_each(|gpu| free.insert(gpu));
+                for gpu in stretch.filter(|&gpu| !seats[gpu].down) {
+                    match seats[gpu].tenants.len() {
+                        0 => {
+                            lone.remove(gpu);
+                            free.insert(gpu);
+                        }
+                        1 => lone.insert(gpu),
+                        _ => {}
+                    }
+                }
             }
             nodes.shift(cluster, node, |free| free + count(freed));
+            nodes.recount_lone(cluster, node, lone_before, lone.len());
         }
     }
 
@@ -173,10 +218,20 @@ impl Occupancy {
         if self.is_down(gpu) == down {
             return;
         }
-        let vacant = self.seats[gpu.index()].tenants.is_empty();
+        let tenants = self.seats[gpu.index()].tenants.len();
+        let vacant = tenants == 0;
         self.seats[gpu.index()].down = down;
-        let Self { cluster, free: free_gpus, nodes, .. } = self;
+        let Self { cluster, free: free_gpus, lone, nodes, .. } = self;
         let node = cluster.gpu(gpu).node;
+        if tenants == 1 {
+            let before = lone.len();
+            if down {
+                lone.remove(gpu.index());
+            } else {
+                lone.insert(gpu.index());
+            }
+            nodes.recount_lone(cluster, node, before, lone.len());
+        }
         let partition = &mut nodes.partitions[cluster.partition_of(gpu).index()];
         if down {
             partition.up_gpus -= 1;
@@ -271,6 +326,8 @@ impl Occupancy {
         for (index, seats) in self.seats.iter().enumerate() {
             let vacant = seats.tenants.is_empty() && !seats.down;
             assert_eq!(self.free.contains(index), vacant, "free index of GPU {index}");
+            let lone = seats.tenants.len() == 1 && !seats.down;
+            assert_eq!(self.lone.contains(index), lone, "lone index of GPU {index}");
             assert!(seats.tenants.is_sorted(), "tenants of GPU {index} in order");
         }
         for (index, node) in self.cluster.nodes().iter().enumerate() {
@@ -289,6 +346,8 @@ impl Occupancy {
                 }
             }
             assert_eq!(nodes.free_gpus, total, "free GPUs of partition {index}");
+            let lone = partition.gpus.clone().filter(|&gpu| self.lone.contains(gpu as usize));
+            assert_eq!(nodes.lone_gpus as usize, lone.count(), "lone GPUs of partition {index}");
         }
     }
 }
@@ -307,6 +366,14 @@ impl NodeIndex {
         nodes.by_free[after as usize].insert(local);
         nodes.free_gpus = nodes.free_gpus + after - before;
         self.free[node.index()] = after;
+    }
+
+    /// Follows a change in the number of lone GPUs that took place in `node`.
+    fn recount_lone(&mut self, cluster: &Cluster, node: NodeId, before: usize, after: usize) {
+        if before != after {
+            let partition = &mut self.partitions[cluster.nodes()[node.index()].partition.index()];
+            partition.lone_gpus = partition.lone_gpus + count(after) - count(before);
+        }
     }
 }
 
@@ -423,6 +490,10 @@ mod tests {
             for gpu in (0..total).filter(|&gpu| taken[gpu as usize]) {
                 occupancy.occupy(JobId(gpu), &[GpuId(gpu)], Memory(1));
             }
+            let everywhere: Vec<GpuId> = (0..total).map(GpuId).collect();
+            occupancy.occupy(JobId(total), &everywhere, Memory(1));
+            occupancy.assert_consistent();
+            occupancy.release(JobId(total), &everywhere, Memory(1));
             for gpu in down.into_iter().filter(|&gpu| gpu < total) {
                 occupancy.set_down(GpuId(gpu), true);
             }

@@ -141,6 +141,8 @@ pub struct Ratio(u64);
 
 impl Ratio {
     const SCALE: u64 = 1_000_000_000_000;
+    /// Standing still.
+    pub const ZERO: Ratio = Ratio(0);
     /// Equal speed.
     pub const ONE: Ratio = Ratio(Self::SCALE);
     /// The largest ratio: a thousand times the reference.

@@ -4,14 +4,20 @@
 //! `--help`, the documents and the contract tests follow the registry.
 
 mod fifo;
+mod hosts;
+mod pair;
 mod queue;
 mod ranked;
 mod registry;
+mod sharing;
 mod sjf;
+mod sjf_bsbf;
+mod sjf_ffs;
 mod spec;
 mod srtf;
 mod tiresias;
 
-pub use queue::Queue;
+pub use pair::{Finish, Pair};
+pub use queue::{Next, Queue};
 pub use registry::{Entry, REGISTRY};
 pub use spec::{Param, PolicySpec, Settings, SpecError, Value};

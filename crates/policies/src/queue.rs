@@ -29,6 +29,17 @@ struct Lane<K> {
     rest: BTreeSet<(K, JobId)>,
 }
 
+/// Where a walk through a queue goes after a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// To the next job.
+    Job,
+    /// To the next job of another gang size: this size is through.
+    Size,
+    /// Nowhere.
+    Stop,
+}
+
 /// The next candidate of a lane during a pass.
 #[derive(Clone, Copy, Debug)]
 struct Head<K> {
@@ -87,29 +98,41 @@ impl<K: Copy + Ord> Queue<K> {
     /// What is free only shrinks during a pass, so a gang size that found no room once finds none
     /// later: the rest of its lane is passed over in one go, with the same result as one by one.
     pub fn place_in_order(&mut self, draft: &mut Draft<'_>, backfill: bool) {
+        let stopped_at = self.walk(|job, _| match draft.place_alone(job) {
+            true => Next::Job,
+            false if backfill => Next::Size,
+            false => Next::Stop,
+        });
+        let no_room = Reason::NoRoom { free: draft.free_count() };
+        match stopped_at {
+            Some(blocked) => {
+                draft.explain(blocked, no_room);
+                draft.explain_others(Reason::Behind(blocked));
+            }
+            None => draft.explain_others(no_room),
+        }
+    }
+
+    /// Shows the jobs to `visit` in order, with their gang sizes; gives the job at which it stopped.
+    #[inline]
+    pub fn walk(&mut self, mut visit: impl FnMut(JobId, u32) -> Next) -> Option<JobId> {
         let Self { lanes, heads } = self;
         heads.clear();
         heads.extend(lanes.iter().enumerate().map(|(lane, jobs)| Head { next: jobs.first, lane }));
         while let Some(index) = (0..heads.len()).min_by_key(|&index| heads[index].next) {
             let Head { next, lane } = heads[index];
-            if draft.place_alone(next.1) {
-                match lanes[lane].rest.range((Excluded(next), Unbounded)).next() {
-                    Some(&following) => heads[index].next = following,
-                    None => {
-                        heads.swap_remove(index);
-                    }
+            let following = match visit(next.1, lanes[lane].size) {
+                Next::Job => lanes[lane].rest.range((Excluded(next), Unbounded)).next(),
+                Next::Size => None,
+                Next::Stop => return Some(next.1),
+            };
+            match following {
+                Some(&following) => heads[index].next = following,
+                None => {
+                    heads.swap_remove(index);
                 }
-            } else if backfill {
-                heads.swap_remove(index);
-            } else {
-                return explain_stop(draft, next.1);
             }
         }
-        draft.explain_others(Reason::NoRoom { free: draft.free_count() });
+        None
     }
-}
-
-fn explain_stop(draft: &mut Draft<'_>, blocked: JobId) {
-    draft.explain(blocked, Reason::NoRoom { free: draft.free_count() });
-    draft.explain_others(Reason::Behind(blocked));
 }

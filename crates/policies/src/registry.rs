@@ -1,7 +1,7 @@
 //! The list of policies.
 
 use crate::spec::{Param, Settings};
-use crate::{fifo, sjf, srtf, tiresias};
+use crate::{fifo, sjf, sjf_bsbf, sjf_ffs, srtf, tiresias};
 use tandem_core::Policy;
 
 /// One policy of the registry.
@@ -20,4 +20,12 @@ pub struct Entry {
 }
 
 /// All policies, in the order in which they are listed.
-pub const REGISTRY: &[Entry] = &[fifo::ENTRY, sjf::ENTRY, srtf::SRTF, srtf::SRSF, tiresias::ENTRY];
+pub const REGISTRY: &[Entry] = &[
+    fifo::ENTRY,
+    sjf::ENTRY,
+    srtf::SRTF,
+    srtf::SRSF,
+    tiresias::ENTRY,
+    sjf_ffs::ENTRY,
+    sjf_bsbf::ENTRY,
+];

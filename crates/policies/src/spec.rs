@@ -23,13 +23,21 @@ pub enum Value {
     Flag(bool),
     /// A whole number.
     Whole(u64),
+    /// One word of a list.
+    Choice {
+        /// The word.
+        word: &'static str,
+        /// The list.
+        of: &'static [&'static str],
+    },
 }
 
 impl Value {
-    fn kind(self) -> &'static str {
+    fn kind(self) -> String {
         match self {
-            Value::Flag(_) => "true or false",
-            Value::Whole(_) => "a whole number",
+            Value::Flag(_) => "true or false".to_owned(),
+            Value::Whole(_) => "a whole number".to_owned(),
+            Value::Choice { of, .. } => of.join(" or "),
         }
     }
 
@@ -37,6 +45,10 @@ impl Value {
         match self {
             Value::Flag(_) => text.parse().ok().map(Value::Flag),
             Value::Whole(_) => text.parse().ok().map(Value::Whole),
+            Value::Choice { of, .. } => {
+                let word = of.iter().find(|word| **word == text)?;
+                Some(Value::Choice { word, of })
+            }
         }
     }
 }
@@ -46,6 +58,7 @@ impl fmt::Display for Value {
         match self {
             Value::Flag(value) => value.fmt(f),
             Value::Whole(value) => value.fmt(f),
+            Value::Choice { word, .. } => word.fmt(f),
         }
     }
 }
@@ -75,6 +88,14 @@ impl Settings {
     pub fn whole(&self, name: &str) -> u64 {
         match self.value(name) {
             Value::Whole(value) => value,
+            other => panic!("parameter {name} is declared as {}", other.kind()),
+        }
+    }
+
+    /// A parameter declared as a choice.
+    pub fn choice(&self, name: &str) -> &'static str {
+        match self.value(name) {
+            Value::Choice { word, .. } => word,
             other => panic!("parameter {name} is declared as {}", other.kind()),
         }
     }
@@ -109,7 +130,7 @@ pub enum SpecError {
         /// The parameter.
         name: &'static str,
         /// What it takes.
-        kind: &'static str,
+        kind: String,
         /// What was given.
         text: String,
     },
@@ -269,6 +290,10 @@ mod tests {
         assert_eq!(
             error("fifo:backfill=yes"),
             "parameter backfill of policy fifo is true or false, not 'yes'"
+        );
+        assert_eq!(
+            error("sjf-bsbf:order=best"),
+            "parameter order of policy sjf-bsbf is tcon or benefit, not 'best'"
         );
         assert_eq!(
             error("fifo:backfill"),

@@ -17,6 +17,7 @@ fn specs() -> Vec<PolicySpec> {
             let other = match param.default {
                 tandem_policies::Value::Flag(flag) => (!flag).to_string(),
                 tandem_policies::Value::Whole(number) => (number / 2 + 1).to_string(),
+                tandem_policies::Value::Choice { of, .. } => of.last().unwrap().to_string(),
             };
             specs.push(
                 PolicySpec::parse(&format!("{}:{}={other}", entry.name, param.name)).unwrap(),

@@ -1,4 +1,5 @@
-//! Lucid's co-location CSV: one row per pair, speeds relative to running alone.
+//! Lucid's co-location CSV: one row per pair, speeds relative to running alone. A speed of zero means
+//! that the pair did not fit in memory.
 
 use super::{Entry, PairTable, TableError};
 use crate::decimal::parse_scaled;
@@ -47,7 +48,9 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<PairTable, TableError> {
             })
         };
         let ((a, of_a), (b, of_b)) = (read(&sides[0])?, read(&sides[1])?);
-        table.insert(&a, &b, Entry::Rate(of_a), Entry::Rate(of_b));
+        let fits = of_a > Ratio::ZERO && of_b > Ratio::ZERO;
+        let entry = |rate| if fits { Entry::Rate(rate) } else { Entry::DoesNotFit };
+        table.insert(&a, &b, entry(of_a), entry(of_b));
     }
     Ok(table)
 }
@@ -84,9 +87,6 @@ impl Side {
         };
         let parts = parse_scaled(&text(&self.speed), 12)
             .map_err(|cause| bad(&self.speed, &cause.to_string()))?;
-        if parts == 0 {
-            return Err(bad(&self.speed, "a speed is above zero"));
-        }
         let class = Class {
             model: text(&self.model),
             dataset: text(&self.dataset),

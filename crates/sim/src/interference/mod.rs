@@ -233,6 +233,18 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
     }
 
     #[test]
+    fn a_speed_of_zero_in_lucids_table_means_that_the_pair_does_not_fit() {
+        let text = LUCID.replace("0.9,B", "0,B").replace("0.8,A", "0.0,A");
+        let table = lucid::parse(text.as_bytes(), "t.csv").unwrap();
+        let trace =
+            crate::trace::parse(TRACE.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
+        let measured = table.for_trace(&trace).unwrap();
+        for (a, b) in [(0, 1), (1, 0), (0, 0)] {
+            assert_eq!(ppm(&measured, &trace, a, b), None, "{a} beside {b}");
+        }
+    }
+
+    #[test]
     fn gavels_table_divides_by_solo_speed_and_marks_pairs_that_do_not_fit() {
         let json = r#"{"v100": {
             "('A (batch size 32)', 1)": {"null": 4.0, "('B', 1)": [3.0, 1.0], "('A (batch size 32)', 1)": [2.0, 3.0]},
