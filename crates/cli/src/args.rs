@@ -28,6 +28,9 @@ pub(crate) enum Command {
     /// Look at, convert and generate job traces
     #[command(subcommand)]
     Trace(TraceCommand),
+    /// Fit the models to measurements and show how well they describe them
+    #[command(subcommand)]
+    Model(ModelCommand),
 }
 
 #[derive(Args)]
@@ -178,6 +181,28 @@ pub(crate) enum TraceCommand {
         /// File to write; standard output if absent
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Fit iteration times: α, β, γ, communication, and the price of gradient accumulation
+    Throughput {
+        /// Step times: Pollux's placements.csv, or Lucid's table of solo speeds
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fit memory by batch size for every model, data set and precision
+    Memory {
+        /// Lucid's table of solo profiles
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
 }
 

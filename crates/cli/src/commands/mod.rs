@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod demo;
+mod model;
 mod simulate;
 mod trace;
 
@@ -14,6 +15,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Sim(args) => simulate::sim(&args),
         Command::Compare(args) => simulate::compare(&args),
         Command::Trace(command) => trace::run(command),
+        Command::Model(command) => model::run(&command),
     }
 }
 
