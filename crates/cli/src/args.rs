@@ -34,6 +34,9 @@ pub(crate) enum Command {
     /// Measure how fast a part is
     #[command(subcommand)]
     Bench(BenchCommand),
+    /// Fit the models to measurements and show how well they describe them
+    #[command(subcommand)]
+    Model(ModelCommand),
 }
 
 #[derive(Args)]
@@ -240,6 +243,28 @@ impl MatchingKind {
             Self::Sparse => "sparse",
         }
     }
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ModelCommand {
+    /// Fit iteration times: α, β, γ, communication, and the price of gradient accumulation
+    Throughput {
+        /// Step times: Pollux's placements.csv, or Lucid's table of solo speeds
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Fit memory by batch size for every model, data set and precision
+    Memory {
+        /// Lucid's table of solo profiles
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]

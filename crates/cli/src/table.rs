@@ -1,14 +1,10 @@
-//! The comparison table for people.
+//! Tables for people.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use tandem_sim::Run;
 
 /// One row per run, times in seconds. Differences are given against the first one.
 pub(crate) fn comparison(runs: &[Run]) -> String {
-    let rule = LineStyle::none().fill('─').junction('─');
-    let mut table = Table::new();
-    table.load_style(TableStyle::new().header_separator(rule));
-    table.set_content_arrangement(ContentArrangement::Disabled);
     let several = runs.len() > 1;
     let shares = runs.iter().any(|run| run.metrics.shared_gpu_time > 0.0);
     let mut header = vec!["policy", "mean JCT s"];
@@ -16,8 +12,8 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
     header.extend(["median s", "p99 s", "mean wait s", "makespan s", "busy", "goodput"]);
     header.extend(["slow-down", "preempted"]);
     header.extend(shares.then_some("shared"));
-    table.set_header(header);
     let first = runs.first().map_or(0.0, |run| run.metrics.avg_jct_s);
+    let mut rows = Vec::new();
     for run in runs {
         let metrics = &run.metrics;
         let mut row = vec![run.policy.clone(), seconds(metrics.avg_jct_s)];
@@ -34,6 +30,19 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
             grouped(metrics.preemptions),
         ]);
         row.extend(shares.then(|| format!("{:.1} %", metrics.shared_gpu_time * 100.0)));
+        rows.push(row);
+    }
+    plain(&header, rows)
+}
+
+/// A table with a rule under its header; all columns but the first are numbers.
+pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    let rule = LineStyle::none().fill('─').junction('─');
+    let mut table = Table::new();
+    table.load_style(TableStyle::new().header_separator(rule));
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header);
+    for row in rows {
         table.add_row(row.into_iter().map(Cell::new));
     }
     for column in table.column_iter_mut().skip(1) {

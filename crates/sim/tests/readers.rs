@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::path::Path;
 use tandem_sim::clusters::cluster;
 use tandem_sim::interference::PairTable;
-use tandem_sim::profiles::SoloProfiles;
+use tandem_sim::profiles::{SoloProfiles, read_steps};
 use tandem_sim::trace::{
     Format, GenerateOptions, ReadOptions, SoloSpeeds, Trace, generate, parse, read, write,
 };
@@ -68,6 +68,11 @@ const LUCID_SOLO: &str = "\
 model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label
 Net,set,32,0,84.872,99.689,62.484,20162.0,2
 Gan,set,64,1,1561.581,34.9,11.8,2730.0,0
+";
+const PLACEMENTS: &str = "\
+placement,local_bsz,step_time,sync_time
+1,4,0.45532354712486267,0.013738612174987792
+24,6,0.5693899691104889,0.013729131996631623
 ";
 const GAVEL_TABLE: &str = "{\"v100\": {
  \"('Net (batch size 32)', 1)\": {\"null\": 4.0, \"('Gan', 1)\": [3.0, 1.0]},
@@ -256,6 +261,7 @@ fn read_as_everything(bytes: &[u8]) {
     read_file("c.toml", bytes, cluster);
     read_file("t", bytes, PairTable::read);
     read_file("s.csv", bytes, SoloProfiles::read);
+    read_file("p.csv", bytes, read_steps);
 }
 
 /// Without this the tests below could pass on samples that no reader accepts.
@@ -280,6 +286,8 @@ fn the_samples_are_good() {
     assert_eq!(PairTable::read(&file("t.csv", LUCID)).unwrap().classes.len(), 2);
     assert_eq!(PairTable::read(&file("t.json", GAVEL_TABLE)).unwrap().classes.len(), 2);
     assert_eq!(SoloProfiles::read(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
+    assert_eq!(read_steps(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
+    assert_eq!(read_steps(&file("p.csv", PLACEMENTS)).unwrap()[0].steps.len(), 2);
 }
 
 proptest! {
@@ -316,6 +324,8 @@ proptest! {
         read_file("t", spoil(LUCID, &edits).as_bytes(), PairTable::read);
         read_file("t", spoil(GAVEL_TABLE, &edits).as_bytes(), PairTable::read);
         read_file("s.csv", spoil(LUCID_SOLO, &edits).as_bytes(), SoloProfiles::read);
+        read_file("s.csv", spoil(LUCID_SOLO, &edits).as_bytes(), read_steps);
+        read_file("p.csv", spoil(PLACEMENTS, &edits).as_bytes(), read_steps);
         let text = spoil("8x8:49140", &edits);
         if let Err(error) = cluster(&text) {
             assert_one_line(&error.to_string().replace(&text, ""));

@@ -2,6 +2,7 @@
 
 mod demo;
 mod matching;
+mod model;
 mod simulate;
 mod trace;
 
@@ -17,6 +18,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Trace(command) => trace::run(command),
         Command::Matching(command) => matching::run(&command),
         Command::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
+        Command::Model(command) => model::run(&command),
     }
 }
 

@@ -1,10 +1,16 @@
 //! Lucid's table of jobs that run alone: `model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label`.
 
+use super::StepGroup;
 use super::sheet::{Row, Sheet, read_bytes};
 use crate::interference::TableError;
 use crate::trace::{Class, Names};
 use std::path::Path;
 use tandem_core::{Memory, Utilisation};
+use tandem_models::memory::{MemoryFit, to_mib};
+use tandem_models::throughput::{Compute, Gang, Step, Throughput};
+
+/// The column that tells these files from others.
+pub(super) const SPEED: &str = "speed";
 
 /// What was measured of a class that runs alone on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,6 +27,19 @@ pub struct SoloProfile {
     pub label: Option<u8>,
 }
 
+/// What follows from the measurements of a model, data set and precision at several batch sizes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClassFit {
+    /// The class, without a batch size.
+    pub class: Class,
+    /// Batch sizes that were measured.
+    pub batches: Vec<u32>,
+    /// How fast it runs on one GPU.
+    pub throughput: Throughput,
+    /// How much memory it takes.
+    pub memory: MemoryFit,
+}
+
 /// Solo measurements by class.
 #[derive(Clone, Debug, Default)]
 pub struct SoloProfiles {
@@ -35,16 +54,16 @@ impl SoloProfiles {
     /// Reads a file. The first of several rows of a class counts.
     pub fn read(file: &str) -> Result<Self, TableError> {
         let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { name, ..Self::parse(&read_bytes(file)?, file)? })
+        let bytes = read_bytes(file)?;
+        Ok(Self { name, ..Self::parse(&Sheet::parse(&bytes, file)?)? })
     }
 
-    fn parse(bytes: &[u8], file: &str) -> Result<Self, TableError> {
-        let sheet = Sheet::parse(bytes, file)?;
+    pub(super) fn parse(sheet: &Sheet<'_>) -> Result<Self, TableError> {
         let model = sheet.column("model")?;
         let dataset = sheet.column("dataset")?;
         let batch = sheet.column("batchsize")?;
         let amp = sheet.column("amp")?;
-        let speed = sheet.column("speed")?;
+        let speed = sheet.column(SPEED)?;
         let gpu_util = sheet.column("gpu_util")?;
         let bandwidth_util = sheet.column("gmem_util")?;
         let memory = sheet.column("gmem")?;
@@ -89,6 +108,50 @@ impl SoloProfiles {
         self.classes.iter().zip(&self.profiles)
     }
 
+    /// Classes that differ in their batch size only, under the class without one; in order of
+    /// appearance.
+    fn groups(&self) -> Vec<(Class, Vec<(u32, &SoloProfile)>)> {
+        let mut keys: Names<Class> = Names::default();
+        let mut members: Vec<Vec<(u32, &SoloProfile)>> = Vec::new();
+        for (class, profile) in self.iter() {
+            let Some(batch) = class.batch else { continue };
+            let number = keys.intern(&Class { batch: None, ..class.clone() }) as usize;
+            if number == members.len() {
+                members.push(Vec::new());
+            }
+            members[number].push((batch, profile));
+        }
+        keys.iter().cloned().zip(members).collect()
+    }
+
+    /// Fits of every model, data set and precision that was measured at two batch sizes at least.
+    pub fn fits(&self) -> Vec<ClassFit> {
+        let fit = |(class, members): (Class, Vec<(u32, &SoloProfile)>)| {
+            let times: Vec<_> = members.iter().map(|&(batch, solo)| seconds(batch, solo)).collect();
+            let memory = members.iter().map(|&(batch, solo)| (batch.into(), to_mib(solo.memory)));
+            Some(ClassFit {
+                class,
+                batches: members.iter().map(|&(batch, _)| batch).collect(),
+                throughput: Throughput::alone(Compute::fit(&times)?),
+                memory: MemoryFit::fit(&memory.collect::<Vec<_>>())?,
+            })
+        };
+        self.groups().into_iter().filter_map(fit).collect()
+    }
+
+    /// The same measurements as steps on one GPU.
+    pub(super) fn step_groups(&self) -> Vec<StepGroup> {
+        let step = |&(batch, solo): &(u32, &SoloProfile)| {
+            let (batch, seconds) = seconds(batch, solo);
+            Step { gang: Gang::ONE, batch, seconds, sync_seconds: 0.0 }
+        };
+        let group = |(class, members): (Class, Vec<_>)| StepGroup {
+            name: class.to_string(),
+            steps: members.iter().map(step).collect(),
+        };
+        self.groups().into_iter().map(group).collect()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.profiles.len()
@@ -98,6 +161,11 @@ impl SoloProfiles {
     pub fn is_empty(&self) -> bool {
         self.profiles.is_empty()
     }
+}
+
+/// The batch, and the time of one step.
+fn seconds(batch: u32, solo: &SoloProfile) -> (f64, f64) {
+    (batch.into(), f64::from(batch) / solo.speed)
 }
 
 #[cfg(test)]
@@ -111,9 +179,13 @@ BERT,SQuAD,32,1,119.911,99.593,74.23,16334.5,2
 BERT,SQuAD,32,0,1,1,1,1,0
 ";
 
+    fn parse(text: &str) -> Result<SoloProfiles, TableError> {
+        Sheet::parse(text.as_bytes(), "s.csv").and_then(|sheet| SoloProfiles::parse(&sheet))
+    }
+
     #[test]
     fn profiles_are_found_by_class_and_the_first_row_counts() {
-        let solo = SoloProfiles::parse(TABLE.as_bytes(), "solo.csv").unwrap();
+        let solo = parse(TABLE).unwrap();
         let class =
             Class { model: "BERT".into(), dataset: "SQuAD".into(), batch: Some(32), amp: false };
         let profile = SoloProfile {
@@ -129,9 +201,21 @@ BERT,SQuAD,32,0,1,1,1,1,0
     }
 
     #[test]
+    fn classes_that_differ_in_batch_size_are_fitted_together() {
+        let table = format!("{TABLE}BERT,SQuAD,64,1,130,99,74,26334.5,2\n");
+        let fits = parse(&table).unwrap().fits();
+        assert_eq!(fits.len(), 1, "one batch size is not enough");
+        assert_eq!(
+            (fits[0].class.to_string().as_str(), &fits[0].batches[..]),
+            ("BERT SQuAD amp", &[32, 64][..])
+        );
+        assert_eq!(fits[0].memory.mib(16.0).round(), 11_335.0);
+        assert!((fits[0].throughput.compute.seconds(64.0) - 64.0 / 130.0).abs() < 1e-12);
+    }
+
+    #[test]
     fn errors_name_file_line_and_field() {
-        let error =
-            |text: &str| SoloProfiles::parse(text.as_bytes(), "s.csv").unwrap_err().to_string();
+        let error = |text: &str| parse(text).unwrap_err().to_string();
         assert_eq!(error(""), "s.csv:1: model: missing column");
         assert_eq!(error(&TABLE.replace("119.911", "nan")), "s.csv:3: speed: not a number: 'nan'");
         assert_eq!(

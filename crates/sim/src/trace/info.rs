@@ -7,6 +7,7 @@ use super::{Trace, TraceJob};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tandem_core::MICROS_PER_SECOND;
+use tandem_models::errors::spearman;
 
 /// Version of the JSON form.
 const SCHEMA: u32 = 1;
@@ -263,32 +264,6 @@ fn arrivals_by_hour(jobs: &[TraceJob]) -> [usize; 24] {
     hours
 }
 
-/// Spearman's rank correlation: Pearson's of the ranks, equal values sharing their mean rank.
-/// `None` where either side does not vary.
-fn spearman(pairs: &[(u64, u64)]) -> Option<f64> {
-    let left = ranks(pairs, |&(left, _)| left);
-    let right = ranks(pairs, |&(_, right)| right);
-    let mean = (pairs.len() as f64 + 1.0) / 2.0;
-    let sum_of = |a: &[f64], b: &[f64]| -> f64 {
-        a.iter().zip(b).map(|(a, b)| (a - mean) * (b - mean)).sum()
-    };
-    let spread = (sum_of(&left, &left) * sum_of(&right, &right)).sqrt();
-    (spread > 0.0).then(|| sum_of(&left, &right) / spread)
-}
-
-fn ranks(pairs: &[(u64, u64)], value: impl Fn(&(u64, u64)) -> u64) -> Vec<f64> {
-    let mut order: Vec<_> = pairs.iter().map(value).zip(0..).collect();
-    order.sort_unstable();
-    let mut ranks = vec![0.0; pairs.len()];
-    let mut before = 0;
-    for equal in order.chunk_by(|(a, _), (b, _)| a == b) {
-        let rank = before as f64 + (equal.len() as f64 + 1.0) / 2.0;
-        equal.iter().for_each(|&(_, index): &(u64, usize)| ranks[index] = rank);
-        before += equal.len();
-    }
-    ranks
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Class;
@@ -458,14 +433,5 @@ mod tests {
         let text = info(&trace).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("other"));
-    }
-
-    #[test]
-    fn rank_correlation_shares_ranks_among_ties() {
-        assert_eq!(spearman(&[(1, 10), (2, 20), (3, 30)]), Some(1.0));
-        assert_eq!(spearman(&[(1, 30), (2, 20), (3, 10)]), Some(-1.0));
-        assert_eq!(spearman(&[(1, 7), (2, 7)]), None);
-        let tied = spearman(&[(1, 1), (1, 2), (2, 3)]).unwrap();
-        assert!((tied - 0.75_f64.sqrt()).abs() < 1e-12);
     }
 }

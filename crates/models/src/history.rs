@@ -1,0 +1,1 @@
+//! Duration estimates from finished jobs.

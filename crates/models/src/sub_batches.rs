@@ -1,0 +1,66 @@
+//! The choices a policy has when it shrinks the sub-batches of a job so that it fits beside another.
+
+use crate::memory::{MemoryFit, to_memory};
+use crate::throughput::{Gang, Throughput};
+use tandem_core::{Memory, Ratio};
+
+/// One way to split a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubBatch {
+    /// Into how many sub-batches.
+    pub count: u32,
+    /// How much longer an iteration takes; 1 for one sub-batch.
+    pub price: Ratio,
+    /// Memory on each GPU.
+    pub memory: Memory,
+}
+
+/// The ways to split a batch of `batch` examples per GPU into 1, 2, 4, … parts, up to one example
+/// each. One part takes `whole`, the memory that is known of the job; no split takes more than that.
+pub fn sub_batches(
+    batch: u32,
+    whole: Memory,
+    gang: Gang,
+    throughput: &Throughput,
+    memory: &MemoryFit,
+) -> Vec<SubBatch> {
+    let counts = std::iter::successors(Some(1_u32), |count| count.checked_mul(2));
+    counts
+        .take_while(|&count| count <= batch.max(1))
+        .map(|count| SubBatch {
+            count,
+            price: Ratio::from_f64(throughput.price(batch.into(), count, gang)),
+            memory: match count {
+                1 => whole,
+                // The largest part decides where the batch does not divide evenly.
+                _ => to_memory(memory.safe_mib(batch.div_ceil(count).into())).min(whole),
+            },
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::throughput::Compute;
+
+    #[test]
+    fn splits_get_dearer_and_smaller() {
+        let throughput = Throughput::alone(Compute { alpha: 0.1, beta: 0.01 });
+        let memory = MemoryFit::fit(&[(8.0, 1800.0), (16.0, 2600.0)]).unwrap();
+        let whole = Memory::from_mib(2500);
+        let options = sub_batches(10, whole, Gang::ONE, &throughput, &memory);
+        let shown: Vec<_> =
+            options.iter().map(|o| (o.count, o.price.ppm().0, o.memory.0 / 1000)).collect();
+        assert_eq!(
+            shown,
+            [
+                (1, 1_000_000, 2500),
+                (2, 1_500_000, 1500),
+                (4, 2_500_000, 1300),
+                (8, 4_500_000, 1200)
+            ]
+        );
+        assert_eq!(sub_batches(0, whole, Gang::ONE, &throughput, &memory).len(), 1);
+    }
+}
