@@ -247,6 +247,70 @@ impl MatchingKind {
 
 #[derive(Subcommand)]
 pub(crate) enum ModelCommand {
+    /// How well pair rates are predicted that the predictor was not shown
+    Eval {
+        #[command(flatten)]
+        data: PairDataArgs,
+        /// What is held out
+        #[arg(long, value_enum, default_value = "5fold")]
+        protocol: ProtocolArg,
+        /// Seed of the folds and of what the predictor draws
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// The rates of two classes that share a GPU
+    Predict {
+        /// A class by its name, or key=value,... with model, gpu_util, bandwidth_util (percent),
+        /// memory_mib, steps_per_s, batch, amp
+        #[arg(long, value_name = "CLASS")]
+        a: String,
+        /// The other class
+        #[arg(long, value_name = "CLASS")]
+        b: String,
+        /// Model file; the one that comes with the program if absent
+        #[arg(long, value_name = "FILE")]
+        model: Option<String>,
+        /// Kind of GPU, where the model has several
+        #[arg(long, value_name = "NAME")]
+        gpu: Option<String>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// How fast beliefs about held-out pairs approach the truth as rates are observed
+    Online {
+        #[command(flatten)]
+        data: PairDataArgs,
+        /// Standard deviation of an observed rate
+        #[arg(long, default_value_t = 0.05, value_parser = parse_noise)]
+        noise: f64,
+        /// Observations of each pair
+        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+        observations: u32,
+        /// Seed of the folds and of the noise
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Train a predictor on all pairs of a table and write it to a file
+    Fit {
+        #[command(flatten)]
+        data: PairDataArgs,
+        /// File to write
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// What the table is, for the record; its file name if absent
+        #[arg(long, value_name = "TEXT")]
+        trained_on: Option<String>,
+        /// Seed of what the predictor draws
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Fit iteration times: α, β, γ, communication, and the price of gradient accumulation
     Throughput {
         /// Step times: Pollux's placements.csv, or Lucid's table of solo speeds
@@ -284,6 +348,28 @@ impl From<PlacementArg> for PlacementRule {
     }
 }
 
+#[derive(Args)]
+pub(crate) struct PairDataArgs {
+    /// Table of pair rates: Lucid's CSV or Gavel's JSON
+    #[arg(long, value_name = "FILE[:gpu=NAME]")]
+    pub(crate) interference: String,
+    /// Solo profiles of the classes: Lucid's CSV
+    #[arg(long, value_name = "FILE")]
+    pub(crate) solo: Option<String>,
+    /// Kind of GPU, where the table has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gpu: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum ProtocolArg {
+    /// A fifth of the pairs, both directions, five times
+    #[value(name = "5fold")]
+    FiveFold,
+    /// All pairs with a class of one model, for each model
+    LeaveModelOut,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Beliefs {
     /// The true rates
@@ -305,6 +391,11 @@ fn parse_classes(text: &str) -> Result<Classes, String> {
             .map_err(|_| "table:SEED needs a whole number".to_owned()),
         _ => Err("known are trace, table:SEED".to_owned()),
     }
+}
+
+fn parse_noise(text: &str) -> Result<f64, String> {
+    let noise = text.parse::<f64>().ok().filter(|noise| (0.0..=1.0).contains(noise));
+    noise.ok_or_else(|| "a number from 0 to 1".to_owned())
 }
 
 fn parse_estimates(text: &str) -> Result<Estimates, String> {

@@ -3,10 +3,11 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use tandem_models::interference::FitError;
 use tandem_policies::SpecError;
 use tandem_sim::RunError;
 use tandem_sim::clusters::ClusterError;
-use tandem_sim::interference::TableError;
+use tandem_sim::interference::{ModelFileError, TableError};
 use tandem_sim::trace::TraceError;
 
 /// Exit code of something that went wrong on the way.
@@ -82,4 +83,4 @@ macro_rules! bad_input {
         })*
     };
 }
-bad_input!(TraceError, ClusterError, TableError, SpecError);
+bad_input!(TraceError, ClusterError, TableError, SpecError, FitError, ModelFileError);

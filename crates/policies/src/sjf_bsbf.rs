@@ -53,7 +53,7 @@ impl Choose for BestBenefit {
         }
         // Hosts are in order of submission, which breaks ties.
         if self.by_benefit {
-            self.willing.sort_by(|(one, _), (other, _)| other.benefit().cmp(&one.benefit()));
+            self.willing.sort_by_key(|(share, _)| std::cmp::Reverse(share.benefit()));
         } else {
             self.willing.sort_by_key(|(pair, _)| pair.together);
         }

@@ -1,6 +1,7 @@
 //! One file per command.
 
 mod demo;
+mod interference;
 mod matching;
 mod model;
 mod simulate;

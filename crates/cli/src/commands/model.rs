@@ -1,6 +1,6 @@
 //! `tandem model`: fit the models to measurements and show how well they describe them.
 
-use super::print;
+use super::{interference, print};
 use crate::args::ModelCommand;
 use crate::failure::Failure;
 use crate::table;
@@ -8,17 +8,31 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tandem_models::errors::Errors;
+use tandem_models::interference::evaluate::Noise;
 use tandem_models::memory::MemoryFit;
 use tandem_models::throughput::{self, Gang, Throughput};
 use tandem_sim::profiles::{SoloProfiles, StepGroup, read_steps};
 
 /// Version of every JSON object that is printed.
-const SCHEMA: u32 = 1;
+pub(super) const SCHEMA: u32 = 1;
 /// Numbers of sub-batches whose price is shown.
 const COUNTS: [u32; 4] = [1, 2, 4, 8];
 
 pub(crate) fn run(command: &ModelCommand) -> Result<(), Failure> {
     match command {
+        ModelCommand::Eval { data, protocol, seed, json } => {
+            interference::eval(data, *protocol, *seed, *json)
+        }
+        ModelCommand::Predict { a, b, model, gpu, json } => {
+            interference::predict([a, b], model.as_deref(), gpu.as_deref(), *json)
+        }
+        ModelCommand::Online { data, noise, observations, seed, json } => {
+            let noise = Noise { deviation: *noise, seed: *seed };
+            interference::online(data, *observations as usize, noise, *json)
+        }
+        ModelCommand::Fit { data, out, trained_on, seed } => {
+            interference::fit(data, out, trained_on.as_deref(), *seed)
+        }
         ModelCommand::Throughput { files, json } => throughput(files, *json),
         ModelCommand::Memory { file, json } => memory(file, *json),
     }

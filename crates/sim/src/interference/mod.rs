@@ -2,8 +2,10 @@
 
 mod gavel;
 mod lucid;
+mod model_file;
 mod pair_data;
 
+pub use model_file::{GpuModel, ModelFile, ModelFileError};
 pub use pair_data::class_profile;
 
 pub(crate) use lucid::line_at;
