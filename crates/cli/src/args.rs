@@ -110,6 +110,12 @@ pub(crate) struct CommonArgs {
     /// What policies are told about pair rates
     #[arg(long, value_enum, default_value = "true")]
     pub(crate) beliefs: Beliefs,
+    /// Share of the table's pairs that a predictor is trained on
+    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = parse_share)]
+    pub(crate) train_pairs: f64,
+    /// Fitted model to believe instead of training one: FILE[:gpu=NAME]
+    #[arg(long, value_name = "FILE[:gpu=NAME]")]
+    pub(crate) model: Option<String>,
     /// Divide the inter-arrival times by this
     #[arg(long, value_name = "F", default_value = "1", allow_hyphen_values = true, value_parser = parse_load)]
     pub(crate) load: Load,
@@ -374,6 +380,10 @@ pub(crate) enum ProtocolArg {
 pub(crate) enum Beliefs {
     /// The true rates
     True,
+    /// Predicted from solo profiles and a share of the measured pairs
+    Model,
+    /// Predicted, then corrected by what is observed during the run
+    Online,
 }
 
 #[derive(Clone, Copy)]
@@ -391,6 +401,11 @@ fn parse_classes(text: &str) -> Result<Classes, String> {
             .map_err(|_| "table:SEED needs a whole number".to_owned()),
         _ => Err("known are trace, table:SEED".to_owned()),
     }
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "a number from 0 to 1".to_owned())
 }
 
 fn parse_noise(text: &str) -> Result<f64, String> {

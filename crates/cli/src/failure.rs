@@ -7,7 +7,7 @@ use tandem_models::interference::FitError;
 use tandem_policies::SpecError;
 use tandem_sim::RunError;
 use tandem_sim::clusters::ClusterError;
-use tandem_sim::interference::{ModelFileError, TableError};
+use tandem_sim::interference::{BeliefsError, ModelFileError, TableError};
 use tandem_sim::trace::TraceError;
 
 /// Exit code of something that went wrong on the way.
@@ -83,4 +83,4 @@ macro_rules! bad_input {
         })*
     };
 }
-bad_input!(TraceError, ClusterError, TableError, SpecError, FitError, ModelFileError);
+bad_input!(TraceError, ClusterError, TableError, SpecError, FitError, ModelFileError, BeliefsError);

@@ -36,7 +36,7 @@ pub struct Step<'a> {
 /// The scheduler without clock, threads or I/O.
 pub struct Engine {
     state: State,
-    interference: Arc<dyn Interference>,
+    interference: Box<dyn Interference>,
     partitions: Vec<Desk>,
     touched: Vec<PartitionId>,
     actions: Vec<Action>,
@@ -67,7 +67,7 @@ impl Engine {
     pub fn new(
         cluster: Arc<Cluster>,
         rules: Rules,
-        interference: Arc<dyn Interference>,
+        interference: Box<dyn Interference>,
         on_illegal: OnIllegal,
         mut policy: impl FnMut() -> Box<dyn Policy>,
     ) -> Self {
@@ -176,6 +176,7 @@ impl Engine {
             }
             Event::Progress { .. } | Event::Interrupted { .. } => {}
             Event::Finished { job } | Event::Cancelled { job } => self.end(*job),
+            Event::Observed(observation) => self.interference.observe(observation),
             Event::GpuDown { gpu } => self.set_down(*gpu, true),
             Event::GpuUp { gpu } => self.set_down(*gpu, false),
         }

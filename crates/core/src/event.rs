@@ -1,6 +1,7 @@
 //! What happened. Events are the only input of the engine, so a journal of them replays a run.
 
 use crate::cluster::GpuId;
+use crate::interference::Observation;
 use crate::job::{JobId, JobSpec, Progress};
 use crate::units::Work;
 
@@ -33,6 +34,8 @@ pub enum Event {
         /// The work that survives.
         kept: Work,
     },
+    /// A job showed how fast it runs beside another one.
+    Observed(Observation),
     /// A GPU is lost. Its tenants are reported as interrupted before this.
     GpuDown {
         /// The GPU.

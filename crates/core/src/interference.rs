@@ -3,12 +3,38 @@
 use crate::cluster::GpuTypeId;
 use crate::job::Profile;
 use crate::units::{Ratio, Utilisation};
+use std::sync::Arc;
 
 /// A model of co-location. The world has a true one, the policies a believed one.
 pub trait Interference: Send + Sync {
     /// Speed of `job` next to `beside` on a GPU of kind `gpu`, relative to its speed alone there;
     /// `None` if the two do not fit in its memory together.
     fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
+
+    /// Takes in a rate that was observed; a model that does not learn passes it over.
+    fn observe(&mut self, _: &Observation) {}
+}
+
+/// What a job showed about itself while it ran beside one other job for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The job.
+    pub job: Profile,
+    /// The one beside it.
+    pub beside: Profile,
+    /// The kind of GPU.
+    pub gpu: GpuTypeId,
+    /// Its speed relative to its speed alone there.
+    pub rate: Ratio,
+    /// Standard deviation of such a measurement.
+    pub noise: Ratio,
+}
+
+/// A model that several runs share and none changes.
+impl Interference for Arc<dyn Interference> {
+    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+        self.as_ref().rate(job, beside, gpu)
+    }
 }
 
 /// The closed form used when nothing was measured: two jobs that together want more than the whole

@@ -37,7 +37,7 @@ impl Bench {
         let rules = Rules { tenants_max, ..Rules::default() };
         let (plans, receiver) = channel();
         let mut receiver = Some(receiver);
-        let engine = Engine::new(cluster, rules, Arc::new(ClosedForm), OnIllegal::Refuse, || {
+        let engine = Engine::new(cluster, rules, Box::new(ClosedForm), OnIllegal::Refuse, || {
             Box::new(Puppet(receiver.take().expect("one partition")))
         });
         Self { engine, plans }

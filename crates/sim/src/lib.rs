@@ -7,6 +7,7 @@ mod decimal;
 mod faults;
 pub mod interference;
 mod metrics;
+mod observer;
 mod one_line;
 mod outputs;
 pub mod profiles;

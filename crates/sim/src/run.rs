@@ -1,7 +1,9 @@
 //! One simulation: the event loop that drives the engine through a workload.
 
 use crate::faults::{FaultOptions, Faults};
+use crate::interference::Beliefs;
 use crate::metrics::{Metrics, Timing};
+use crate::observer::Observer;
 use crate::record::{Record, Recorder, Sample};
 use crate::timing::Stopwatch;
 use crate::workload::Workload;
@@ -32,6 +34,8 @@ pub struct RunOptions {
     pub faults: Option<FaultOptions>,
     /// For whatever is drawn at random.
     pub seed: u64,
+    /// What the policies believe about pair rates; the truth if absent.
+    pub beliefs: Option<Beliefs>,
     /// Keep the history that a report shows.
     pub record: bool,
     /// After every step re-check all cross links, and that a policy asked again wants nothing more.
@@ -47,6 +51,7 @@ impl Default for RunOptions {
             world: WorldOptions::default(),
             faults: None,
             seed: 1,
+            beliefs: None,
             record: false,
             verify: false,
         }
@@ -183,10 +188,16 @@ impl<'a> Simulation<'a> {
             .faults
             .map(|faults| Faults::new(faults, options.seed, gpus, workload.first_submit()));
         let recorder = options.record.then(Recorder::default);
+        let beliefs: Box<dyn Interference> = match &options.beliefs {
+            Some(beliefs) => Box::new(beliefs.clone()),
+            None => Box::new(truth.clone()),
+        };
+        let observer = options.beliefs.as_ref().filter(|beliefs| beliefs.learn());
+        let observer = observer.map(|_| Observer::new(options.seed));
         Self {
             workload,
-            engine: Engine::new(cluster, rules, truth.clone(), OnIllegal::Panic, || policy.build()),
-            world: World::new(workload, truth.as_ref(), options.world, recorder),
+            engine: Engine::new(cluster, rules, beliefs, OnIllegal::Panic, || policy.build()),
+            world: World::new(workload, truth.as_ref(), options.world, recorder, observer),
             faults,
             arrived: 0,
             finished: 0,

@@ -1,6 +1,7 @@
 //! The simulated world: it knows the true durations and rates, carries out actions and reports what
 //! happens. It plays the part that real GPUs play for the daemon.
 
+use crate::observer::Observer;
 use crate::record::Recorder;
 use crate::workload::Workload;
 use std::cmp::Reverse;
@@ -113,6 +114,8 @@ pub(crate) struct World<'a> {
     /// Some GPU has had three tenants or more.
     pub(crate) crowded: bool,
     pub(crate) recorder: Option<Recorder>,
+    /// Measures pair rates, if the policies learn from them.
+    observer: Option<Observer>,
 }
 
 impl<'a> World<'a> {
@@ -121,6 +124,7 @@ impl<'a> World<'a> {
         truth: &'a dyn Interference,
         options: WorldOptions,
         recorder: Option<Recorder>,
+        observer: Option<Observer>,
     ) -> Self {
         Self {
             workload,
@@ -137,6 +141,7 @@ impl<'a> World<'a> {
             restores: 0,
             crowded: false,
             recorder,
+            observer,
         }
     }
 
@@ -270,6 +275,7 @@ impl<'a> World<'a> {
     }
 
     fn leave(&mut self, job: JobId, now: Time) {
+        self.watch(job, None, now);
         let body = &mut self.bodies[job];
         let done = body.progress.done_by(now);
         body.progress = Progress { done, at: now, rate: Ppm::ZERO };
@@ -332,6 +338,10 @@ impl<'a> World<'a> {
         let shares = self.meters.shared_gpus > 0
             && self.bodies[job].gpus().iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
         let rate = self.rate(job, shares);
+        if self.observer.is_some() {
+            let partner = if shares { self.only_partner(job) } else { None };
+            self.watch(job, partner, now);
+        }
         let body = &mut self.bodies[job];
         match (shares, body.shared_since) {
             (true, None) => body.shared_since = Some(now),
@@ -354,6 +364,30 @@ impl<'a> World<'a> {
             self.completions.push(Reverse((at + span, job, body.version)));
         }
         self.reports.push(Event::Progress { job, progress: body.progress });
+    }
+
+    /// Tells the observer beside whom a job runs from now on, and reports what it saw until now.
+    fn watch(&mut self, job: JobId, partner: Option<JobId>, now: Time) {
+        let Some(observer) = &mut self.observer else { return };
+        let Some(beside) = observer.watch(job, partner, now) else { return };
+        let profile = |job: JobId| self.workload.spec(job).profile;
+        let gpu = self.bodies[job].gpus().first().expect("a job that was watched has GPUs");
+        let kind = self.workload.cluster.gpu(*gpu).kind;
+        let (of_job, of_other) = (profile(job), profile(beside));
+        if let Some(rate) = self.truth.rate(&of_job, &of_other, kind) {
+            let observation = observer.measure(of_job, of_other, kind, rate);
+            self.reports.push(Event::Observed(observation));
+        }
+    }
+
+    /// The one job that it shares GPUs with, if there is exactly one and both run.
+    fn only_partner(&self, job: JobId) -> Option<JobId> {
+        let body = &self.bodies[job];
+        let seats = body.gpus().iter().flat_map(|gpu| self.tenants[gpu.index()].iter().copied());
+        let mut others = seats.filter(|&other| other != job);
+        let first = others.next()?;
+        let runs = |job: JobId| !self.bodies[job].paused;
+        (runs(job) && runs(first) && others.all(|other| other == first)).then_some(first)
     }
 
     /// The slowest of its GPUs counts (synchronous data parallelism); on each, the speed of the GPU's

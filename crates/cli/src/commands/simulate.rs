@@ -1,7 +1,7 @@
 //! `tandem sim` and `tandem compare`: read, check, open the outputs, run, write.
 
 use super::{print, remark};
-use crate::args::{Classes, CommonArgs, CompareArgs, SimArgs, TraceInput};
+use crate::args::{Beliefs as BeliefsArg, Classes, CommonArgs, CompareArgs, SimArgs, TraceInput};
 use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
 use crate::progress::Progress;
@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tandem_core::{ClosedForm, Interference};
 use tandem_policies::{PolicySpec, REGISTRY};
-use tandem_sim::interference::PairTable;
+use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
 use tandem_sim::trace::{ReadOptions, Trace};
 use tandem_sim::{
     Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes, clusters,
@@ -54,7 +54,7 @@ pub(crate) fn read_trace(
 }
 
 fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
-    let (workload, truth) = prepare(args)?;
+    let Prepared { workload, truth, beliefs } = prepare(args)?;
     if !workload.trace.skipped.is_empty() {
         let skipped = &workload.trace.skipped;
         let first = &skipped[0];
@@ -82,6 +82,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         },
         faults: args.faults,
         seed: args.seed,
+        beliefs,
         record: args.out.is_some(),
         verify: false,
     };
@@ -104,8 +105,15 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
     }
 }
 
+/// What a simulation needs.
+struct Prepared {
+    workload: Workload,
+    truth: Arc<dyn Interference>,
+    beliefs: Option<Beliefs>,
+}
+
 /// Everything that can be wrong with the input is found here, before anything is written.
-fn prepare(args: &CommonArgs) -> Result<(Workload, Arc<dyn Interference>), Failure> {
+fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
     let cluster = Arc::new(clusters::cluster(&args.cluster)?);
     let (mut trace, table) = read_trace(&args.trace, &args.input)?;
     let truth: Arc<dyn Interference> = match (&table, args.classes) {
@@ -121,6 +129,10 @@ fn prepare(args: &CommonArgs) -> Result<(Workload, Arc<dyn Interference>), Failu
             return Err(Failure::bad_input(problem));
         }
     };
+    let beliefs = match args.beliefs {
+        BeliefsArg::True => None,
+        kind => Some(beliefs(args, kind, &trace, &truth, table.as_ref())?),
+    };
     let options = WorkloadOptions {
         estimates: args.estimates,
         load: args.load,
@@ -130,7 +142,30 @@ fn prepare(args: &CommonArgs) -> Result<(Workload, Arc<dyn Interference>), Failu
         skip_bad: args.input.skip_bad,
     };
     let file = args.trace.display().to_string();
-    Ok((Workload::new(trace, cluster, &file, &options)?, truth))
+    Ok(Prepared { workload: Workload::new(trace, cluster, &file, &options)?, truth, beliefs })
+}
+
+fn beliefs(
+    args: &CommonArgs,
+    kind: BeliefsArg,
+    trace: &Trace,
+    truth: &Arc<dyn Interference>,
+    table: Option<&PairTable>,
+) -> Result<Beliefs, Failure> {
+    let learning = Learning {
+        train_pairs: args.train_pairs,
+        seed: args.seed,
+        online: matches!(kind, BeliefsArg::Online),
+    };
+    let model = args.model.as_deref().map(|text| {
+        let (file, gpu) = match text.rsplit_once(":gpu=") {
+            Some((file, gpu)) => (file, Some(gpu)),
+            None => (text, None),
+        };
+        ModelFile::read(file)?.for_gpu(gpu, file).cloned()
+    });
+    let model = model.transpose()?;
+    Ok(Beliefs::new(trace, truth.clone(), table, model.as_ref(), learning)?)
 }
 
 /// What a reader of the report should know about how the figures came about.

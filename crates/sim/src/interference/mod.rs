@@ -1,10 +1,12 @@
 //! Measured pair rates: what really happens when two jobs share a GPU, as far as somebody measured.
 
+mod beliefs;
 mod gavel;
 mod lucid;
 mod model_file;
 mod pair_data;
 
+pub use beliefs::{Beliefs, BeliefsError, Learning};
 pub use model_file::{GpuModel, ModelFile, ModelFileError};
 pub use pair_data::class_profile;
 

@@ -1,0 +1,161 @@
+//! What policies believe about pair rates when they are not told the truth: a predictor, alone or
+//! corrected by what is observed during the run.
+
+use super::{GpuModel, PairTable, class_profile};
+use crate::profiles::SoloProfile;
+use crate::trace::{Trace, TraceJob};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use std::sync::Arc;
+use tandem_core::{
+    ClassId, ClosedForm, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Utilisation,
+};
+use tandem_models::interference::{ClassProfile, FitError, Offline, Online};
+use thiserror::Error;
+
+/// Why there is nothing to believe.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BeliefsError {
+    /// Neither measured pairs nor a fitted model.
+    #[error(
+        "--beliefs model|online needs something to learn from: give --interference FILE, or --model FILE"
+    )]
+    NothingToLearnFrom,
+    /// Too little to learn from.
+    #[error("--train-pairs: {0}")]
+    Fit(#[from] FitError),
+}
+
+/// How beliefs come about.
+#[derive(Clone, Copy, Debug)]
+pub struct Learning {
+    /// Share of the table's pairs that the predictor is trained on.
+    pub train_pairs: f64,
+    /// Chooses the pairs.
+    pub seed: u64,
+    /// Rates observed during the run correct the predictor.
+    pub online: bool,
+}
+
+/// Believed rates for the classes of one trace. Whether a pair fits into memory is known; jobs
+/// without a class go by the closed form.
+#[derive(Clone)]
+pub struct Beliefs {
+    truth: Arc<dyn Interference>,
+    online: Online,
+    learns: bool,
+    /// `rates[a][b]`: believed speed of `a` next to `b`, by the trace's classes.
+    rates: Vec<Vec<Ratio>>,
+}
+
+impl Beliefs {
+    /// Beliefs from a fitted `model`, or trained on a share of `table`.
+    pub fn new(
+        trace: &Trace,
+        truth: Arc<dyn Interference>,
+        table: Option<&PairTable>,
+        model: Option<&GpuModel>,
+        learning: Learning,
+    ) -> Result<Self, BeliefsError> {
+        let profiles = profiles(trace, table);
+        let offline = match (model, table) {
+            (Some(model), _) => model.offline.clone(),
+            (None, Some(table)) => train(table, &profiles, learning)?,
+            (None, None) => return Err(BeliefsError::NothingToLearnFrom),
+        };
+        let mut online = Online::new(offline);
+        for profile in &profiles {
+            online.class(profile);
+        }
+        let mut beliefs = Self {
+            truth,
+            online,
+            learns: learning.online,
+            rates: Vec::with_capacity(profiles.len()),
+        };
+        let count = profiles.len();
+        for a in 0..count {
+            beliefs.rates.push((0..count).map(|b| beliefs.believed(a, b)).collect());
+        }
+        Ok(beliefs)
+    }
+
+    /// Whether they follow what is observed.
+    pub(crate) fn learn(&self) -> bool {
+        self.learns
+    }
+
+    fn believed(&self, a: usize, b: usize) -> Ratio {
+        let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
+        Ratio::from_f64(self.online.belief(number(a), number(b)).rate)
+    }
+}
+
+impl Interference for Beliefs {
+    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+        self.truth.rate(job, beside, gpu)?;
+        match (job.class, beside.class) {
+            (Some(a), Some(b)) => Some(self.rates[a.index()][b.index()]),
+            _ => ClosedForm.rate(job, beside, gpu),
+        }
+    }
+
+    fn observe(&mut self, observation: &Observation) {
+        let (Some(ClassId(a)), Some(ClassId(b)), true) =
+            (observation.job.class, observation.beside.class, self.learns)
+        else {
+            return;
+        };
+        let (rate, noise) = (observation.rate.as_f64(), observation.noise.as_f64());
+        self.online.observe(a, b, rate, noise);
+        // What `a` suffers and what `b` inflicts is known better now, whoever is beside them.
+        let (a, b) = (a as usize, b as usize);
+        for other in 0..self.rates.len() {
+            self.rates[a][other] = self.believed(a, other);
+            self.rates[other][b] = self.believed(other, b);
+        }
+    }
+}
+
+/// What the trace shows about its classes: the mean over their jobs, and speeds from the table.
+fn profiles(trace: &Trace, table: Option<&PairTable>) -> Vec<ClassProfile> {
+    let mut jobs: Vec<Vec<&TraceJob>> = vec![Vec::new(); trace.classes.len()];
+    for job in &trace.jobs {
+        if let Some(class) = job.class {
+            jobs[class.index()].push(job);
+        }
+    }
+    let profile = |(class, jobs): (_, &Vec<&TraceJob>)| {
+        let steps = table.and_then(|table| table.speeds.get(&(Clone::clone(class), 1)).copied());
+        let mut profile = class_profile(class, None::<&SoloProfile>, steps);
+        profile.gpu_util = mean(jobs, |job| job.gpu_util.map(Utilisation::share));
+        profile.bandwidth_util = mean(jobs, |job| job.bandwidth_util.map(Utilisation::share));
+        profile.memory_mib = mean(jobs, |job| job.memory.map(Memory::mib));
+        profile
+    };
+    trace.classes.iter().zip(&jobs).map(profile).collect()
+}
+
+fn mean(jobs: &[&TraceJob], value: impl Fn(&TraceJob) -> Option<f64>) -> Option<f64> {
+    let known: Vec<f64> = jobs.iter().filter_map(|job| value(job)).collect();
+    (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+}
+
+/// Trains on a share of the table's pairs, with what the trace shows about their classes.
+fn train(
+    table: &PairTable,
+    profiles: &[ClassProfile],
+    learning: Learning,
+) -> Result<Offline, FitError> {
+    let mut data = table.pair_data(None);
+    for profile in &mut data.profiles {
+        if let Some(known) = profiles.iter().find(|known| known.name == profile.name) {
+            profile.clone_from(known);
+        }
+    }
+    data.pairs.shuffle(&mut ChaCha8Rng::seed_from_u64(learning.seed));
+    let count = (data.pairs.len() as f64 * learning.train_pairs).round() as usize;
+    data.pairs.truncate(count);
+    Offline::fit(&data.profiles, &data.pairs, learning.seed)
+}
