@@ -5,6 +5,7 @@
 
 mod fifo;
 mod hosts;
+mod lucid;
 mod pair;
 mod queue;
 mod ranked;

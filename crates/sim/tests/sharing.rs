@@ -97,6 +97,24 @@ fn sub_batches_that_cost_more_than_waiting_are_left_to_first_fit() {
     assert_eq!(times(&run(&workload, "sjf-ffs")), [(0.0, 1600.0), (0.0, 10.0)]);
 }
 
+#[test]
+fn lucid_joins_gangs_of_equal_size_whose_scores_allow_it() {
+    let second_of = |rows: &str| times(&run(&jobs(rows, "1x2"), "lucid"))[1];
+    // 50 % and 50 % are light; they take the same GPUs and leave each other alone.
+    assert_eq!(second_of("a,0,2,100,50,\nb,1,2,10,50,\n"), (1.0, 11.0));
+    for (why, rows) in [
+        ("another gang size", "a,0,2,100,50,\nb,1,1,10,50,\n"),
+        ("heavy and light", "a,0,2,100,60,\nb,1,2,10,30,\n"),
+        ("unknown", "a,0,2,100,,\nb,1,2,10,10,\n"),
+        ("memory", "a,0,2,100,10,14000\nb,1,2,10,10,14000\n"),
+    ] {
+        assert_eq!(second_of(rows), (100.0, 110.0), "{why}");
+    }
+    // A tiny one may join a heavy one; the third finds both GPUs shared.
+    let three = run(&jobs("a,0,2,100,60,\nb,1,2,10,20,\nc,2,2,50,20,\n", "1x2"), "lucid");
+    assert_eq!(times(&three)[1..], [(1.0, 11.0), (11.0, 61.0)]);
+}
+
 /// A job keeps its own utilisation of its speed, whoever is beside it.
 struct OwnRate;
 
