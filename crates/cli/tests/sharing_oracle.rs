@@ -9,7 +9,8 @@ use std::process::Command;
 
 const SEEDS: std::ops::Range<u64> = 1..31;
 /// The Python knows no sub-batches, so that ours are asked not to use any.
-const POLICIES: [(&str, &str); 2] = [("sjf-ffs", "sjf-ffs"), ("sjf-bsbf", "sjf-bsbf")];
+const POLICIES: [(&str, &str); 2] =
+    [("sjf-ffs", "sjf-ffs:accumulate=false"), ("sjf-bsbf", "sjf-bsbf:accumulate=false")];
 
 #[test]
 fn random_cases() {

@@ -16,7 +16,7 @@ pub enum Action {
         /// The job.
         job: JobId,
     },
-    /// Save the state and go on at another place.
+    /// Save the state and go on at another place, or in the same place in another way.
     Move {
         /// The job.
         job: JobId,

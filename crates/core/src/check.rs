@@ -70,6 +70,14 @@ pub enum Illegal {
         /// The limit.
         limit: usize,
     },
+    /// Batches in parts that the job cannot run with.
+    #[error("job {job:?} cannot run with its batches in {count} parts")]
+    NoSuchSubBatches {
+        /// The job.
+        job: JobId,
+        /// The parts.
+        count: u32,
+    },
     /// Memory over.
     #[error("{gpu:?} would need {wanted}, it has {available}")]
     MemoryOver {
@@ -152,6 +160,10 @@ fn check_job(
     let (wanted, given) = (known.spec.gpus, placement.gpus.len());
     if given != wanted as usize {
         return Err(Illegal::BrokenGang { job, wanted, given });
+    }
+    let count = placement.sub_batches;
+    if known.spec.way(count).is_none() {
+        return Err(Illegal::NoSuchSubBatches { job, count });
     }
     Ok(())
 }

@@ -25,7 +25,12 @@ fn seat(state: &State, job: JobId, placement: Placement) -> Option<Action> {
     let known = state.job(job);
     match known.placement() {
         None => Some(Action::Start { job, placement, restore: known.must_restore }),
-        Some(present) if present.gpus != placement.gpus => Some(Action::Move { job, placement }),
+        // Another number of sub-batches takes a restart, even in the same place.
+        Some(present)
+            if present.gpus != placement.gpus || present.sub_batches != placement.sub_batches =>
+        {
+            Some(Action::Move { job, placement })
+        }
         Some(present) if present.paused == placement.paused => None,
         Some(_) if placement.paused => Some(Action::Pause { job }),
         Some(_) => Some(Action::Resume { job }),

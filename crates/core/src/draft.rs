@@ -8,7 +8,7 @@ use crate::job::{Job, JobId, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::state::{Rules, State};
-use crate::units::Time;
+use crate::units::{Memory, Time};
 
 /// What a policy works with while it plans for one partition.
 pub struct Draft<'a> {
@@ -104,12 +104,18 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// What a job takes on each of its GPUs under the plan so far, context included; `None` if it
+    /// has none.
+    pub fn memory_as_placed(&self, job: JobId) -> Option<Memory> {
+        Some(self.state.memory_on_gpu(job, self.placement(job)?.sub_batches))
+    }
+
     /// Gives a job whole GPUs by the rule in force; `false` and no change if there is no room.
     pub fn place_alone(&mut self, job: JobId) -> bool {
         let gpus = self.job(job).spec.gpus;
         match self.occupancy().find(self.partition, gpus, self.rules().placement) {
             Some(gpus) => {
-                self.place(job, Placement { gpus, paused: false });
+                self.place(job, Placement::of(gpus));
                 true
             }
             None => false,
@@ -119,7 +125,7 @@ impl<'a> Draft<'a> {
     /// Seats a job, wherever it sat before. Legality is the engine's to check.
     pub fn place(&mut self, job: JobId, placement: Placement) {
         self.vacate(job);
-        self.state.seat(job, &placement.gpus);
+        self.state.seat(job, &placement);
         self.plan.set(job, Change::Place(placement));
     }
 
@@ -134,8 +140,8 @@ impl<'a> Draft<'a> {
     }
 
     fn vacate(&mut self, job: JobId) {
-        if let Some(gpus) = self.placement(job).map(|placement| placement.gpus.clone()) {
-            self.state.unseat(job, &gpus);
+        if let Some(placement) = self.placement(job).cloned() {
+            self.state.unseat(job, &placement);
         }
     }
 

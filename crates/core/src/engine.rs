@@ -275,7 +275,7 @@ impl Engine {
 
     fn set_paused(&mut self, job: JobId, paused: bool) {
         let present = self.state.job(job).placement().expect("only a placed job is paused");
-        let gpus = present.gpus.clone();
-        self.state.place(job, Placement { gpus, paused }, self.now);
+        let placement = Placement { paused, ..present.clone() };
+        self.state.place(job, placement, self.now);
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::cluster::{PartitionId, id};
 use crate::plan::Placement;
-use crate::units::{Memory, Ppm, Span, Time, Utilisation, Work};
+use crate::sub_batch::{SubBatch, SubBatches};
+use crate::units::{Memory, Ppm, Ratio, Span, Time, Utilisation, Work};
 
 id!(
     /// A job, counted in order of submission: the smaller id came first.
@@ -48,6 +49,22 @@ pub struct JobSpec {
     pub estimate: Span,
     /// What it does to a GPU.
     pub profile: Profile,
+    /// How else it can run than in whole batches.
+    pub sub_batches: SubBatches,
+}
+
+impl JobSpec {
+    /// The ways to run it, whole batches first, each with less memory than the one before.
+    pub fn ways(&self) -> impl Iterator<Item = SubBatch> + '_ {
+        let whole = SubBatch { count: 1, price: Ratio::ONE, memory: self.profile.memory };
+        let smaller = self.sub_batches.as_slice().iter().copied();
+        std::iter::once(whole).chain(smaller.filter(move |way| way.memory < whole.memory))
+    }
+
+    /// The way to run it with batches in `count` parts, if there is one.
+    pub fn way(&self, count: u32) -> Option<SubBatch> {
+        self.ways().find(|way| way.count == count)
+    }
 }
 
 /// Where a job stands. A job that is over is forgotten: its history belongs to whoever drives the
@@ -199,6 +216,7 @@ mod tests {
             gpus: 2,
             estimate: Span::from_secs(estimate_s),
             profile: Profile::default(),
+            sub_batches: SubBatches::default(),
         });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job

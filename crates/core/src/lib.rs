@@ -16,6 +16,7 @@ mod occupancy;
 mod plan;
 mod policy;
 mod state;
+mod sub_batch;
 mod units;
 
 pub use action::Action;
@@ -33,4 +34,5 @@ pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{Change, Placement, Plan};
 pub use policy::Policy;
 pub use state::{Rules, State};
+pub use sub_batch::{SubBatch, SubBatches};
 pub use units::{MICROS_PER_SECOND, Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};

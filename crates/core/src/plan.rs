@@ -14,12 +14,18 @@ pub struct Placement {
     pub gpus: Gpus,
     /// Stopped in place: no progress, memory kept.
     pub paused: bool,
+    /// The parts in which it computes each batch; 1 is the batch as a whole.
+    pub sub_batches: u32,
 }
 
 impl Placement {
     /// Running on these GPUs.
     pub fn on(gpus: impl IntoIterator<Item = GpuId>) -> Self {
-        Self { gpus: gpus.into_iter().collect(), paused: false }
+        Self::of(gpus.into_iter().collect())
+    }
+
+    pub(crate) fn of(gpus: Gpus) -> Self {
+        Self { gpus, paused: false, sub_batches: 1 }
     }
 }
 

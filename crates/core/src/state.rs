@@ -86,9 +86,12 @@ impl State {
         self.placed[partition.index()].iter_from(0).map(move |index| self.job(id(index)))
     }
 
-    /// What a job takes on each of its GPUs, context included.
-    pub fn memory_on_gpu(&self, job: JobId) -> Memory {
-        self.job(job).spec.profile.memory + self.rules.context
+    /// What a job takes on each of its GPUs, context included, with its batches in `sub_batches`
+    /// parts. A number of parts in which it cannot run saves nothing: the check names it.
+    pub fn memory_on_gpu(&self, job: JobId, sub_batches: u32) -> Memory {
+        let spec = &self.job(job).spec;
+        let memory = spec.way(sub_batches).map_or(spec.profile.memory, |way| way.memory);
+        memory + self.rules.context
     }
 
     pub(crate) fn submit(&mut self, spec: JobSpec) -> JobId {
@@ -101,16 +104,18 @@ impl State {
 
     /// Enters a job on GPUs in the occupancy alone, as a draft does. A job that is not there and GPUs
     /// that the cluster does not have are passed over: the check names them.
-    pub(crate) fn seat(&mut self, job: JobId, gpus: &[GpuId]) {
-        if self.has(job, gpus) {
-            self.occupancy.occupy(job, gpus, self.memory_on_gpu(job));
+    pub(crate) fn seat(&mut self, job: JobId, placement: &Placement) {
+        if self.has(job, &placement.gpus) {
+            let memory = self.memory_on_gpu(job, placement.sub_batches);
+            self.occupancy.occupy(job, &placement.gpus, memory);
         }
     }
 
     /// Takes back [`State::seat`].
-    pub(crate) fn unseat(&mut self, job: JobId, gpus: &[GpuId]) {
-        if self.has(job, gpus) {
-            self.occupancy.release(job, gpus, self.memory_on_gpu(job));
+    pub(crate) fn unseat(&mut self, job: JobId, placement: &Placement) {
+        if self.has(job, &placement.gpus) {
+            let memory = self.memory_on_gpu(job, placement.sub_batches);
+            self.occupancy.release(job, &placement.gpus, memory);
         }
     }
 
@@ -123,13 +128,12 @@ impl State {
     pub(crate) fn roll_back(&mut self, plan: &Plan) {
         for (job, change) in plan.changes() {
             if let Change::Place(placement) = change {
-                self.unseat(*job, &placement.gpus);
+                self.unseat(*job, placement);
             }
         }
         for (job, _) in plan.changes() {
-            let present = self.find(*job).and_then(Job::placement);
-            if let Some(gpus) = present.map(|present| present.gpus.clone()) {
-                self.seat(*job, &gpus);
+            if let Some(present) = self.find(*job).and_then(Job::placement).cloned() {
+                self.seat(*job, &present);
             }
         }
     }
@@ -152,17 +156,16 @@ impl State {
 
     /// Takes the seats of a job away, if it has any.
     pub(crate) fn vacate(&mut self, job: JobId) {
-        if let Some(gpus) = self.job(job).placement().map(|present| present.gpus.clone()) {
-            self.unseat(job, &gpus);
+        if let Some(present) = self.job(job).placement().cloned() {
+            self.unseat(job, &present);
         }
     }
 
     /// Forgets a job.
     pub(crate) fn end(&mut self, job: JobId) {
-        let memory = self.memory_on_gpu(job);
+        self.vacate(job);
         let ended = self.jobs.remove(job).expect("a job that is not over");
-        if let Some(placement) = ended.placement() {
-            self.occupancy.release(job, &placement.gpus, memory);
+        if ended.placement().is_some() {
             self.placed[ended.spec.partition.index()].remove(job.index());
         }
     }

@@ -108,6 +108,16 @@ impl Work {
         Some(Span(micros))
     }
 
+    /// This work × `ratio`, rounded to nearest; as much as can be counted if it is more.
+    #[must_use]
+    pub fn times(self, ratio: Ratio) -> Work {
+        if ratio == Ratio::ONE {
+            return self;
+        }
+        let scale = u128::from(Ratio::SCALE);
+        Work(self.0.saturating_mul(u128::from(ratio.0)).saturating_add(scale / 2) / scale)
+    }
+
     /// What is left of this work after `done`.
     pub const fn saturating_sub(self, done: Work) -> Work {
         Work(self.0.saturating_sub(done.0))
@@ -177,6 +187,12 @@ impl Ratio {
     /// The mean of two ratios.
     pub const fn mean(self, other: Ratio) -> Ratio {
         Ratio((self.0 + other.0) / 2)
+    }
+
+    /// One divided by this, rounded to nearest; limited to [`Ratio::MAX`].
+    #[must_use]
+    pub fn inverse(self) -> Ratio {
+        Ratio::new(Self::SCALE, self.0.max(1))
     }
 
     /// The product of two ratios, rounded to nearest.

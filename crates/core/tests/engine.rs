@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
     Action, ClosedForm, Cluster, Draft, Engine, Event, GpuId, Illegal, Job, JobId, JobSpec, Memory,
-    OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Reason, Rules, Span, Time,
-    UserId, Work,
+    OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Ratio, Reason, Rules, Span,
+    SubBatch, SubBatches, Time, UserId, Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
@@ -44,6 +44,10 @@ impl Bench {
     }
 
     fn submit(&mut self, id: u32, gpus: u32, memory_mib: u64) {
+        self.submit_with(id, gpus, memory_mib, SubBatches::default());
+    }
+
+    fn submit_with(&mut self, id: u32, gpus: u32, memory_mib: u64, sub_batches: SubBatches) {
         let spec = JobSpec {
             id: JobId(id),
             user: UserId(0),
@@ -52,6 +56,7 @@ impl Bench {
             gpus,
             estimate: Span::from_secs(100),
             profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
+            sub_batches,
         };
         assert!(self.step(0, &[Event::Submitted(spec)], |_| {}).is_empty());
     }
@@ -220,4 +225,37 @@ fn waiting_jobs_have_reasons_and_others_have_none() {
     let reasons = [0, 1, 2, 9].map(|job| bench.engine.reason(JobId(job)));
     let no_room = Reason::NoRoom { free: 0 };
     assert_eq!(reasons, [None, Some(no_room), Some(Reason::Behind(JobId(1))), None]);
+}
+
+#[test]
+fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
+    let mut bench = Bench::new(2);
+    let way = |count, mib| SubBatch { count, price: Ratio::ONE, memory: Memory::from_mib(mib) };
+    bench.submit(0, 1, 650);
+    bench.submit_with(1, 1, 600, SubBatches::new([way(2, 400), way(4, 300)]));
+    let parts = |sub_batches| Placement { sub_batches, ..on(&[0]) };
+    bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0])));
+    for (sub_batches, mib) in [(1, 1250), (2, 1050)] {
+        bench.step(0, &[], move |draft| draft.place(JobId(1), parts(sub_batches)));
+        let (wanted, available) = (Memory::from_mib(mib), Memory::from_mib(1000));
+        let over = Illegal::MemoryOver { gpu: GpuId(0), wanted, available };
+        assert_eq!(bench.refusal(), Some(over));
+    }
+    bench.step(0, &[], move |draft| draft.place(JobId(1), parts(3)));
+    let unknown = Illegal::NoSuchSubBatches { job: JobId(1), count: 3 };
+    assert_eq!(bench.refusal(), Some(unknown));
+    let start = bench.step(0, &[], move |draft| {
+        draft.place(JobId(1), parts(4));
+        assert_eq!(draft.memory_as_placed(JobId(1)), Some(Memory::from_mib(300)));
+    });
+    assert_eq!(start, [Action::Start { job: JobId(1), placement: parts(4), restore: false }]);
+    assert_eq!(bench.step(0, &[], move |draft| draft.place(JobId(1), parts(4))), []);
+    // Whole batches again take a restart, and the room that the other one leaves.
+    let alone = bench.step(1, &[Event::Finished { job: JobId(0) }], move |draft| {
+        draft.place(JobId(1), parts(1));
+    });
+    assert_eq!(alone, [Action::Move { job: JobId(1), placement: parts(1) }]);
+    bench.step(2, &[Event::Finished { job: JobId(1) }], |_| {});
+    let occupancy = bench.engine.state().occupancy();
+    assert_eq!(occupancy.memory_used(GpuId(0)), Memory::default());
 }

@@ -1,25 +1,25 @@
 //! Who could take a guest: the jobs that have GPUs to themselves.
 
 use std::ops::Range;
-use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Memory, Ppm};
+use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Memory, Ppm, SubBatch, Work};
 
 /// The GPUs of a partition with exactly one tenant, by who that is.
 #[derive(Default)]
 pub(crate) struct Hosts {
     hosts: Vec<Host>,
-    seats: Vec<(HostKey, GpuId)>,
+    /// With what makes GPUs of a resident alike: their kind, and the memory left on them.
+    gpus: Vec<(JobId, GpuTypeId, Memory, GpuId)>,
     known: bool,
 }
-
-/// Resident, kind of GPU, memory left on it.
-type HostKey = (JobId, GpuTypeId, Memory);
 
 /// A resident on GPUs that are alike.
 pub(crate) struct Host {
     pub(crate) job: JobId,
+    /// Twice its remaining solo time in the way in which it runs.
+    pub(crate) twice_left: Work,
     kind: GpuTypeId,
     room: Memory,
-    seats: Range<usize>,
+    gpus: Range<usize>,
 }
 
 impl Hosts {
@@ -34,20 +34,22 @@ impl Hosts {
             return;
         }
         let occupancy = draft.occupancy();
-        self.seats.clear();
-        self.seats.extend(occupancy.lone_gpus(draft.partition()).map(|gpu| {
+        self.gpus.clear();
+        self.gpus.extend(occupancy.lone_gpus(draft.partition()).map(|gpu| {
             let described = draft.cluster().gpu(gpu);
             let room = Memory(described.memory.0 - occupancy.memory_used(gpu).0);
-            ((occupancy.tenants(gpu)[0], described.kind, room), gpu)
+            (occupancy.tenants(gpu)[0], described.kind, room, gpu)
         }));
-        self.seats.sort_unstable();
+        self.gpus.sort_unstable();
         self.hosts.clear();
         let mut first = 0;
-        for alike in self.seats.chunk_by(|(one, _), (other, _)| one == other) {
-            let ((job, kind, room), _) = alike[0];
-            let seats = first..first + alike.len();
-            first = seats.end;
-            self.hosts.push(Host { job, kind, room, seats });
+        for alike in
+            self.gpus.chunk_by(|one, other| (one.0, one.1, one.2) == (other.0, other.1, other.2))
+        {
+            let (job, kind, room, _) = alike[0];
+            let gpus = first..first + alike.len();
+            first = gpus.end;
+            self.hosts.push(Host { job, twice_left: twice_left(draft, job), kind, room, gpus });
         }
     }
 
@@ -58,21 +60,39 @@ impl Hosts {
 
     /// The GPUs of a host, in (node, GPU) order.
     pub(crate) fn gpus(&self, host: &Host) -> impl Iterator<Item = GpuId> + '_ {
-        self.seats[host.seats.clone()].iter().map(|(_, gpu)| *gpu)
+        self.gpus[host.gpus.clone()].iter().map(|(.., gpu)| *gpu)
     }
+}
+
+fn twice_left(draft: &Draft<'_>, job: JobId) -> Work {
+    let placement = draft.placement(job).expect("a tenant is placed");
+    let known = draft.job(job);
+    let way = known.spec.way(placement.sub_batches).expect("a tenant runs in a way it can run in");
+    known.twice_remaining(draft.now()).times(way.price)
 }
 
 impl Host {
     /// How many GPUs it has to itself.
     pub(crate) fn gpu_count(&self) -> usize {
-        self.seats.len()
+        self.gpus.len()
     }
 
-    /// The believed rates of `guest` and of the resident side by side; `None` if they do not fit.
+    /// The ways to run `guest` beside it: whole batches if they fit, and with `accumulate` also those
+    /// in parts that do.
+    pub(crate) fn ways<'g>(
+        &self,
+        draft: &Draft<'_>,
+        guest: &'g Job,
+        accumulate: bool,
+    ) -> impl Iterator<Item = SubBatch> + use<'g> {
+        let (room, context) = (self.room, draft.rules().context);
+        let ways = guest.spec.ways().take(if accumulate { usize::MAX } else { 1 });
+        ways.filter(move |way| way.memory + context <= room)
+    }
+
+    /// The believed rates of `guest` and of the resident side by side; `None` if they are known not to
+    /// fit.
     pub(crate) fn rates(&self, draft: &Draft<'_>, guest: &Job) -> Option<(Ppm, Ppm)> {
-        if guest.spec.profile.memory + draft.rules().context > self.room {
-            return None;
-        }
         let (guest, resident) = (&guest.spec.profile, &draft.job(self.job).spec.profile);
         let of_guest = draft.interference().rate(guest, resident, self.kind)?;
         let of_resident = draft.interference().rate(resident, guest, self.kind)?;

@@ -5,6 +5,7 @@
 
 mod fifo;
 mod hosts;
+mod lucid;
 mod pair;
 mod queue;
 mod ranked;
@@ -17,7 +18,7 @@ mod spec;
 mod srtf;
 mod tiresias;
 
-pub use pair::{Finish, Pair};
+pub use pair::{Finish, Side};
 pub use queue::{Next, Queue};
 pub use registry::{Entry, REGISTRY};
 pub use spec::{Param, PolicySpec, Settings, SpecError, Value};

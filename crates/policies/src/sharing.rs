@@ -4,19 +4,31 @@
 
 use crate::hosts::Hosts;
 use crate::queue::{Next, Queue};
-use crate::spec::{Param, Value};
+use crate::spec::{Param, Settings, Value};
 use tandem_core::{Draft, GpuId, Job, Placement, Policy, Reason, Time, Work};
 
+pub(crate) const ACCUMULATE: Param = Param {
+    name: "accumulate",
+    default: Value::Flag(true),
+    help: "let a guest run in sub-batches where that makes it fit",
+};
 pub(crate) const CONSOLIDATE: Param = Param {
     name: "consolidate",
     default: Value::Flag(false),
     help: "share only on the fewest nodes that can hold the gang",
 };
 
+/// A GPU for a guest, and the parts in which it has to compute its batches there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    pub(crate) gpu: GpuId,
+    pub(crate) sub_batches: u32,
+}
+
 /// Which residents take a guest.
 pub(crate) trait Choose: Send {
-    /// Adds the GPUs of `hosts` that `guest` may use to `gpus`, in the order of preference.
-    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, gpus: &mut Vec<GpuId>);
+    /// Adds the GPUs of `hosts` that `guest` may use to `seats`, in order of preference.
+    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, seats: &mut Vec<Seat>);
 }
 
 /// Shortest job first, with guests.
@@ -26,13 +38,14 @@ pub(crate) struct Sharing<C> {
     queue: Queue<Work>,
     /// Kept from pass to pass for their allocations, like the next one.
     hosts: Hosts,
-    gpus: Vec<GpuId>,
+    seats: Vec<Seat>,
 }
 
 impl<C: Choose> Sharing<C> {
-    pub(crate) fn new(choose: C, consolidate: bool) -> Self {
-        let (queue, hosts, gpus) = (Queue::default(), Hosts::default(), Vec::new());
-        Self { choose, consolidate, queue, hosts, gpus }
+    pub(crate) fn new(choose: C, settings: &Settings) -> Self {
+        let consolidate = settings.flag(CONSOLIDATE.name);
+        let (queue, hosts, seats) = (Queue::default(), Hosts::default(), Vec::new());
+        Self { choose, consolidate, queue, hosts, seats }
     }
 }
 
@@ -48,28 +61,32 @@ impl<C: Choose> Policy for Sharing<C> {
 
     /// One pass is enough: a job that starts leaves no GPU to others that was not theirs to use before.
     fn plan(&mut self, draft: &mut Draft<'_>) {
-        let Self { choose, consolidate, queue, hosts, gpus } = self;
+        let Self { choose, consolidate, queue, hosts, seats } = self;
         hosts.forget();
         queue.walk(|job, size| {
-            let (free, wanted) = (draft.free_count(), size as usize);
-            if size > free + draft.lone_count() {
+            if size > draft.free_count() + draft.lone_count() {
                 return Next::Size;
             }
             if draft.place_alone(job) {
                 hosts.forget();
                 return Next::Job;
             }
-            gpus.clear();
-            gpus.extend(draft.occupancy().free_gpus(draft.partition()));
-            if gpus.len() < wanted || *consolidate {
+            let wanted = size as usize;
+            let free = draft.occupancy().free_gpus(draft.partition());
+            seats.clear();
+            seats.extend(free.map(|gpu| Seat { gpu, sub_batches: 1 }));
+            if seats.len() < wanted || *consolidate {
                 hosts.read(draft);
-                choose.choose(draft, draft.job(job), hosts, gpus);
+                choose.choose(draft, draft.job(job), hosts, seats);
             }
             if *consolidate {
-                keep_fewest_nodes(draft, wanted, gpus);
+                keep_fewest_nodes(draft, wanted, seats);
             }
-            if gpus.len() >= wanted {
-                draft.place(job, Placement::on(gpus.drain(..wanted)));
+            if let Some(seats) = seats.get(..wanted) {
+                let sub_batches = seats.iter().map(|seat| seat.sub_batches).max();
+                let sub_batches = sub_batches.expect("a gang is not empty");
+                let on = Placement::on(seats.iter().map(|seat| seat.gpu));
+                draft.place(job, Placement { sub_batches, ..on });
                 hosts.forget();
             }
             Next::Job
@@ -78,21 +95,20 @@ impl<C: Choose> Policy for Sharing<C> {
     }
 }
 
-/// Reduces `gpus`, in order of preference, to the first that hold a gang of `wanted` on the fewest
+/// Reduces `seats`, in order of preference, to the first that hold a gang of `wanted` on the fewest
 /// nodes: whole nodes of the largest size and a part of one more, as exclusive placement has it.
 /// Nothing is left if there are none.
-fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, gpus: &mut Vec<GpuId>) {
+fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, seats: &mut Vec<Seat>) {
     let cluster = draft.cluster();
     let partition = cluster.partition(draft.partition());
     let size = partition.node_size_max() as usize;
     let (whole, rest) = (wanted / size, wanted % size);
-    let node = |gpu: GpuId| (cluster.gpu(gpu).node.0 - partition.nodes.start) as usize;
+    let node_of = |seat: &Seat| (cluster.gpu(seat.gpu).node.0 - partition.nodes.start) as usize;
     let mut counts = vec![0; partition.nodes.len()];
     // Nodes in the order in which they are complete, and in which they can hold the rest.
     let (mut complete, mut partial) = (Vec::new(), Vec::new());
-    let mut left = None;
-    for &gpu in gpus.iter() {
-        let node = node(gpu);
+    for seat in seats.iter() {
+        let node = node_of(seat);
         counts[node] += 1;
         if counts[node] == size {
             complete.push(node);
@@ -100,22 +116,19 @@ fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, gpus: &mut Vec<GpuId>) {
         if counts[node] == rest {
             partial.push(node);
         }
-        if complete.len() >= whole {
-            let part = partial.iter().find(|node| !complete[..whole].contains(node));
-            if rest == 0 || part.is_some() {
-                let mut taken = vec![0; counts.len()];
-                complete[..whole].iter().for_each(|&node| taken[node] = size);
-                part.into_iter().for_each(|&node| taken[node] = rest);
-                left = Some(taken);
-                break;
-            }
+        let Some(complete) = complete.get(..whole) else { continue };
+        let part = partial.iter().find(|node| !complete.contains(node));
+        if rest == 0 || part.is_some() {
+            counts.fill(0);
+            complete.iter().for_each(|&node| counts[node] = size);
+            part.into_iter().for_each(|&node| counts[node] = rest);
+            return seats.retain(|seat| {
+                let left = &mut counts[node_of(seat)];
+                let taken = *left > 0;
+                *left -= usize::from(taken);
+                taken
+            });
         }
     }
-    let Some(mut left) = left else { return gpus.clear() };
-    gpus.retain(|&gpu| {
-        let left = &mut left[node(gpu)];
-        let taken = *left > 0;
-        *left -= usize::from(taken);
-        taken
-    });
+    seats.clear();
 }

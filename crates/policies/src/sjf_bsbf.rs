@@ -2,12 +2,13 @@
 //! no whole GPUs takes what is free and shares GPUs of those residents with whom sharing now is
 //! better than waiting for them to end.
 
-use crate::hosts::Hosts;
-use crate::pair::Pair;
+use crate::hosts::{Host, Hosts};
+use crate::pair::Finish;
 use crate::registry::Entry;
-use crate::sharing::{CONSOLIDATE, Choose, Sharing};
+use crate::sharing::{ACCUMULATE, CONSOLIDATE, Choose, Seat, Sharing};
 use crate::spec::{Param, Value};
-use tandem_core::{Draft, GpuId, Job};
+use std::cmp::Reverse;
+use tandem_core::{Draft, Job, Work};
 
 const ORDER: Param = Param {
     name: "order",
@@ -18,47 +19,86 @@ const ORDER: Param = Param {
 pub(crate) const ENTRY: Entry = Entry {
     name: "sjf-bsbf",
     summary: "shortest job first, sharing with residents where that beats waiting for them",
-    params: &[ORDER, CONSOLIDATE],
+    params: &[ACCUMULATE, ORDER, CONSOLIDATE],
     tenants_max: 2,
     build: |settings| {
-        let by_benefit = settings.choice(ORDER.name) == "benefit";
-        let choose = BestBenefit { by_benefit, willing: Vec::new() };
-        Box::new(Sharing::new(choose, settings.flag(CONSOLIDATE.name)))
+        let choose = BestBenefit {
+            accumulate: settings.flag(ACCUMULATE.name),
+            by_benefit: settings.choice(ORDER.name) == "benefit",
+            offers: Vec::new(),
+        };
+        Box::new(Sharing::new(choose, settings))
     },
 };
 
 struct BestBenefit {
+    accumulate: bool,
     by_benefit: bool,
-    /// Hosts that pass the test, by position; kept for its allocation.
-    willing: Vec<(Pair, usize)>,
+    /// Of hosts, by position; kept for its allocation.
+    offers: Vec<(Offer, usize)>,
+}
+
+/// Sharing with a host where that pays.
+#[derive(Clone, Copy)]
+struct Offer {
+    /// Mean finish time of the two.
+    together: Finish,
+    /// What that gains over waiting for the host to end.
+    benefit: Finish,
+    /// The parts in which the guest computes its batches.
+    sub_batches: u32,
+}
+
+impl BestBenefit {
+    /// The best way to share with `host`, if sharing beats waiting; equality is not sharing.
+    fn offer(
+        &self,
+        draft: &Draft<'_>,
+        guest: &Job,
+        twice_left: Work,
+        host: &Host,
+    ) -> Option<Offer> {
+        let mut ways = host.ways(draft, guest, self.accumulate).peekable();
+        ways.peek()?;
+        let (of_guest, of_host) = host.rates(draft, guest)?;
+        let (together, sub_batches) = ways
+            .map(|way| {
+                let guest = (twice_left.times(way.price), of_guest);
+                (Finish::together(guest, (host.twice_left, of_host)), way.count)
+            })
+            .min()?;
+        let in_turn = Finish::in_turn(twice_left, host.twice_left);
+        (together < in_turn).then(|| Offer {
+            together,
+            benefit: in_turn.since(together),
+            sub_batches,
+        })
+    }
 }
 
 impl Choose for BestBenefit {
-    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, gpus: &mut Vec<GpuId>) {
-        let now = draft.now();
-        let twice_guest = guest.twice_remaining(now);
-        let mut found = gpus.len();
-        self.willing.clear();
+    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, seats: &mut Vec<Seat>) {
+        let twice_left = guest.twice_remaining(draft.now());
+        let mut found = seats.len();
+        self.offers.clear();
         for (index, host) in hosts.all().iter().enumerate() {
-            let Some((of_guest, of_host)) = host.rates(draft, guest) else { continue };
-            let twice_host = draft.job(host.job).twice_remaining(now);
-            let pair = Pair::new(twice_guest, twice_host, of_guest, of_host);
-            if pair.pays() {
-                self.willing.push((pair, index));
+            if let Some(offer) = self.offer(draft, guest, twice_left, host) {
+                self.offers.push((offer, index));
                 found += host.gpu_count();
             }
         }
         if found < guest.spec.gpus as usize {
             return;
         }
-        // Hosts are in order of submission, which breaks ties.
+        // The sort is stable and hosts are in order of submission, which breaks ties.
         if self.by_benefit {
-            self.willing.sort_by_key(|(share, _)| std::cmp::Reverse(share.benefit()));
+            self.offers.sort_by_key(|(offer, _)| Reverse(offer.benefit));
         } else {
-            self.willing.sort_by_key(|(pair, _)| pair.together);
+            self.offers.sort_by_key(|(offer, _)| offer.together);
         }
-        for &(_, index) in &self.willing {
-            gpus.extend(hosts.gpus(&hosts.all()[index]));
+        for &(Offer { sub_batches, .. }, index) in &self.offers {
+            let gpus = hosts.gpus(&hosts.all()[index]);
+            seats.extend(gpus.map(|gpu| Seat { gpu, sub_batches }));
         }
     }
 }

@@ -3,25 +3,34 @@
 
 use crate::hosts::Hosts;
 use crate::registry::Entry;
-use crate::sharing::{CONSOLIDATE, Choose, Sharing};
-use tandem_core::{Draft, GpuId, Job};
+use crate::sharing::{ACCUMULATE, CONSOLIDATE, Choose, Seat, Sharing};
+use tandem_core::{Draft, Job};
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "sjf-ffs",
     summary: "shortest job first, sharing the first GPUs that have memory left",
-    params: &[CONSOLIDATE],
+    params: &[ACCUMULATE, CONSOLIDATE],
     tenants_max: 2,
-    build: |settings| Box::new(Sharing::new(FirstFit, settings.flag(CONSOLIDATE.name))),
+    build: |settings| {
+        let choose = FirstFit { accumulate: settings.flag(ACCUMULATE.name) };
+        Box::new(Sharing::new(choose, settings))
+    },
 };
 
-struct FirstFit;
+struct FirstFit {
+    accumulate: bool,
+}
 
 impl Choose for FirstFit {
-    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, gpus: &mut Vec<GpuId>) {
-        let free = gpus.len();
-        for host in hosts.all().iter().filter(|host| host.rates(draft, guest).is_some()) {
-            gpus.extend(hosts.gpus(host));
+    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, seats: &mut Vec<Seat>) {
+        let free = seats.len();
+        for host in hosts.all() {
+            let way = host.ways(draft, guest, self.accumulate).next();
+            if let Some(way) = way.filter(|_| host.rates(draft, guest).is_some()) {
+                let sub_batches = way.count;
+                seats.extend(hosts.gpus(host).map(|gpu| Seat { gpu, sub_batches }));
+            }
         }
-        gpus[free..].sort_unstable();
+        seats[free..].sort_unstable_by_key(|seat| seat.gpu);
     }
 }

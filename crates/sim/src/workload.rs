@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use tandem_core::{
     ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
-    PlacementRule, Profile, Span, Time,
+    PlacementRule, Profile, Span, SubBatches, Time,
 };
 
 /// What the policies are told about durations.
@@ -163,6 +163,13 @@ impl Workload {
         Ok(Self { cluster, jobs, trace })
     }
 
+    /// Tells every job how else it can run than in whole batches.
+    pub fn offer_sub_batches(&mut self, mut ways: impl FnMut(&JobSpec) -> SubBatches) {
+        for job in &mut self.jobs {
+            job.spec.sub_batches = ways(&job.spec);
+        }
+    }
+
     /// How many jobs there are.
     pub fn len(&self) -> usize {
         self.jobs.len()
@@ -218,6 +225,7 @@ fn prepare(
             gpu_util: row.gpu_util,
             bandwidth_util: row.bandwidth_util,
         },
+        sub_batches: SubBatches::default(),
     };
     WorkloadJob {
         spec,

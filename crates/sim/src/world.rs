@@ -60,6 +60,8 @@ struct Body {
     gpus: Option<Gpus>,
     paused: bool,
     spread: bool,
+    /// What its rate keeps while it computes its batches in parts.
+    accumulating: Option<Ratio>,
     shared_since: Option<Time>,
     /// Completions scheduled under an older version are void.
     version: u32,
@@ -245,6 +247,13 @@ impl<'a> World<'a> {
         }
         let body = &mut self.bodies[job];
         body.spread = spread;
+        body.accumulating = match placement.sub_batches {
+            1 => None,
+            count => {
+                let way = spec.way(count).expect("no plan runs a job in a way it cannot run in");
+                Some(way.price.inverse())
+            }
+        };
         body.gpus = Some(placement.gpus.clone());
         body.paused = placement.paused;
         let cost = match (restore, spec.gpus <= 8) {
@@ -392,7 +401,8 @@ impl<'a> World<'a> {
 
     /// The slowest of its GPUs counts (synchronous data parallelism); on each, the speed of the GPU's
     /// kind × the pair rate with every other tenant that runs. The product for three or more tenants
-    /// is an assumption, and marked as one in the report.
+    /// is an assumption, and marked as one in the report. Spreading and accumulating cost their part of
+    /// that.
     fn rate(&self, job: JobId, shares: bool) -> Ppm {
         let body = &self.bodies[job];
         if body.paused {
@@ -401,6 +411,7 @@ impl<'a> World<'a> {
         let cluster = &self.workload.cluster;
         let spread = |rate: Ratio| {
             let rate = if body.spread { rate.times(self.options.spread_keeps) } else { rate };
+            let rate = body.accumulating.map_or(rate, |keeps| rate.times(keeps));
             // A job that runs makes some progress, or it would hold its GPUs for ever.
             rate.ppm().max(Ppm(1))
         };

@@ -133,8 +133,8 @@ const PAUSE: Entry = Entry {
     tenants_max: 1,
     build: |_| {
         let turn = |draft: &mut Draft<'_>, job, seconds| {
-            let gpus = [GpuId(0)].into_iter().collect();
-            draft.place(job, Placement { gpus, paused: (10..30).contains(&seconds) });
+            let paused = (10..30).contains(&seconds);
+            draft.place(job, Placement { paused, ..Placement::on([GpuId(0)]) });
         };
         Box::new(Script(turn))
     },
