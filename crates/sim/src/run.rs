@@ -1,6 +1,8 @@
 //! One simulation: the event loop that drives the engine through a workload.
 
+use crate::estimates::{EstimateErrors, Learned};
 use crate::faults::{FaultOptions, Faults};
+use crate::links::{Links, Network};
 use crate::metrics::{Metrics, Timing};
 use crate::record::{Record, Recorder, Sample};
 use crate::timing::Stopwatch;
@@ -28,6 +30,8 @@ pub struct RunOptions {
     pub context: Memory,
     /// The costs of the world.
     pub world: WorldOptions,
+    /// What gangs across nodes pay for the network; nothing if absent.
+    pub network: Option<Network>,
     /// Failures of GPUs, if any.
     pub faults: Option<FaultOptions>,
     /// For whatever is drawn at random.
@@ -45,6 +49,7 @@ impl Default for RunOptions {
             placement: PlacementRule::Strict,
             context: Memory::default(),
             world: WorldOptions::default(),
+            network: None,
             faults: None,
             seed: 1,
             record: false,
@@ -106,6 +111,8 @@ pub struct Run {
     pub nodes: Vec<(u32, u32)>,
     /// The figures.
     pub metrics: Metrics,
+    /// How good the estimates were, where the run made them itself.
+    pub estimates: Option<EstimateErrors>,
     /// What was measured with a clock.
     pub timing: Timing,
     /// The history, if asked for.
@@ -135,11 +142,12 @@ pub fn run(
             done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
         }
     }
-    let Simulation { engine, world, .. } = simulation;
+    let Simulation { engine, world, learned, .. } = simulation;
     let metrics = Metrics::compute(workload, &world, engine.decisions());
     Ok(Run {
         policy: policy.text.clone(),
         metrics,
+        estimates: learned.map(|learned| learned.errors(workload)),
         timing: stopwatch.stop(),
         crowded: world.crowded,
         record: world.recorder.map(|recorder| recorder.record),
@@ -153,6 +161,8 @@ struct Simulation<'a> {
     engine: Engine,
     world: World<'a>,
     faults: Option<Faults>,
+    /// Where estimates come from the jobs that have finished.
+    learned: Option<Learned>,
     /// Jobs before this one have been submitted.
     arrived: usize,
     finished: usize,
@@ -183,11 +193,13 @@ impl<'a> Simulation<'a> {
             .faults
             .map(|faults| Faults::new(faults, options.seed, gpus, workload.first_submit()));
         let recorder = options.record.then(Recorder::default);
+        let links = options.network.as_ref().map(|network| Links::new(network, workload));
         Self {
             workload,
             engine: Engine::new(cluster, rules, truth.clone(), OnIllegal::Panic, || policy.build()),
-            world: World::new(workload, truth.as_ref(), options.world, recorder),
+            world: World::new(workload, truth.as_ref(), options.world, links, recorder),
             faults,
+            learned: Learned::new(workload),
             arrived: 0,
             finished: 0,
             down: 0,
@@ -229,10 +241,15 @@ impl<'a> Simulation<'a> {
         let reported = self.events.len();
         self.world.finish(now, &mut self.events);
         self.finished += self.events.len() - reported;
+        self.learn(reported);
         self.faults_at(now)?;
         let jobs = &self.workload.jobs;
         while let Some(job) = jobs.get(self.arrived).filter(|job| job.spec.submit <= now) {
-            self.events.push(Event::Submitted(job.spec.clone()));
+            let mut spec = job.spec.clone();
+            if let Some(learned) = &mut self.learned {
+                spec.estimate = learned.estimate(self.workload, spec.id);
+            }
+            self.events.push(Event::Submitted(spec));
             self.arrived += 1;
         }
         let lap = stopwatch.begin_lap();
@@ -245,6 +262,16 @@ impl<'a> Simulation<'a> {
             self.verify(now);
         }
         Ok(())
+    }
+
+    /// Remembers the jobs that have finished: the events from `first` on.
+    fn learn(&mut self, first: usize) {
+        let Some(learned) = &mut self.learned else { return };
+        for event in &self.events[first..] {
+            if let Event::Finished { job } = event {
+                learned.finish(self.workload, *job);
+            }
+        }
     }
 
     fn verify(&mut self, now: Time) {
