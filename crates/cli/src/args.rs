@@ -104,7 +104,8 @@ pub(crate) struct CommonArgs {
     /// Classes of the jobs: the trace's, or table:SEED for one of the table at random
     #[arg(long, value_name = "trace|table:SEED", default_value = "trace", value_parser = parse_classes)]
     pub(crate) classes: Classes,
-    /// What policies are told about durations: true, trace (its estimate column), noisy:SIGMA
+    /// What policies are told about durations: true, trace (its estimate column), history (from jobs
+    /// that have finished), noisy:SIGMA
     #[arg(long, value_name = "KIND", default_value = "true", value_parser = parse_estimates)]
     pub(crate) estimates: Estimates,
     /// What policies are told about pair rates
@@ -122,6 +123,10 @@ pub(crate) struct CommonArgs {
     /// Share of its rate that a gang on more nodes than needed loses
     #[arg(long, value_name = "P", default_value = "0", allow_hyphen_values = true, value_parser = parse_penalty)]
     pub(crate) spread_penalty: Ratio,
+    /// What gangs across nodes pay for the network: off, or contention, with a CSV model,share of
+    /// communication where it is known
+    #[arg(long, value_name = "off|contention[:FILE]", default_value = "off", value_parser = parse_network)]
+    pub(crate) network: NetworkArg,
     /// Seed for whatever is drawn at random
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -392,6 +397,21 @@ pub(crate) enum Classes {
     Table { seed: u64 },
 }
 
+#[derive(Clone)]
+pub(crate) enum NetworkArg {
+    Off,
+    Contention { shares: Option<String> },
+}
+
+fn parse_network(text: &str) -> Result<NetworkArg, String> {
+    match text.split_once(':') {
+        None if text == "off" => Ok(NetworkArg::Off),
+        None if text == "contention" => Ok(NetworkArg::Contention { shares: None }),
+        Some(("contention", file)) => Ok(NetworkArg::Contention { shares: Some(file.to_owned()) }),
+        _ => Err("known are off, contention, contention:FILE".to_owned()),
+    }
+}
+
 fn parse_classes(text: &str) -> Result<Classes, String> {
     match text.split_once(':') {
         None if text == "trace" => Ok(Classes::Trace),
@@ -417,12 +437,13 @@ fn parse_estimates(text: &str) -> Result<Estimates, String> {
     match text.split_once(':') {
         None if text == "true" => Ok(Estimates::True),
         None if text == "trace" => Ok(Estimates::Trace),
+        None if text == "history" => Ok(Estimates::History),
         Some(("noisy", sigma)) => {
             let sigma = sigma.parse::<f64>().ok().filter(|sigma| (0.0..=20.0).contains(sigma));
             let sigma = sigma.ok_or("noisy:SIGMA needs a number from 0 to 20")?;
             Ok(Estimates::Noisy { sigma })
         }
-        _ => Err("known are true, trace, noisy:SIGMA".to_owned()),
+        _ => Err("known are true, trace, history, noisy:SIGMA".to_owned()),
     }
 }
 

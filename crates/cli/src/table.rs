@@ -12,6 +12,8 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
     header.extend(["median s", "p99 s", "mean wait s", "makespan s", "busy", "goodput"]);
     header.extend(["slow-down", "preempted"]);
     header.extend(shares.then_some("shared"));
+    let estimates = runs.iter().any(|run| run.estimates.is_some());
+    header.extend(estimates.then_some(["estimates ρ", "half within"]).into_iter().flatten());
     let first = runs.first().map_or(0.0, |run| run.metrics.avg_jct_s);
     let mut rows = Vec::new();
     for run in runs {
@@ -30,6 +32,10 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
             grouped(metrics.preemptions),
         ]);
         row.extend(shares.then(|| format!("{:.1} %", metrics.shared_gpu_time * 100.0)));
+        row.extend(run.estimates.iter().flat_map(|errors| {
+            let spearman = errors.spearman.map_or("-".to_owned(), |value| format!("{value:.2}"));
+            [spearman, format!("× {:.1}", errors.median_factor)]
+        }));
         rows.push(row);
     }
     plain(&header, rows)

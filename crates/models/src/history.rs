@@ -1,1 +1,182 @@
-//! Duration estimates from finished jobs.
+//! Duration estimates from jobs that have finished: of the same user, name, GPUs and class, and of
+//! ever more jobs that have less in common with it.
+//!
+//! Each of these groups gives a recency-weighted median. They are blended in the logarithm, from the
+//! coarsest to the finest: the finer group counts with the weight of what it has seen, the coarser ones
+//! together as [`COARSER_WEIGHT`] jobs. A group of one job thus moves the estimate without deciding it,
+//! and an empty one falls back to the coarser.
+
+use std::collections::{BTreeMap, VecDeque};
+use tandem_core::{ClassId, Span, UserId};
+
+/// What is said before anything has finished: ten minutes, the order of the median GPU job of the
+/// published cluster traces.
+pub const UNKNOWN: Span = Span::from_secs(600);
+/// The weight of a job is halved by so many later ones of its group: users move on.
+const HALF_LIFE: f64 = 4.0;
+/// Jobs of a group that are remembered; the weight of earlier ones is below a sixteenth.
+const REMEMBERED_MAX: usize = 16;
+/// As how many jobs the coarser groups count.
+const COARSER_WEIGHT: f64 = 2.0;
+
+/// What jobs may have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// Whose job it is.
+    pub user: UserId,
+    /// The pattern of its name (see [`pattern`]), numbered by whoever knows the names.
+    pub name: Option<u32>,
+    /// GPUs of its gang.
+    pub gpus: u32,
+    /// Its class.
+    pub class: Option<ClassId>,
+}
+
+/// A group of jobs; `None` stands for any.
+type Group = (Option<UserId>, Option<u32>, Option<u32>, Option<ClassId>);
+
+impl Traits {
+    /// The groups it belongs to, coarsest first. A group that says no more than the one before, because
+    /// name or class are unknown, is left out.
+    fn groups(&self) -> impl Iterator<Item = Group> {
+        let Self { user, name, gpus, class } = *self;
+        let (user, gpus) = (Some(user), Some(gpus));
+        let named = name.is_some();
+        let groups = [
+            (true, (None, None, None, None)),
+            (true, (None, None, gpus, None)),
+            (true, (user, None, None, None)),
+            (true, (user, None, gpus, None)),
+            (named, (user, name, None, None)),
+            (named, (user, name, gpus, None)),
+            (class.is_some(), (user, name, gpus, class)),
+        ];
+        groups.into_iter().filter(|(says_more, _)| *says_more).map(|(_, group)| group)
+    }
+}
+
+/// The name with every run of digits replaced by one `#`: what repeated submissions have in common.
+pub fn pattern(name: &str) -> String {
+    let mut pattern = String::with_capacity(name.len());
+    for character in name.chars() {
+        if !character.is_ascii_digit() {
+            pattern.push(character);
+        } else if !pattern.ends_with('#') {
+            pattern.push('#');
+        }
+    }
+    pattern
+}
+
+/// Finished jobs, as far as they are remembered.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Durations in order of finishing.
+    finished: BTreeMap<Group, VecDeque<Span>>,
+}
+
+impl History {
+    /// Takes in a job that has finished: its solo duration, as its own progress told it.
+    pub fn finish(&mut self, job: &Traits, duration: Span) {
+        for group in job.groups() {
+            let durations = self.finished.entry(group).or_default();
+            if durations.len() == REMEMBERED_MAX {
+                durations.pop_front();
+            }
+            durations.push_back(duration);
+        }
+    }
+
+    /// What to expect of a job; [`UNKNOWN`] before anything has finished.
+    pub fn estimate(&self, job: &Traits) -> Span {
+        let mut log = (UNKNOWN.0 as f64).ln();
+        for group in job.groups() {
+            let Some(durations) = self.finished.get(&group) else { continue };
+            let (median, weight) = recent_median(durations);
+            let finer = (median.0.max(1) as f64).ln() * weight;
+            log = (finer + log * COARSER_WEIGHT) / (weight + COARSER_WEIGHT);
+        }
+        Span(log.exp().round() as u64)
+    }
+}
+
+/// The median where later durations weigh more, and the sum of the weights.
+fn recent_median(durations: &VecDeque<Span>) -> (Span, f64) {
+    let weight = |age: usize| (-(age as f64) / HALF_LIFE).exp2();
+    let mut weighted: Vec<(Span, f64)> =
+        durations.iter().rev().enumerate().map(|(age, &span)| (span, weight(age))).collect();
+    weighted.sort_by_key(|&(span, _)| span);
+    let total: f64 = weighted.iter().map(|(_, weight)| weight).sum();
+    let mut below = 0.0;
+    let median = weighted.iter().find(|(_, weight)| {
+        below += weight;
+        below >= total / 2.0
+    });
+    (median.map_or(UNKNOWN, |&(span, _)| span), total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn job(user: u32, name: u32, gpus: u32, class: u32) -> Traits {
+        Traits { user: UserId(user), name: Some(name), gpus, class: Some(ClassId(class)) }
+    }
+
+    fn seconds(history: &History, job: &Traits) -> u64 {
+        history.estimate(job).0 / 1_000_000
+    }
+
+    #[test]
+    fn the_more_a_job_has_in_common_the_nearer_the_estimate() {
+        let mut history = History::default();
+        assert_eq!(history.estimate(&job(0, 0, 1, 0)), UNKNOWN);
+        for _ in 0..8 {
+            history.finish(&job(0, 0, 1, 0), Span::from_secs(10_000));
+            history.finish(&job(1, 1, 2, 1), Span::from_secs(10));
+        }
+        let same = seconds(&history, &job(0, 0, 1, 0));
+        let same_user = seconds(&history, &job(0, 5, 4, 5));
+        let stranger = seconds(&history, &job(7, 5, 4, 5));
+        assert!(same > 9_000, "{same}");
+        assert!(same > same_user && same_user > stranger, "{same} {same_user} {stranger}");
+    }
+
+    #[test]
+    fn later_jobs_count_more_and_one_job_decides_nothing() {
+        let mut history = History::default();
+        for _ in 0..16 {
+            history.finish(&job(0, 0, 1, 0), Span::from_secs(100));
+        }
+        history.finish(&job(0, 0, 1, 0), Span::from_secs(100_000));
+        assert!(seconds(&history, &job(0, 0, 1, 0)) < 200);
+        for _ in 0..5 {
+            history.finish(&job(0, 0, 1, 0), Span::from_secs(100_000));
+        }
+        assert!(seconds(&history, &job(0, 0, 1, 0)) > 50_000);
+    }
+
+    #[test]
+    fn names_become_patterns() {
+        assert_eq!(pattern("train-resnet50-run0123"), "train-resnet#-run#");
+        assert_eq!(pattern(""), "");
+    }
+
+    proptest! {
+        #[test]
+        fn estimates_lie_between_what_was_seen_and_the_start(
+            jobs in prop::collection::vec((0u32..3, 0u32..3, 1u32..4, 0u32..3, 1u64..1 << 50), 0..40)
+        ) {
+            let mut history = History::default();
+            let (mut low, mut high) = (UNKNOWN.0, UNKNOWN.0);
+            for (user, name, gpus, class, micros) in jobs {
+                let traits = job(user, name, gpus, class);
+                let estimate = history.estimate(&traits).0 as f64;
+                prop_assert!(estimate >= low as f64 * 0.999_999 && estimate <= high as f64 * 1.000_001 + 1.0);
+                history.finish(&traits, Span(micros));
+                (low, high) = (low.min(micros), high.max(micros));
+            }
+        }
+    }
+}

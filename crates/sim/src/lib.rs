@@ -4,8 +4,10 @@
 pub mod clusters;
 mod compare;
 mod decimal;
+mod estimates;
 mod faults;
 pub mod interference;
+mod links;
 mod metrics;
 mod observer;
 mod one_line;
@@ -21,7 +23,9 @@ mod world;
 
 pub use compare::compare;
 pub use decimal::parse_scaled;
+pub use estimates::EstimateErrors;
 pub use faults::FaultOptions;
+pub use links::Network;
 pub use metrics::{Metrics, Timing};
 pub use outputs::{Results, write_jobs_csv};
 pub use record::{Record, Sample, Stay};

@@ -1,6 +1,7 @@
 //! Files and JSON of finished runs.
 
 use crate::decimal::{push_seconds, push_whole};
+use crate::estimates::EstimateErrors;
 use crate::metrics::{Metrics, Timing};
 use crate::run::Run;
 use crate::workload::Workload;
@@ -29,6 +30,8 @@ struct RunResult<'a> {
     #[serde(flatten)]
     metrics: &'a Metrics,
     #[serde(skip_serializing_if = "Option::is_none")]
+    estimates: Option<EstimateErrors>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     timing: Option<Timing>,
 }
 
@@ -39,6 +42,7 @@ impl<'a> Results<'a> {
         let result = |run: &'a Run| RunResult {
             policy: &run.policy,
             metrics: &run.metrics,
+            estimates: run.estimates,
             timing: timing.then_some(run.timing),
         };
         Self {

@@ -1,7 +1,9 @@
 //! One simulation: the event loop that drives the engine through a workload.
 
+use crate::estimates::{EstimateErrors, Learned};
 use crate::faults::{FaultOptions, Faults};
 use crate::interference::Beliefs;
+use crate::links::{Links, Network};
 use crate::metrics::{Metrics, Timing};
 use crate::observer::Observer;
 use crate::record::{Record, Recorder, Sample};
@@ -30,6 +32,8 @@ pub struct RunOptions {
     pub context: Memory,
     /// The costs of the world.
     pub world: WorldOptions,
+    /// What gangs across nodes pay for the network; nothing if absent.
+    pub network: Option<Network>,
     /// Failures of GPUs, if any.
     pub faults: Option<FaultOptions>,
     /// For whatever is drawn at random.
@@ -49,6 +53,7 @@ impl Default for RunOptions {
             placement: PlacementRule::Strict,
             context: Memory::default(),
             world: WorldOptions::default(),
+            network: None,
             faults: None,
             seed: 1,
             beliefs: None,
@@ -111,6 +116,8 @@ pub struct Run {
     pub nodes: Vec<(u32, u32)>,
     /// The figures.
     pub metrics: Metrics,
+    /// How good the estimates were, where the run made them itself.
+    pub estimates: Option<EstimateErrors>,
     /// What was measured with a clock.
     pub timing: Timing,
     /// The history, if asked for.
@@ -140,11 +147,12 @@ pub fn run(
             done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
         }
     }
-    let Simulation { engine, world, .. } = simulation;
+    let Simulation { engine, world, learned, .. } = simulation;
     let metrics = Metrics::compute(workload, &world, engine.decisions());
     Ok(Run {
         policy: policy.text.clone(),
         metrics,
+        estimates: learned.map(|learned| learned.errors(workload)),
         timing: stopwatch.stop(),
         crowded: world.crowded,
         record: world.recorder.map(|recorder| recorder.record),
@@ -158,6 +166,8 @@ struct Simulation<'a> {
     engine: Engine,
     world: World<'a>,
     faults: Option<Faults>,
+    /// Where estimates come from the jobs that have finished.
+    learned: Option<Learned>,
     /// Jobs before this one have been submitted.
     arrived: usize,
     finished: usize,
@@ -188,6 +198,7 @@ impl<'a> Simulation<'a> {
             .faults
             .map(|faults| Faults::new(faults, options.seed, gpus, workload.first_submit()));
         let recorder = options.record.then(Recorder::default);
+        let links = options.network.as_ref().map(|network| Links::new(network, workload));
         let beliefs: Box<dyn Interference> = match &options.beliefs {
             Some(beliefs) => Box::new(beliefs.clone()),
             None => Box::new(truth.clone()),
@@ -197,8 +208,9 @@ impl<'a> Simulation<'a> {
         Self {
             workload,
             engine: Engine::new(cluster, rules, beliefs, OnIllegal::Panic, || policy.build()),
-            world: World::new(workload, truth.as_ref(), options.world, recorder, observer),
+            world: World::new(workload, truth.as_ref(), options.world, links, recorder, observer),
             faults,
+            learned: Learned::new(workload),
             arrived: 0,
             finished: 0,
             down: 0,
@@ -240,10 +252,15 @@ impl<'a> Simulation<'a> {
         let reported = self.events.len();
         self.world.finish(now, &mut self.events);
         self.finished += self.events.len() - reported;
+        self.learn(reported);
         self.faults_at(now)?;
         let jobs = &self.workload.jobs;
         while let Some(job) = jobs.get(self.arrived).filter(|job| job.spec.submit <= now) {
-            self.events.push(Event::Submitted(job.spec.clone()));
+            let mut spec = job.spec.clone();
+            if let Some(learned) = &mut self.learned {
+                spec.estimate = learned.estimate(self.workload, spec.id);
+            }
+            self.events.push(Event::Submitted(spec));
             self.arrived += 1;
         }
         let lap = stopwatch.begin_lap();
@@ -256,6 +273,16 @@ impl<'a> Simulation<'a> {
             self.verify(now);
         }
         Ok(())
+    }
+
+    /// Remembers the jobs that have finished: the events from `first` on.
+    fn learn(&mut self, first: usize) {
+        let Some(learned) = &mut self.learned else { return };
+        for event in &self.events[first..] {
+            if let Event::Finished { job } = event {
+                learned.finish(self.workload, *job);
+            }
+        }
     }
 
     fn verify(&mut self, now: Time) {

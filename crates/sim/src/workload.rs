@@ -11,6 +11,7 @@ use tandem_core::{
     ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
     PlacementRule, Profile, Span, SubBatches, Time,
 };
+use tandem_models::history;
 
 /// What the policies are told about durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +20,8 @@ pub enum Estimates {
     True,
     /// The estimate column of the trace.
     Trace,
+    /// What the jobs that have finished in the run by then suggest when a job is submitted.
+    History,
     /// The truth × e^(σ·N), N standard normal, seeded.
     Noisy {
         /// σ.
@@ -112,6 +115,8 @@ pub struct Workload {
     pub jobs: Vec<WorkloadJob>,
     /// Names and ids; its jobs have become those of the workload.
     pub trace: Trace,
+    /// How durations are estimated.
+    pub estimates: Estimates,
 }
 
 impl Workload {
@@ -160,7 +165,7 @@ impl Workload {
                 job.spec.estimate = noisy(job.duration, sigma, &mut rng);
             }
         }
-        Ok(Self { cluster, jobs, trace })
+        Ok(Self { cluster, jobs, trace, estimates: options.estimates })
     }
 
     /// Tells every job how else it can run than in whole batches.
@@ -210,6 +215,8 @@ fn prepare(
 ) -> WorkloadJob {
     let estimate = match estimates {
         Estimates::True | Estimates::Noisy { .. } => row.duration,
+        // Set when it is submitted in a run.
+        Estimates::History => history::UNKNOWN,
         Estimates::Trace => row.estimate.expect("admission refuses a job without an estimate"),
     };
     let spec = JobSpec {

@@ -1,6 +1,7 @@
 //! The simulated world: it knows the true durations and rates, carries out actions and reports what
 //! happens. It plays the part that real GPUs play for the daemon.
 
+use crate::links::{Links, spanned_nodes};
 use crate::observer::Observer;
 use crate::record::Recorder;
 use crate::workload::Workload;
@@ -8,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use tandem_core::{
-    Action, Event, GpuId, Gpus, Interference, JobId, JobMap, Placement, Ppm, Progress, Ratio, Span,
-    Tenants, Time, Work, only_tenant,
+    Action, Event, GpuId, Gpus, Interference, JobId, JobMap, NodeId, Placement, Ppm, Progress,
+    Ratio, Span, Tenants, Time, Work, only_tenant,
 };
 
 /// The costs of this world.
@@ -62,6 +63,8 @@ struct Body {
     spread: bool,
     /// What its rate keeps while it computes its batches in parts.
     accumulating: Option<Ratio>,
+    /// The nodes whose links it uses; none inside a node, or where links cost nothing.
+    links: Vec<NodeId>,
     shared_since: Option<Time>,
     /// Completions scheduled under an older version are void.
     version: u32,
@@ -100,6 +103,8 @@ pub(crate) struct World<'a> {
     workload: &'a Workload,
     truth: &'a dyn Interference,
     options: WorldOptions,
+    /// Where gangs across nodes pay for the network.
+    links: Option<Links>,
     /// Of jobs that have started and not ended.
     bodies: JobMap<Body>,
     pub(crate) outcomes: Vec<Outcome>,
@@ -125,6 +130,7 @@ impl<'a> World<'a> {
         workload: &'a Workload,
         truth: &'a dyn Interference,
         options: WorldOptions,
+        links: Option<Links>,
         recorder: Option<Recorder>,
         observer: Option<Observer>,
     ) -> Self {
@@ -132,6 +138,7 @@ impl<'a> World<'a> {
             workload,
             truth,
             options,
+            links,
             bodies: JobMap::default(),
             outcomes: vec![Outcome::default(); workload.len()],
             nodes: Vec::new(),
@@ -256,6 +263,10 @@ impl<'a> World<'a> {
         };
         body.gpus = Some(placement.gpus.clone());
         body.paused = placement.paused;
+        if let Some(links) = &mut self.links {
+            body.links = spanned_nodes(&self.workload.cluster, &placement.gpus);
+            links.enter(job, &body.links, &mut self.unsettled);
+        }
         let cost = match (restore, spec.gpus <= 8) {
             (false, _) => Span::ZERO,
             (true, true) => self.options.restore.0,
@@ -293,6 +304,9 @@ impl<'a> World<'a> {
             self.outcomes[job.index()].shared += now.since(since);
         }
         let gpus = body.gpus.take().unwrap_or_default();
+        if let Some(links) = &mut self.links {
+            links.leave(job, &std::mem::take(&mut body.links), &mut self.unsettled);
+        }
         for gpu in gpus.iter() {
             let tenants = &mut self.tenants[gpu.index()];
             if tenants.len() == 1 {
@@ -314,6 +328,9 @@ impl<'a> World<'a> {
         self.bodies[job].paused = paused;
         for gpu in self.bodies[job].gpus() {
             self.unsettled.extend(self.tenants[gpu.index()].iter());
+        }
+        if let Some(links) = &self.links {
+            links.touch(&self.bodies[job].links, &mut self.unsettled);
         }
     }
 
@@ -412,6 +429,7 @@ impl<'a> World<'a> {
         let spread = |rate: Ratio| {
             let rate = if body.spread { rate.times(self.options.spread_keeps) } else { rate };
             let rate = body.accumulating.map_or(rate, |keeps| rate.times(keeps));
+            let rate = if body.links.is_empty() { rate } else { rate.times(self.links_keep(job)) };
             // A job that runs makes some progress, or it would hold its GPUs for ever.
             rate.ppm().max(Ppm(1))
         };
@@ -432,5 +450,14 @@ impl<'a> World<'a> {
             rate
         };
         spread(body.gpus().iter().map(on_gpu).min().expect("a placed job has GPUs"))
+    }
+
+    /// What the network leaves a gang across nodes of its rate.
+    fn links_keep(&self, job: JobId) -> Ratio {
+        let Some(links) = &self.links else { return Ratio::ONE };
+        let spec = self.workload.spec(job);
+        let fewest = self.workload.cluster.partition(spec.partition).fewest_nodes(spec.gpus);
+        let runs = |gang: JobId| !self.bodies[gang].paused;
+        links.keeps(spec.profile.class, &self.bodies[job].links, fewest <= 1, runs)
     }
 }

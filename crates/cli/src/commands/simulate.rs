@@ -1,7 +1,9 @@
 //! `tandem sim` and `tandem compare`: read, check, open the outputs, run, write.
 
 use super::{print, remark};
-use crate::args::{Beliefs as BeliefsArg, Classes, CommonArgs, CompareArgs, SimArgs, TraceInput};
+use crate::args::{
+    Beliefs as BeliefsArg, Classes, CommonArgs, CompareArgs, NetworkArg, SimArgs, TraceInput,
+};
 use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
 use crate::progress::Progress;
@@ -11,10 +13,11 @@ use std::sync::Arc;
 use tandem_core::{ClosedForm, Interference};
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
+use tandem_sim::profiles::read_shares;
 use tandem_sim::trace::{ReadOptions, Trace};
 use tandem_sim::{
-    Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes, clusters,
-    report, trace, write_jobs_csv,
+    Network, Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes,
+    clusters, report, trace, write_jobs_csv,
 };
 
 pub(crate) fn sim(args: &SimArgs) -> Result<(), Failure> {
@@ -55,6 +58,7 @@ pub(crate) fn read_trace(
 
 fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
     let Prepared { workload, truth, beliefs } = prepare(args)?;
+    let network = read_network(&args.network)?;
     if !workload.trace.skipped.is_empty() {
         let skipped = &workload.trace.skipped;
         let first = &skipped[0];
@@ -80,6 +84,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
                 .faults
                 .map_or(WorldOptions::default().checkpoint, |faults| faults.checkpoint),
         },
+        network,
         faults: args.faults,
         seed: args.seed,
         beliefs,
@@ -110,6 +115,14 @@ struct Prepared {
     workload: Workload,
     truth: Arc<dyn Interference>,
     beliefs: Option<Beliefs>,
+}
+
+fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
+    Ok(match arg {
+        NetworkArg::Off => None,
+        NetworkArg::Contention { shares: None } => Some(Network::default()),
+        NetworkArg::Contention { shares: Some(file) } => Some(read_shares(file)?),
+    })
 }
 
 /// Everything that can be wrong with the input is found here, before anything is written.
@@ -183,6 +196,12 @@ fn notes(args: &CommonArgs, runs: &[Run]) -> Vec<String> {
     if runs.iter().any(|run| run.crowded) {
         notes.push(
             "Three or more tenants on a GPU run at the product of their pair rates: an assumption."
+                .to_owned(),
+        );
+    }
+    if !matches!(args.network, NetworkArg::Off) {
+        notes.push(
+            "Gangs across nodes pay for the network and divide the link of a node where they meet: a model."
                 .to_owned(),
         );
     }

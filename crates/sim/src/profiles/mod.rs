@@ -3,9 +3,11 @@
 
 mod lucid_solo;
 mod pollux;
+mod shares;
 mod sheet;
 
 pub use lucid_solo::{ClassFit, SoloProfile, SoloProfiles};
+pub use shares::read_shares;
 
 use crate::interference::TableError;
 use sheet::{Sheet, read_bytes};
