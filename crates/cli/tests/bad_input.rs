@@ -375,7 +375,6 @@ fn tables() {
         ("no batch", row("0,A,,1,x,0,0.9,B,,1,64,1,0.8"), &["bad.table:2: batchsize1: ", "'x'"]),
         ("no flag", row("0,A,,1,32,0,0.9,B,,1,64,7,0.8"), &["bad.table:2: amp2: ", "'7'"]),
         ("no speed", row("0,A,,1,32,0,,B,,1,64,1,0.8"), &["bad.table:2: speed1: "]),
-        ("speed zero", row("0,A,,1,32,0,0,B,,1,64,1,0.8"), &["bad.table:2: speed1: "]),
         (
             "speed below zero",
             row("0,A,,1,32,0,-1,B,,1,64,1,0.8"),

@@ -8,10 +8,18 @@ use serde_json::Value;
 use std::path::Path;
 use tandem_policies::REGISTRY;
 
-const POLICIES: &str =
-    "fifo,sjf:backfill=true,srtf,srsf,tiresias:interval_s=120,threshold_gpu_s=9000";
-const POLICY_TEXTS: [&str; 5] =
-    ["fifo", "sjf:backfill=true", "srtf", "srsf", "tiresias:interval_s=120,threshold_gpu_s=9000"];
+const POLICIES: &str = "fifo,sjf:backfill=true,srtf,srsf,tiresias:interval_s=120,threshold_gpu_s=9000,\
+                        sjf-ffs,sjf-bsbf:order=benefit,consolidate=true,lucid";
+const POLICY_TEXTS: [&str; 8] = [
+    "fifo",
+    "sjf:backfill=true",
+    "srtf",
+    "srsf",
+    "tiresias:interval_s=120,threshold_gpu_s=9000",
+    "sjf-ffs",
+    "sjf-bsbf:order=benefit,consolidate=true",
+    "lucid",
+];
 const RUN_FIELDS: [&str; 14] = [
     "policy",
     "avg_jct_s",
