@@ -4,6 +4,7 @@
 //! `--help`, the documents and the contract tests follow the registry.
 
 mod fifo;
+mod gshare;
 mod hosts;
 mod lucid;
 mod pair;

@@ -1,7 +1,7 @@
 //! The list of policies.
 
 use crate::spec::{Param, Settings};
-use crate::{fifo, lucid, sjf, sjf_bsbf, sjf_ffs, srtf, tiresias};
+use crate::{fifo, gshare, lucid, sjf, sjf_bsbf, sjf_ffs, srtf, tiresias};
 use tandem_core::Policy;
 
 /// One policy of the registry.
@@ -28,5 +28,6 @@ pub const REGISTRY: &[Entry] = &[
     tiresias::ENTRY,
     sjf_ffs::ENTRY,
     sjf_bsbf::ENTRY,
+    gshare::ENTRY,
     lucid::ENTRY,
 ];

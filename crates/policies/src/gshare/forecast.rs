@@ -1,0 +1,146 @@
+//! When jobs would end: alone, in a pair, or after waiting their turn. In milliseconds from now.
+
+use super::partner;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use tandem_core::{Draft, Job, JobId, PPM_ONE};
+
+/// Two jobs whose rates do not add up to more than this gain nothing worth the trouble.
+const RATES_MIN: u32 = 1_050_000;
+/// What restoring its state costs a gang of up to eight GPUs, and a larger one.
+const RESTORE_MS: (i64, i64) = (40_000, 60_000);
+/// No forecast looks further than this, about a thousand years.
+const HORIZON_MS: i64 = 1 << 45;
+
+/// When each of two jobs ends.
+pub(super) struct Ends {
+    pub(super) guest: i64,
+    pub(super) host: i64,
+}
+
+/// Solo time left, in milliseconds.
+fn left_ms(draft: &Draft<'_>, job: &Job) -> i64 {
+    let ms = job.remaining(draft.now()).0 / (1000 * u128::from(PPM_ONE));
+    i64::try_from(ms).unwrap_or(HORIZON_MS).clamp(1, HORIZON_MS)
+}
+
+/// When two jobs end that share GPUs until the first of them does; `None` where sharing is not worth
+/// it or they are known not to fit.
+pub(super) fn together(draft: &Draft<'_>, guest: &Job, host: &Job) -> Option<Ends> {
+    let gpu = *draft.placement(host.id())?.gpus.first()?;
+    let kind = draft.cluster().gpu(gpu).kind;
+    let rate = |job: &Job, beside: &Job| {
+        let rate = draft.interference().rate(&job.spec.profile, &beside.spec.profile, kind)?;
+        Some(rate.ppm().0.max(1))
+    };
+    let (of_guest, of_host) = (rate(guest, host)?, rate(host, guest)?);
+    if of_guest.saturating_add(of_host) <= RATES_MIN {
+        return None;
+    }
+    let (guest, host) = (left_ms(draft, guest), left_ms(draft, host));
+    let one = i64::from(PPM_ONE);
+    let stretched = |left: i64, rate: u32| {
+        let ms = i128::from(left) * i128::from(one) / i128::from(rate);
+        i64::try_from(ms).unwrap_or(HORIZON_MS).min(HORIZON_MS)
+    };
+    let first = stretched(guest, of_guest).min(stretched(host, of_host));
+    // Whoever outlives the other runs on alone.
+    let end = |left: i64, rate: u32| {
+        let done = i128::from(first) * i128::from(rate) / i128::from(one);
+        first + i64::try_from(i128::from(left) - done).unwrap_or(HORIZON_MS).max(0)
+    };
+    Some(Ends { guest: end(guest, of_guest), host: end(host, of_host) })
+}
+
+/// What sharing is compared with.
+pub(super) struct Forecast {
+    /// When each job that waits would get GPUs of its own.
+    turn_ms: BTreeMap<JobId, i64>,
+    /// What a GPU-millisecond costs the queue that somebody withholds from it, in parts of `scale`.
+    price: i64,
+    scale: i64,
+}
+
+impl Forecast {
+    /// `queue` waits, `started` does so no longer under the plan so far. A GPU-second withheld delays
+    /// each job of the queue by a second over the number of GPUs; `price_percent` scales that.
+    pub(super) fn new(
+        draft: &Draft<'_>,
+        queue: &[JobId],
+        started: &[JobId],
+        price_percent: u64,
+    ) -> Self {
+        let waiting = i64::try_from(queue.len()).unwrap_or(i64::MAX);
+        let percent = i64::try_from(price_percent).unwrap_or(i64::MAX);
+        Self {
+            turn_ms: turns(draft, queue, started),
+            price: waiting.saturating_mul(percent),
+            scale: i64::from(draft.up_count().max(1)) * 100,
+        }
+    }
+
+    /// By how much the sum of completion times falls if `guest` joins `host` instead of waiting; `None`
+    /// if it does not fall.
+    pub(super) fn gain(&self, draft: &Draft<'_>, guest: JobId, host: JobId) -> Option<i64> {
+        let (guest, host) = (draft.job(guest), draft.job(host));
+        if !fits(draft, guest, host) {
+            return None;
+        }
+        let ends = together(draft, guest, host)?;
+        let (left, host_left) = (left_ms(draft, guest), left_ms(draft, host));
+        let restore = match (guest.must_restore, guest.spec.gpus <= 8) {
+            (false, _) => 0,
+            (true, true) => RESTORE_MS.0,
+            (true, false) => RESTORE_MS.1,
+        };
+        let withheld = (ends.guest.max(ends.host) - host_left).max(0);
+        let gpu_ms = i128::from(withheld) * i128::from(guest.spec.gpus);
+        let withheld = gpu_ms * i128::from(self.price) / i128::from(self.scale);
+        let withheld = i64::try_from(withheld).unwrap_or(HORIZON_MS).min(HORIZON_MS);
+        let sharing = ends.guest + (ends.host - host_left) + withheld + restore;
+        let waiting = self.turn_ms[&guest.id()] + left;
+        (sharing < waiting).then_some(waiting - sharing)
+    }
+}
+
+/// Whether the memory of every GPU of `host` holds `guest` too.
+fn fits(draft: &Draft<'_>, guest: &Job, host: &Job) -> bool {
+    let Some(placement) = draft.placement(host.id()) else { return false };
+    let wanted = guest.spec.profile.memory + draft.rules().context;
+    placement.gpus.iter().all(|&gpu| {
+        let used = draft.occupancy().memory_used(gpu);
+        draft.tenants(gpu).len() == 1 && used + wanted <= draft.cluster().gpu(gpu).memory
+    })
+}
+
+/// When each job of `queue` would find enough GPUs, if all before it get theirs first and nobody is
+/// preempted.
+fn turns(draft: &Draft<'_>, queue: &[JobId], started: &[JobId]) -> BTreeMap<JobId, i64> {
+    let mut releases = BinaryHeap::new();
+    let placed = draft.placed().filter(|job| draft.placement(job.id()).is_some());
+    for job in placed.chain(started.iter().map(|&job| draft.job(job))) {
+        let end = match partner(draft, job.id()) {
+            None => left_ms(draft, job),
+            // The pair releases its GPUs when the later one ends; it is entered once.
+            Some(other) if job.id() < other => {
+                let other = draft.job(other);
+                together(draft, other, job).map_or(HORIZON_MS, |ends| ends.guest.max(ends.host))
+            }
+            Some(_) => continue,
+        };
+        releases.push(Reverse((end, job.spec.gpus)));
+    }
+    let (mut now, mut free) = (0, draft.free_count());
+    let mut turn_ms = BTreeMap::new();
+    for job in queue.iter().map(|&job| draft.job(job)) {
+        while free < job.spec.gpus {
+            let Some(Reverse((end, gpus))) = releases.pop() else { break };
+            now = end.max(now);
+            free += gpus;
+        }
+        free = free.saturating_sub(job.spec.gpus);
+        turn_ms.insert(job.id(), now);
+        releases.push(Reverse(((now + left_ms(draft, job)).min(HORIZON_MS), job.spec.gpus)));
+    }
+    turn_ms
+}
