@@ -68,6 +68,7 @@ impl BitSet {
     }
 
     /// Removes what is in the set of `range`, and says how many that were.
+    #[inline]
     pub(crate) fn remove_range(&mut self, range: Range<usize>) -> usize {
         let mut removed = 0;
         for (word, bits) in words_of(&range) {

@@ -56,14 +56,22 @@ pub struct JobSpec {
 impl JobSpec {
     /// The ways to run it, whole batches first, each with less memory than the one before.
     pub fn ways(&self) -> impl Iterator<Item = SubBatch> + '_ {
-        let whole = SubBatch { count: 1, price: Ratio::ONE, memory: self.profile.memory };
+        let whole = self.whole();
         let smaller = self.sub_batches.as_slice().iter().copied();
         std::iter::once(whole).chain(smaller.filter(move |way| way.memory < whole.memory))
     }
 
     /// The way to run it with batches in `count` parts, if there is one.
+    #[inline]
     pub fn way(&self, count: u32) -> Option<SubBatch> {
-        self.ways().find(|way| way.count == count)
+        match count {
+            1 => Some(self.whole()),
+            _ => self.ways().find(|way| way.count == count),
+        }
+    }
+
+    fn whole(&self) -> SubBatch {
+        SubBatch { count: 1, price: Ratio::ONE, memory: self.profile.memory }
     }
 }
 

@@ -33,8 +33,9 @@ pub struct Occupancy {
     seats: Vec<Seats>,
     /// GPUs that are up and have no tenant.
     free: BitSet,
-    /// GPUs that are up and have exactly one tenant.
-    lone: BitSet,
+    /// GPUs that are up and have exactly one tenant, where a second one is allowed: who shares nothing
+    /// does not pay for the index.
+    lone: Option<BitSet>,
     nodes: NodeIndex,
 }
 
@@ -65,8 +66,13 @@ struct FreeNodes {
 }
 
 impl Occupancy {
-    /// An empty cluster.
+    /// An empty cluster whose GPUs take one tenant each.
     pub fn new(cluster: Arc<Cluster>) -> Self {
+        Self::for_tenants(cluster, 1)
+    }
+
+    /// An empty cluster whose GPUs take up to `tenants_max` tenants each.
+    pub fn for_tenants(cluster: Arc<Cluster>, tenants_max: usize) -> Self {
         let gpus = cluster.gpus().len();
         let mut free = BitSet::with_capacity(gpus);
         (0..gpus).for_each(|gpu| free.insert(gpu));
@@ -87,7 +93,7 @@ impl Occupancy {
             })
             .collect();
         let nodes = NodeIndex { free: node_free, partitions };
-        let lone = BitSet::with_capacity(gpus);
+        let lone = (tenants_max > 1).then(|| BitSet::with_capacity(gpus));
         Self { seats: vec![Seats::default(); gpus], free, lone, nodes, cluster }
     }
 
@@ -120,7 +126,7 @@ impl Occupancy {
         self.nodes.partitions[partition.index()].up_gpus
     }
 
-    /// GPUs of a partition that are up and have exactly one tenant.
+    /// GPUs of a partition that are up and have exactly one tenant, where a second one is allowed.
     pub fn lone_count(&self, partition: PartitionId) -> u32 {
         self.nodes.partitions[partition.index()].lone_gpus
     }
@@ -130,9 +136,10 @@ impl Occupancy {
         self.members(&self.free, partition)
     }
 
-    /// GPUs of a partition that are up and have exactly one tenant, in (node, GPU) order.
+    /// GPUs of a partition that are up and have exactly one tenant, where a second one is allowed, in
+    /// (node, GPU) order.
     pub fn lone_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
-        self.members(&self.lone, partition)
+        self.lone.iter().flat_map(move |lone| self.members(lone, partition))
     }
 
     fn members<'a>(
@@ -159,21 +166,11 @@ impl Occupancy {
                     seats.tenants.insert(position, job);
                 }
             }
-            let lone_before = lone.len();
             let taken = free.remove_range(stretch.clone());
-            if taken == stretch.len() {
-                lone.insert_range(stretch);
-            } else {
-                for gpu in stretch.filter(|&gpu| !seats[gpu].down) {
-                    match seats[gpu].tenants.len() {
-                        1 => lone.insert(gpu),
-                        2 => lone.remove(gpu),
-                        _ => {}
-                    }
-                }
-            }
             nodes.shift(cluster, node, |free| free - count(taken));
-            nodes.recount_lone(cluster, node, lone_before, lone.len());
+            if let Some(lone) = lone {
+                nodes.relist_lone(cluster, node, lone, stretch, seats);
+            }
         }
     }
 
@@ -181,7 +178,6 @@ impl Occupancy {
     pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
         let Self { cluster, seats, free, lone, nodes } = self;
         for (node, stretch) in stretches(cluster, gpus) {
-            let lone_before = lone.len();
             let mut freed = 0;
             for seats in &mut seats[stretch.clone()] {
                 seats.memory_used.0 -= memory.0;
@@ -195,22 +191,15 @@ impl Occupancy {
                 }
             }
             if freed == stretch.len() {
-                lone.remove_range(stretch.clone());
-                free.insert_range(stretch);
+                free.insert_range(stretch.clone());
             } else {
-                for gpu in stretch.filter(|&gpu| !seats[gpu].down) {
-                    match seats[gpu].tenants.len() {
-                        0 => {
-                            lone.remove(gpu);
-                            free.insert(gpu);
-                        }
-                        1 => lone.insert(gpu),
-                        _ => {}
-                    }
-                }
+                let vacant = |gpu: &usize| seats[*gpu].tenants.is_empty() && !seats[*gpu].down;
+                stretch.clone().filter(vacant).for_each(|gpu| free.insert(gpu));
             }
             nodes.shift(cluster, node, |free| free + count(freed));
-            nodes.recount_lone(cluster, node, lone_before, lone.len());
+            if let Some(lone) = lone {
+                nodes.relist_lone(cluster, node, lone, stretch, seats);
+            }
         }
     }
 
@@ -218,19 +207,12 @@ impl Occupancy {
         if self.is_down(gpu) == down {
             return;
         }
-        let tenants = self.seats[gpu.index()].tenants.len();
-        let vacant = tenants == 0;
+        let vacant = self.seats[gpu.index()].tenants.is_empty();
         self.seats[gpu.index()].down = down;
-        let Self { cluster, free: free_gpus, lone, nodes, .. } = self;
+        let Self { cluster, seats, free: free_gpus, lone, nodes } = self;
         let node = cluster.gpu(gpu).node;
-        if tenants == 1 {
-            let before = lone.len();
-            if down {
-                lone.remove(gpu.index());
-            } else {
-                lone.insert(gpu.index());
-            }
-            nodes.recount_lone(cluster, node, before, lone.len());
+        if let Some(lone) = lone {
+            nodes.relist_lone(cluster, node, lone, gpu.index()..gpu.index() + 1, seats);
         }
         let partition = &mut nodes.partitions[cluster.partition_of(gpu).index()];
         if down {
@@ -326,8 +308,10 @@ impl Occupancy {
         for (index, seats) in self.seats.iter().enumerate() {
             let vacant = seats.tenants.is_empty() && !seats.down;
             assert_eq!(self.free.contains(index), vacant, "free index of GPU {index}");
-            let lone = seats.tenants.len() == 1 && !seats.down;
-            assert_eq!(self.lone.contains(index), lone, "lone index of GPU {index}");
+            if let Some(listed) = &self.lone {
+                let lone = seats.tenants.len() == 1 && !seats.down;
+                assert_eq!(listed.contains(index), lone, "lone index of GPU {index}");
+            }
             assert!(seats.tenants.is_sorted(), "tenants of GPU {index} in order");
         }
         for (index, node) in self.cluster.nodes().iter().enumerate() {
@@ -346,7 +330,8 @@ impl Occupancy {
                 }
             }
             assert_eq!(nodes.free_gpus, total, "free GPUs of partition {index}");
-            let lone = partition.gpus.clone().filter(|&gpu| self.lone.contains(gpu as usize));
+            let lone =
+                self.lone_gpus(PartitionId(u32::try_from(index).expect("partitions are u32")));
             assert_eq!(nodes.lone_gpus as usize, lone.count(), "lone GPUs of partition {index}");
         }
     }
@@ -368,12 +353,23 @@ impl NodeIndex {
         self.free[node.index()] = after;
     }
 
-    /// Follows a change in the number of lone GPUs that took place in `node`.
-    fn recount_lone(&mut self, cluster: &Cluster, node: NodeId, before: usize, after: usize) {
-        if before != after {
-            let partition = &mut self.partitions[cluster.nodes()[node.index()].partition.index()];
-            partition.lone_gpus = partition.lone_gpus + count(after) - count(before);
+    /// Lists those of a stretch of GPUs in `node` that have one tenant, after the seats changed.
+    fn relist_lone(
+        &mut self,
+        cluster: &Cluster,
+        node: NodeId,
+        lone: &mut BitSet,
+        stretch: Range<usize>,
+        seats: &[Seats],
+    ) {
+        let before = lone.remove_range(stretch.clone());
+        let mut after = 0;
+        for gpu in stretch.filter(|&gpu| seats[gpu].tenants.len() == 1 && !seats[gpu].down) {
+            lone.insert(gpu);
+            after += 1;
         }
+        let partition = &mut self.partitions[cluster.nodes()[node.index()].partition.index()];
+        partition.lone_gpus = partition.lone_gpus + after - count(before);
     }
 }
 
@@ -486,7 +482,7 @@ mod tests {
         ) {
             let cluster = cluster(&sizes);
             let total = u32::try_from(cluster.gpus().len()).unwrap();
-            let mut occupancy = Occupancy::new(cluster);
+            let mut occupancy = Occupancy::for_tenants(cluster, 2);
             for gpu in (0..total).filter(|&gpu| taken[gpu as usize]) {
                 occupancy.occupy(JobId(gpu), &[GpuId(gpu)], Memory(1));
             }

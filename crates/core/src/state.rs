@@ -42,7 +42,7 @@ pub struct State {
 impl State {
     pub(crate) fn new(cluster: Arc<Cluster>, rules: Rules) -> Self {
         Self {
-            occupancy: Occupancy::new(cluster.clone()),
+            occupancy: Occupancy::for_tenants(cluster.clone(), rules.tenants_max),
             placed: vec![BitSet::default(); cluster.partitions().len()],
             jobs: JobMap::default(),
             submitted: 0,
@@ -88,6 +88,7 @@ impl State {
 
     /// What a job takes on each of its GPUs, context included, with its batches in `sub_batches`
     /// parts. A number of parts in which it cannot run saves nothing: the check names it.
+    #[inline]
     pub fn memory_on_gpu(&self, job: JobId, sub_batches: u32) -> Memory {
         let spec = &self.job(job).spec;
         let memory = spec.way(sub_batches).map_or(spec.profile.memory, |way| way.memory);
@@ -163,9 +164,11 @@ impl State {
 
     /// Forgets a job.
     pub(crate) fn end(&mut self, job: JobId) {
-        self.vacate(job);
+        let parts = self.job(job).placement().map_or(1, |placement| placement.sub_batches);
+        let memory = self.memory_on_gpu(job, parts);
         let ended = self.jobs.remove(job).expect("a job that is not over");
-        if ended.placement().is_some() {
+        if let Some(placement) = ended.placement() {
+            self.occupancy.release(job, &placement.gpus, memory);
             self.placed[ended.spec.partition.index()].remove(job.index());
         }
     }
