@@ -41,6 +41,7 @@ fn step_times_of_six_models() {
         assert!(number(fit, "/inside/relative") < 0.10, "{fit}");
         assert!(number(fit, "/across/relative") < 0.10, "{fit}");
         assert!((1.0..=10.0).contains(&number(fit, "/model/gamma")), "{fit}");
+        assert!((0.05..0.65).contains(&number(fit, "/across_share")), "{fit}");
         assert_eq!(number(fit, "/price/1"), 1.0);
         let price = match model {
             "cifar10" => Some(("/price/8", 1.17)),
