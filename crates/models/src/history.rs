@@ -3,7 +3,7 @@
 //!
 //! Each of these groups gives a recency-weighted median. They are blended in the logarithm, from the
 //! coarsest to the finest: the finer group counts with the weight of what it has seen, the coarser ones
-//! together as [`COARSER_WEIGHT`] jobs. A group of one job thus moves the estimate without deciding it,
+//! together as two jobs. A group of one job thus moves the estimate without deciding it,
 //! and an empty one falls back to the coarser.
 
 use std::collections::{BTreeMap, VecDeque};

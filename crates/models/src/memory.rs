@@ -29,6 +29,9 @@ pub struct MemoryFit {
     pub per_example: f64,
     /// By how much the largest measurement exceeds the line.
     pub above_max: f64,
+    /// Error ÷ measured value at the smallest batch of a fit to the larger ones, which is what splitting
+    /// a batch relies on; below zero where it says too little. Absent with two batch sizes.
+    pub smallest_held_out: Option<f64>,
     /// Errors on what it was fitted to, in MiB.
     pub errors: Errors,
 }
@@ -42,7 +45,9 @@ impl MemoryFit {
         let pairs: Vec<_> = points.iter().map(|&(batch, mib)| (at(batch), mib)).collect();
         let above = pairs.iter().map(|&(predicted, measured)| measured - predicted);
         let above_max = above.fold(0.0, f64::max);
-        Some(Self { fixed, per_example, above_max, errors: Errors::of(&pairs) })
+        let smallest_held_out = held_out(points);
+        let errors = Errors::of(&pairs);
+        Some(Self { fixed, per_example, above_max, smallest_held_out, errors })
     }
 
     /// MiB on the line.
@@ -55,6 +60,14 @@ impl MemoryFit {
     pub fn safe_mib(&self, batch: f64) -> f64 {
         self.mib(batch) + self.above_max
     }
+}
+
+/// The relative error at the smallest batch of the line through all larger ones.
+fn held_out(points: &[(f64, f64)]) -> Option<f64> {
+    let &(smallest, measured) = points.iter().min_by(|(a, _), (b, _)| a.total_cmp(b))?;
+    let larger: Vec<_> = points.iter().copied().filter(|&(batch, _)| batch > smallest).collect();
+    let (fixed, per_example) = line(&larger)?;
+    (measured > 0.0).then(|| (fixed + per_example * smallest) / measured - 1.0)
 }
 
 /// Margin above the peak after one observation.
@@ -106,8 +119,10 @@ mod tests {
     fn a_fit_is_a_line_and_safe_at_every_measurement() {
         let fit = MemoryFit::fit(&[(32.0, 2000.0), (64.0, 3000.0), (128.0, 5000.0)]).unwrap();
         assert!((fit.fixed - 1000.0).abs() < 1e-9 && (fit.per_example - 31.25).abs() < 1e-9);
+        assert!(fit.smallest_held_out.unwrap().abs() < 1e-12);
         let fit = MemoryFit::fit(&[(32.0, 2458.0), (64.0, 2322.0), (128.0, 3096.0)]).unwrap();
         assert!(fit.safe_mib(32.0) >= 2458.0 && fit.errors.mae > 0.0);
+        assert!(fit.smallest_held_out.unwrap() < -0.2, "the line says 1,935 MiB");
         assert_eq!(MemoryFit::fit(&[(32.0, 2458.0)]), None);
     }
 

@@ -6,8 +6,8 @@
 use tandem_core::Ratio;
 
 /// Share of an iteration across nodes that communication takes where nothing is known of a class: the
-/// median of the six models that Pollux measured, at batches of at least half of the largest. They
-/// spread from 0.06 (imagenet) to 0.62 (ncf), so whoever knows a class should say so.
+/// middle of the six models that Pollux measured (`tandem model throughput`). They spread from 0.05
+/// (imagenet) to 0.62 (ncf), so whoever knows a class should say so.
 pub const DEFAULT_SHARE: f64 = 0.35;
 
 /// The rate of a gang across nodes relative to the same gang as its duration was measured: on as few

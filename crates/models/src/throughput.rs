@@ -166,6 +166,9 @@ pub struct Fit {
     pub inside: Option<Errors>,
     /// Its errors across nodes, where there are such steps.
     pub across: Option<Errors>,
+    /// The measured share of communication across nodes (see [`network`](crate::network)): the median
+    /// at batches of at least half of the largest, which is what jobs run with.
+    pub across_share: Option<f64>,
 }
 
 /// Fits α and β to the steps on one GPU, and then the rest to all others.
@@ -188,7 +191,16 @@ pub fn fit(steps: &[Step]) -> Result<Fit, FitError> {
         one_gpu: errors(&one),
         inside: (!inside.is_empty()).then(|| errors(&inside)),
         across: (!across.is_empty()).then(|| errors(&across)),
+        across_share: median_share(&across),
     })
+}
+
+fn median_share(steps: &[Step]) -> Option<f64> {
+    let largest = steps.iter().map(|step| step.batch).fold(0.0, f64::max);
+    let large = steps.iter().filter(|step| step.batch >= largest / 2.0);
+    let mut shares: Vec<f64> = large.map(|step| step.sync_seconds / step.seconds).collect();
+    shares.sort_by(f64::total_cmp);
+    shares.get(shares.len() / 2).copied()
 }
 
 /// Relative errors count, because step times spread over orders of magnitude. The sum of squares has

@@ -1,10 +1,10 @@
-//! Estimates that a run makes for itself: a job's is set when it is submitted, from the jobs that have
-//! finished in this run by then.
+//! How good estimates are, and those that a run makes for itself: a job's is set when it is submitted,
+//! from the jobs that have finished in this run by then.
 
 use crate::trace::Names;
 use crate::workload::{Estimates, Workload};
 use serde::Serialize;
-use tandem_core::{JobId, Span};
+use tandem_core::{JobId, MICROS_PER_SECOND, Span};
 use tandem_models::errors::spearman;
 use tandem_models::history::{History, Traits};
 
@@ -17,6 +17,31 @@ pub struct EstimateErrors {
     pub median_factor: f64,
     /// Mean of |estimate − duration|.
     pub mae_s: f64,
+}
+
+impl EstimateErrors {
+    /// Of the estimates of a run; `None` where they are the truth.
+    pub(crate) fn of(workload: &Workload, learned: Option<&Learned>) -> Option<Self> {
+        if workload.estimates == Estimates::True {
+            return None;
+        }
+        let given = || workload.jobs.iter().map(|job| job.spec.estimate).collect();
+        let estimates = learned.map_or_else(given, |learned| learned.estimates.clone());
+        // Both sides are at least a microsecond, so that their ratio is defined.
+        let durations = workload.jobs.iter().map(|job| job.duration.0.max(1));
+        let pairs: Vec<(u64, u64)> =
+            estimates.iter().map(|estimate| estimate.0.max(1)).zip(durations).collect();
+        let factor = |&(one, other): &(u64, u64)| one.max(other) as f64 / one.min(other) as f64;
+        let mut factors: Vec<f64> = pairs.iter().map(factor).collect();
+        factors.sort_by(f64::total_cmp);
+        let off: u128 = pairs.iter().map(|&(one, other)| u128::from(one.abs_diff(other))).sum();
+        let median = factors.len().saturating_sub(1) / 2;
+        Some(Self {
+            spearman: spearman(&pairs),
+            median_factor: factors.get(median).copied().unwrap_or(1.0),
+            mae_s: off as f64 / MICROS_PER_SECOND as f64 / pairs.len().max(1) as f64,
+        })
+    }
 }
 
 /// The history of a run, and what it said about each job.
@@ -59,24 +84,5 @@ impl Learned {
     pub(crate) fn finish(&mut self, workload: &Workload, job: JobId) {
         let traits = self.traits(workload, job);
         self.history.finish(&traits, workload.duration(job));
-    }
-
-    pub(crate) fn errors(&self, workload: &Workload) -> EstimateErrors {
-        let durations = workload.jobs.iter().map(|job| job.duration.0);
-        let pairs: Vec<(u64, u64)> =
-            self.estimates.iter().map(|estimate| estimate.0.max(1)).zip(durations).collect();
-        let mut factors: Vec<f64> = pairs
-            .iter()
-            .map(|&(estimate, duration)| {
-                estimate.max(duration) as f64 / estimate.min(duration) as f64
-            })
-            .collect();
-        factors.sort_by(f64::total_cmp);
-        let off: u128 = pairs.iter().map(|(one, other)| u128::from(one.abs_diff(*other))).sum();
-        EstimateErrors {
-            spearman: spearman(&pairs),
-            median_factor: factors.get(factors.len().saturating_sub(1) / 2).copied().unwrap_or(1.0),
-            mae_s: off as f64 / 1e6 / pairs.len().max(1) as f64,
-        }
     }
 }

@@ -116,7 +116,7 @@ pub struct Run {
     pub nodes: Vec<(u32, u32)>,
     /// The figures.
     pub metrics: Metrics,
-    /// How good the estimates were, where the run made them itself.
+    /// How good the estimates were, where they were not the truth.
     pub estimates: Option<EstimateErrors>,
     /// What was measured with a clock.
     pub timing: Timing,
@@ -152,7 +152,7 @@ pub fn run(
     Ok(Run {
         policy: policy.text.clone(),
         metrics,
-        estimates: learned.map(|learned| learned.errors(workload)),
+        estimates: EstimateErrors::of(workload, learned.as_ref()),
         timing: stopwatch.stop(),
         crowded: world.crowded,
         record: world.recorder.map(|recorder| recorder.record),

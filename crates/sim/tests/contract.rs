@@ -7,7 +7,8 @@ mod common;
 use common::{cluster, generated, simulate};
 use tandem_core::PlacementRule;
 use tandem_policies::{PolicySpec, REGISTRY};
-use tandem_sim::{FaultOptions, Run, RunOptions, Workload};
+use tandem_sim::trace::{GenerateOptions, generate};
+use tandem_sim::{Estimates, FaultOptions, Network, Run, RunOptions, Workload, WorkloadOptions};
 
 /// Each policy with its defaults, and with every flag turned over.
 fn specs() -> Vec<PolicySpec> {
@@ -70,6 +71,25 @@ fn every_policy_survives_failing_gpus() {
         let interruptions: u32 = run.outcomes.iter().map(|outcome| outcome.interruptions).sum();
         assert!(interruptions > 0, "{}: the faults of this test hit somebody", policy.text);
         let options = RunOptions { verify: true, ..options };
+        assert_eq!(outcomes(&run), outcomes(&simulate(&workload, &policy, &options)));
+    }
+}
+
+#[test]
+fn every_policy_holds_on_a_shared_network_with_estimates_that_it_has_to_learn() {
+    let trace = generate(&GenerateOptions { jobs: 150, gpus: 32, load: 0.8, seed: 6 });
+    let options = WorkloadOptions { estimates: Estimates::History, ..WorkloadOptions::default() };
+    let workload = Workload::new(trace, cluster("8x4"), "generated", &options).unwrap();
+    for policy in specs() {
+        let options = RunOptions {
+            network: Some(Network::default()),
+            placement: PlacementRule::Scatter,
+            faults: Some(FaultOptions::parse("mtbf_h=200,repair_h=2").unwrap()),
+            verify: true,
+            ..RunOptions::default()
+        };
+        let run = verified(&workload, &policy, &options);
+        assert!(run.estimates.is_some());
         assert_eq!(outcomes(&run), outcomes(&simulate(&workload, &policy, &options)));
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::path::Path;
 use tandem_sim::clusters::cluster;
 use tandem_sim::interference::PairTable;
-use tandem_sim::profiles::{SoloProfiles, read_steps};
+use tandem_sim::profiles::{SoloProfiles, read_shares, read_steps};
 use tandem_sim::trace::{
     Format, GenerateOptions, ReadOptions, SoloSpeeds, Trace, generate, parse, read, write,
 };
@@ -74,6 +74,7 @@ placement,local_bsz,step_time,sync_time
 1,4,0.45532354712486267,0.013738612174987792
 24,6,0.5693899691104889,0.013729131996631623
 ";
+const SHARES: &str = "model,share\nNet,0.25\n*,0.5\n";
 const GAVEL_TABLE: &str = "{\"v100\": {
  \"('Net (batch size 32)', 1)\": {\"null\": 4.0, \"('Gan', 1)\": [3.0, 1.0]},
  \"('Gan', 1)\": {\"null\": 2.0, \"('Gan', 1)\": [0.0, 0.0]},
@@ -262,6 +263,7 @@ fn read_as_everything(bytes: &[u8]) {
     read_file("t", bytes, PairTable::read);
     read_file("s.csv", bytes, SoloProfiles::read);
     read_file("p.csv", bytes, read_steps);
+    read_file("n.csv", bytes, read_shares);
 }
 
 /// Without this the tests below could pass on samples that no reader accepts.
@@ -287,6 +289,7 @@ fn the_samples_are_good() {
     assert_eq!(PairTable::read(&file("t.json", GAVEL_TABLE)).unwrap().classes.len(), 2);
     assert_eq!(SoloProfiles::read(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
     assert_eq!(read_steps(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
+    assert_eq!(read_shares(&file("n.csv", SHARES)).unwrap().default_share, 0.5);
     assert_eq!(read_steps(&file("p.csv", PLACEMENTS)).unwrap()[0].steps.len(), 2);
 }
 
@@ -326,6 +329,7 @@ proptest! {
         read_file("s.csv", spoil(LUCID_SOLO, &edits).as_bytes(), SoloProfiles::read);
         read_file("s.csv", spoil(LUCID_SOLO, &edits).as_bytes(), read_steps);
         read_file("p.csv", spoil(PLACEMENTS, &edits).as_bytes(), read_steps);
+        read_file("n.csv", spoil(SHARES, &edits).as_bytes(), read_shares);
         let text = spoil("8x8:49140", &edits);
         if let Err(error) = cluster(&text) {
             assert_one_line(&error.to_string().replace(&text, ""));

@@ -9,7 +9,9 @@ use tandem_core::{
     ClusterBuilder, Draft, GpuId, Job, JobId, Memory, Placement, Policy, Ratio, Span, Time,
 };
 use tandem_policies::{Entry, PolicySpec};
-use tandem_sim::{FaultOptions, RunOptions, WorldOptions};
+use tandem_sim::{
+    Estimates, FaultOptions, Network, RunOptions, Workload, WorkloadOptions, WorldOptions,
+};
 
 /// Puts every job on the GPUs from number 0 on, whoever sits there.
 struct Pile(Vec<JobId>);
@@ -230,4 +232,51 @@ fn a_lost_gpu_costs_the_work_since_the_last_checkpoint() {
 #[should_panic(expected = "illegal plan: GpuId(0) would need 1800 MiB, it has 1000 MiB")]
 fn a_plan_that_overfills_memory_is_a_bug() {
     run_times(&PILE, "a,0,1,10,,900\nb,0,1,10,,900\n", "1x1:1000", &RunOptions::default());
+}
+
+#[test]
+fn gangs_that_meet_on_a_link_divide_it() {
+    // Three of four GPUs span both nodes; the GPUs themselves are wide enough for two jobs.
+    let jobs = format!("{HEADER}1,0,3,100,10,1\n2,0,3,100,10,1\n3,200,3,100,10,1\n");
+    let workload = workload(&jobs, cluster("2x2"));
+    let network = Network { default_share: 0.25, ..Network::default() };
+    let options = RunOptions { network: Some(network), ..RunOptions::default() };
+    let times = times(&simulate(&workload, &PolicySpec::of(&PILE), &options));
+    // Together 0.75 + 2 × 0.25; alone as measured.
+    assert_eq!(times, [(0.0, 125.0), (0.0, 125.0), (200.0, 300.0)]);
+}
+
+#[test]
+fn a_gang_that_could_sit_on_one_node_pays_for_the_network() {
+    let jobs = "job_id,submit_s,gpus,duration_s,model\n1,0,1,1000,A\n2,0,2,75,A\n3,500,2,75,B\n";
+    let workload = workload(jobs, cluster("2x2"));
+    let network = Network { shares: [("A".to_owned(), 0.25)].into(), default_share: 0.5 };
+    let options = RunOptions {
+        network: Some(network),
+        placement: tandem_core::PlacementRule::Scatter,
+        ..RunOptions::default()
+    };
+    let times = times(&simulate(&workload, &PolicySpec::parse("fifo").unwrap(), &options));
+    assert_eq!(times, [(0.0, 1000.0), (0.0, 100.0), (500.0, 650.0)]);
+}
+
+#[test]
+fn history_knows_what_has_finished_and_nothing_else() {
+    let starts = |first_s: u64| {
+        let jobs = format!(
+            "job_id,user,submit_s,gpus,duration_s\n\
+             0,a,0,1,{first_s}\n1,b,10,1,2000\n2,b,20,1,2000\n3,a,30,1,10\n"
+        );
+        let trace = tandem_sim::trace::parse(jobs.as_bytes(), "t", &Default::default()).unwrap();
+        let options =
+            WorkloadOptions { estimates: Estimates::History, ..WorkloadOptions::default() };
+        let workload = Workload::new(trace, cluster("1x1"), "t", &options).unwrap();
+        let run = simulate(&workload, &PolicySpec::parse("sjf").unwrap(), &RunOptions::default());
+        assert!(run.estimates.is_some());
+        times(&run).into_iter().map(|(start, _)| start).collect::<Vec<_>>()
+    };
+    // A short job of user a has finished when both submit, so that a's next one goes first.
+    assert_eq!(starts(10), [0.0, 10.0, 2020.0, 2010.0]);
+    // It has not: nothing is known of anybody, and they go in order of submission.
+    assert_eq!(starts(50), [0.0, 50.0, 2050.0, 4050.0]);
 }

@@ -98,6 +98,7 @@ impl ThroughputRow {
             cells.push(fitted.map_or(String::new(), |_| net(coefficients)));
             cells.extend(errors(fitted.as_ref(), 3));
         }
+        cells.push(self.fit.across_share.map_or(String::new(), |share| format!("{share:.2}")));
         cells
     }
 
@@ -146,7 +147,8 @@ fn throughput_tables(fits: &[ThroughputRow]) -> String {
     let rows: Vec<_> = several.map(ThroughputRow::several_gpus).collect();
     if !rows.is_empty() {
         let place = |place: &'static str| [place, "R²", "MAE s", "error"];
-        let header = [&["several", "γ"][..], &place("in a node s"), &place("across nodes s")];
+        let (inside, across) = (place("in a node s"), place("across nodes s"));
+        let header = [&["several", "γ"][..], &inside, &across, &["share"]];
         text += &format!("\n\n{}", table::plain(&header.concat(), rows));
     }
     text
@@ -159,6 +161,7 @@ struct MemoryRow {
     fixed_mib: f64,
     per_example_mib: f64,
     above_max_mib: f64,
+    smallest_held_out: Option<f64>,
     errors: Errors,
 }
 
@@ -168,13 +171,14 @@ fn memory(file: &Path, json: bool) -> Result<(), Failure> {
         .fits()
         .into_iter()
         .map(|fit| {
-            let MemoryFit { fixed, per_example, above_max, errors } = fit.memory;
+            let MemoryFit { fixed, per_example, above_max, smallest_held_out, errors } = fit.memory;
             MemoryRow {
                 class: fit.class.to_string(),
                 batches: fit.batches,
                 fixed_mib: fixed,
                 per_example_mib: per_example,
                 above_max_mib: above_max,
+                smallest_held_out,
                 errors,
             }
         })
@@ -184,8 +188,17 @@ fn memory(file: &Path, json: bool) -> Result<(), Failure> {
         return Err(Failure::bad_input(format!("{file}: {problem}")));
     }
     print_fits(&fits, json, || {
-        let header =
-            ["class", "batches", "fixed MiB", "per example", "R²", "MAE MiB", "error", "above by"];
+        let header = [
+            "class",
+            "batches",
+            "fixed MiB",
+            "per example",
+            "R²",
+            "MAE MiB",
+            "error",
+            "above by",
+            "held out",
+        ];
         let cells = |row: &MemoryRow| {
             let batches: Vec<String> = row.batches.iter().map(u32::to_string).collect();
             let mut cells = vec![row.class.clone(), batches.join(" ")];
@@ -193,6 +206,8 @@ fn memory(file: &Path, json: bool) -> Result<(), Failure> {
             cells.push(format!("{:.2}", row.per_example_mib));
             cells.extend(errors(Some(&row.errors), 0));
             cells.push(format!("{:.0}", row.above_max_mib));
+            let held_out = row.smallest_held_out.map(|error| format!("{:+.1} %", error * 100.0));
+            cells.push(held_out.unwrap_or_default());
             cells
         };
         table::plain(&header, fits.iter().map(cells).collect())

@@ -16,8 +16,8 @@ use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
 use tandem_sim::profiles::read_shares;
 use tandem_sim::trace::{ReadOptions, Trace};
 use tandem_sim::{
-    Network, Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes,
-    clusters, report, trace, write_jobs_csv,
+    Estimates, Network, Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions,
+    assign_classes, clusters, report, trace, write_jobs_csv,
 };
 
 pub(crate) fn sim(args: &SimArgs) -> Result<(), Failure> {
@@ -196,6 +196,12 @@ fn notes(args: &CommonArgs, runs: &[Run]) -> Vec<String> {
     if runs.iter().any(|run| run.crowded) {
         notes.push(
             "Three or more tenants on a GPU run at the product of their pair rates: an assumption."
+                .to_owned(),
+        );
+    }
+    if args.estimates == Estimates::History {
+        notes.push(
+            "Policies estimate durations from the jobs that have finished earlier in the run."
                 .to_owned(),
         );
     }
