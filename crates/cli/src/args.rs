@@ -95,6 +95,10 @@ pub(crate) struct CommonArgs {
     pub(crate) trace: PathBuf,
     #[command(flatten)]
     pub(crate) input: TraceInput,
+    /// Solo profiles of the classes at several batch sizes, Lucid's CSV: lets jobs run in sub-batches,
+    /// and tells a predictor what it learns from
+    #[arg(long, value_name = "FILE")]
+    pub(crate) solo: Option<String>,
     /// Cluster: NODESxGPUS[:MIB], a partition,nodes CSV, or a TOML file
     #[arg(long, value_name = "SPEC")]
     pub(crate) cluster: String,

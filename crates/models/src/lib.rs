@@ -11,4 +11,4 @@ pub mod network;
 mod sub_batches;
 pub mod throughput;
 
-pub use sub_batches::{SubBatch, sub_batches};
+pub use sub_batches::sub_batches;

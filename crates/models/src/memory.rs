@@ -15,11 +15,6 @@ pub fn to_memory(mib: f64) -> Memory {
     Memory((mib * PER_MIB).ceil() as u64)
 }
 
-/// Memory as the scheduler counts it to MiB.
-pub fn to_mib(memory: Memory) -> f64 {
-    memory.0 as f64 / PER_MIB
-}
-
 /// m(b) = fixed + activations·b, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MemoryFit {
@@ -104,7 +99,7 @@ impl ObservedMemory {
     /// What to reserve: the peak and its margin, or what was declared before anything is known.
     pub fn reserve(&self, declared: Memory) -> Memory {
         match self.peak() {
-            Some(peak) => to_memory(to_mib(peak) * (1.0 + self.margin())),
+            Some(peak) => to_memory(peak.mib() * (1.0 + self.margin())),
             None => declared,
         }
     }

@@ -2,18 +2,7 @@
 
 use crate::memory::{MemoryFit, to_memory};
 use crate::throughput::{Gang, Throughput};
-use tandem_core::{Memory, Ratio};
-
-/// One way to split a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SubBatch {
-    /// Into how many sub-batches.
-    pub count: u32,
-    /// How much longer an iteration takes; 1 for one sub-batch.
-    pub price: Ratio,
-    /// Memory on each GPU.
-    pub memory: Memory,
-}
+use tandem_core::{Memory, Ratio, SubBatch};
 
 /// The ways to split a batch of `batch` examples per GPU into 1, 2, 4, … parts, up to one example
 /// each. One part takes `whole`, the memory that is known of the job; no split takes more than that.

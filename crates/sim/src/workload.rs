@@ -1,17 +1,21 @@
 //! A trace made ready for a cluster: partitions resolved, jobs checked, ordered and given estimates.
 
 use crate::interference::PairTable;
-use crate::trace::{BadRow, Problem, Trace, TraceError, TraceJob};
+use crate::profiles::SoloProfiles;
+use crate::trace::{BadRow, Class, Problem, Trace, TraceError, TraceJob};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tandem_core::{
     ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
     PlacementRule, Profile, Span, SubBatches, Time,
 };
 use tandem_models::history;
+use tandem_models::sub_batches;
+use tandem_models::throughput::Gang;
 
 /// What the policies are told about durations.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -172,6 +176,28 @@ impl Workload {
     pub fn offer_sub_batches(&mut self, mut ways: impl FnMut(&JobSpec) -> SubBatches) {
         for job in &mut self.jobs {
             job.spec.sub_batches = ways(&job.spec);
+        }
+    }
+
+    /// Tells the jobs of classes that were measured at several batch sizes how they can run in smaller
+    /// ones.
+    pub fn offer_measured_sub_batches(&mut self, solo: &SoloProfiles) {
+        let fits = solo.fits();
+        let options = |class: &Class, memory: Memory| {
+            let group = Class { batch: None, ..class.clone() };
+            let fit = fits.iter().find(|fit| fit.class == group)?;
+            let ways = sub_batches(class.batch?, memory, Gang::ONE, &fit.throughput, &fit.memory);
+            Some(SubBatches::new(ways))
+        };
+        // Jobs of a class that declare the same memory share their options.
+        let mut known: BTreeMap<(ClassId, Memory), SubBatches> = BTreeMap::new();
+        let Self { jobs, trace, .. } = self;
+        for job in jobs {
+            let Profile { class: Some(class), memory, .. } = job.spec.profile else { continue };
+            let ways = known
+                .entry((class, memory))
+                .or_insert_with(|| options(trace.classes.get(class.0), memory).unwrap_or_default());
+            job.spec.sub_batches = ways.clone();
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tandem_core::{ClosedForm, Interference};
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
-use tandem_sim::profiles::read_shares;
+use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::trace::{ReadOptions, Trace};
 use tandem_sim::{
     Estimates, Network, Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions,
@@ -142,9 +142,10 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
             return Err(Failure::bad_input(problem));
         }
     };
+    let solo = args.solo.as_deref().map(SoloProfiles::read).transpose()?;
     let beliefs = match args.beliefs {
         BeliefsArg::True => None,
-        kind => Some(beliefs(args, kind, &trace, &truth, table.as_ref())?),
+        kind => Some(beliefs(args, kind, &trace, &truth, table.as_ref(), solo.as_ref())?),
     };
     let options = WorkloadOptions {
         estimates: args.estimates,
@@ -155,7 +156,11 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
         skip_bad: args.input.skip_bad,
     };
     let file = args.trace.display().to_string();
-    Ok(Prepared { workload: Workload::new(trace, cluster, &file, &options)?, truth, beliefs })
+    let mut workload = Workload::new(trace, cluster, &file, &options)?;
+    if let Some(solo) = &solo {
+        workload.offer_measured_sub_batches(solo);
+    }
+    Ok(Prepared { workload, truth, beliefs })
 }
 
 fn beliefs(
@@ -164,6 +169,7 @@ fn beliefs(
     trace: &Trace,
     truth: &Arc<dyn Interference>,
     table: Option<&PairTable>,
+    solo: Option<&SoloProfiles>,
 ) -> Result<Beliefs, Failure> {
     let learning = Learning {
         train_pairs: args.train_pairs,
@@ -178,7 +184,7 @@ fn beliefs(
         ModelFile::read(file)?.for_gpu(gpu, file).cloned()
     });
     let model = model.transpose()?;
-    Ok(Beliefs::new(trace, truth.clone(), table, model.as_ref(), learning)?)
+    Ok(Beliefs::new(trace, truth.clone(), table, solo, model.as_ref(), learning)?)
 }
 
 /// What a reader of the report should know about how the figures came about.

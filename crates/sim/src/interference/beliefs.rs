@@ -2,8 +2,8 @@
 //! corrected by what is observed during the run.
 
 use super::{GpuModel, PairTable, class_profile};
-use crate::profiles::SoloProfile;
-use crate::trace::{Trace, TraceJob};
+use crate::profiles::SoloProfiles;
+use crate::trace::{Class, Trace, TraceJob};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -55,10 +55,11 @@ impl Beliefs {
         trace: &Trace,
         truth: Arc<dyn Interference>,
         table: Option<&PairTable>,
+        solo: Option<&SoloProfiles>,
         model: Option<&GpuModel>,
         learning: Learning,
     ) -> Result<Self, BeliefsError> {
-        let profiles = profiles(trace, table);
+        let profiles = profiles(trace, table, solo);
         let offline = match (model, table) {
             (Some(model), _) => model.offline.clone(),
             (None, Some(table)) => train(table, &profiles, learning)?,
@@ -118,17 +119,25 @@ impl Interference for Beliefs {
     }
 }
 
-/// What the trace shows about its classes: the mean over their jobs, and speeds from the table.
-fn profiles(trace: &Trace, table: Option<&PairTable>) -> Vec<ClassProfile> {
+/// What is known about the classes of the trace: measured alone, or else the mean over their jobs.
+fn profiles(
+    trace: &Trace,
+    table: Option<&PairTable>,
+    solo: Option<&SoloProfiles>,
+) -> Vec<ClassProfile> {
     let mut jobs: Vec<Vec<&TraceJob>> = vec![Vec::new(); trace.classes.len()];
     for job in &trace.jobs {
         if let Some(class) = job.class {
             jobs[class.index()].push(job);
         }
     }
-    let profile = |(class, jobs): (_, &Vec<&TraceJob>)| {
-        let steps = table.and_then(|table| table.speeds.get(&(Clone::clone(class), 1)).copied());
-        let mut profile = class_profile(class, None::<&SoloProfile>, steps);
+    let profile = |(class, jobs): (&Class, &Vec<&TraceJob>)| {
+        let steps = table.and_then(|table| table.speeds.get(&(class.clone(), 1)).copied());
+        let measured = solo.and_then(|solo| solo.get(class));
+        let mut profile = class_profile(class, measured, steps);
+        if measured.is_some() {
+            return profile;
+        }
         profile.gpu_util = mean(jobs, |job| job.gpu_util.map(Utilisation::share));
         profile.bandwidth_util = mean(jobs, |job| job.bandwidth_util.map(Utilisation::share));
         profile.memory_mib = mean(jobs, |job| job.memory.map(Memory::mib));

@@ -6,7 +6,7 @@ use crate::interference::TableError;
 use crate::trace::{Class, Names};
 use std::path::Path;
 use tandem_core::{Memory, Utilisation};
-use tandem_models::memory::{MemoryFit, to_mib};
+use tandem_models::memory::MemoryFit;
 use tandem_models::throughput::{Compute, Gang, Step, Throughput};
 
 /// The column that tells these files from others.
@@ -128,7 +128,7 @@ impl SoloProfiles {
     pub fn fits(&self) -> Vec<ClassFit> {
         let fit = |(class, members): (Class, Vec<(u32, &SoloProfile)>)| {
             let times: Vec<_> = members.iter().map(|&(batch, solo)| seconds(batch, solo)).collect();
-            let memory = members.iter().map(|&(batch, solo)| (batch.into(), to_mib(solo.memory)));
+            let memory = members.iter().map(|&(batch, solo)| (batch.into(), solo.memory.mib()));
             Some(ClassFit {
                 class,
                 batches: members.iter().map(|&(batch, _)| batch).collect(),
