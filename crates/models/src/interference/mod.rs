@@ -20,3 +20,5 @@ pub use profile::{ClassProfile, MeasuredPair};
 pub const RATE_MIN: f64 = 0.01;
 /// The largest rate that a prediction may take.
 pub const RATE_MAX: f64 = 1.5;
+/// A measured rate beyond this, or below its negative, is a mistake, and must not drown the others.
+const MEASURED_MAX: f64 = 10.0;

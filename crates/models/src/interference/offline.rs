@@ -7,7 +7,7 @@
 
 use super::gaussian::{Point, Process, Rate, Scales, held_out_errors, tune};
 use super::profile::{ClassProfile, MeasuredPair, Standard};
-use super::{RATE_MAX, RATE_MIN};
+use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -191,7 +191,8 @@ impl Table {
         used.iter().enumerate().for_each(|(at, &class)| place[class] = at);
         let ordered = |pair: &MeasuredPair| {
             let (a, b) = (place[pair.a], place[pair.b]);
-            let MeasuredPair { rate_a, rate_b, .. } = *pair;
+            let [rate_a, rate_b] =
+                [pair.rate_a, pair.rate_b].map(|rate| rate.clamp(0.0, MEASURED_MAX));
             let keep = (a, rate_a) <= (b, rate_b);
             match keep {
                 true => MeasuredPair { a, b, rate_a, rate_b },

@@ -8,7 +8,7 @@
 
 use super::offline::{Offline, load};
 use super::profile::ClassProfile;
-use super::{RATE_MAX, RATE_MIN};
+use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -130,7 +130,9 @@ impl Online {
     /// `a` ran at `rate` beside `b`; `noise` is the standard deviation of such a measurement.
     pub fn observe(&mut self, a: u32, b: u32, rate: f64, noise: f64) {
         let before = self.belief(a, b);
-        let precision = 1.0 / noise.max(1e-4).powi(2);
+        let rate = rate.clamp(-MEASURED_MAX, MEASURED_MAX);
+        let noise = noise.clamp(1e-4, MEASURED_MAX);
+        let precision = 1.0 / noise.powi(2);
         if !self.pairs.contains_key(&(a, b)) {
             self.classes[a as usize].partners.push(b);
             self.classes[b as usize].subjects.push(a);

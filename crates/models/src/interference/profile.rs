@@ -43,10 +43,13 @@ pub(crate) const FEATURES: usize = 6;
 impl ClassProfile {
     /// What the predictor looks at, in its fixed order; sizes and speeds on a logarithmic scale.
     pub(crate) fn features(&self) -> [Option<f64>; FEATURES] {
-        let log = |value: Option<f64>| value.filter(|&value| value > 0.0).map(f64::log2);
+        let share = |value: Option<f64>| value.map(|value| value.clamp(0.0, 1.0));
+        let log = |value: Option<f64>| {
+            value.filter(|&value| value > 0.0 && value.is_finite()).map(f64::log2)
+        };
         [
-            self.gpu_util,
-            self.bandwidth_util,
+            share(self.gpu_util),
+            share(self.bandwidth_util),
             log(self.memory_mib),
             log(self.steps_per_s),
             // Where utilisation was measured, the batch size adds nothing but a way to overfit.
