@@ -6,7 +6,7 @@ code with the simulator of the project, so that the two can be compared job by j
 
     python3 sharing.py --trace FILE.csv --cluster SPEC --policy sjf-ffs|sjf-bsbf
                        --interference LUCID.csv [--load F] [--estimates true|trace]
-                       [--memory-mib N] [--jobs-csv OUT]
+                       [--order tcon|benefit] [--consolidate] [--memory-mib N] [--jobs-csv OUT]
 
 The trace has the columns of TRACE_COLUMNS, and estimate_s if the estimates come from the trace;
 others are ignored. The cluster is a `partition,nodes` CSV with 8 GPUs per node, or a shorthand such
@@ -165,8 +165,19 @@ def choose_first(_now, _partition, _job, shareable, _rates):
     return shareable
 
 
+def choose_shortest(now, partition, job, shareable, rates):
+    """BSBF: GPUs of the residents with whom sharing beats waiting, by mean finish time."""
+    return choose_willing(now, partition, job, shareable, rates, lambda together, _: together)
+
+
 def choose_best(now, partition, job, shareable, rates):
-    """BSBF: GPUs of the residents with whom sharing beats waiting, the best residents first."""
+    """BSBF with order=benefit: the same residents, by what sharing gains over waiting."""
+    return choose_willing(
+        now, partition, job, shareable, rates, lambda together, in_turn: together - in_turn
+    )
+
+
+def choose_willing(now, partition, job, shareable, rates, rank):
     twice_a = job.twice_remaining(now)
     gpus_of = {}
     for gpu in shareable:
@@ -175,31 +186,62 @@ def choose_best(now, partition, job, shareable, rates):
     for resident, gpus in gpus_of.items():
         twice_b = resident.twice_remaining(now)
         together = twice_shared_finish(twice_a, twice_b, *rates.pair(job, resident))
-        if together < twice_b + Fraction(twice_a, 2):
-            willing.append((together, resident.index, gpus))
+        in_turn = twice_b + Fraction(twice_a, 2)
+        if together < in_turn:
+            willing.append((rank(together, in_turn), resident.index, gpus))
     willing.sort()  # no two residents have the same index, so GPUs are never compared
     return [gpu for _, _, gpus in willing for gpu in gpus]
 
 
-POLICIES = {"sjf-ffs": choose_first, "sjf-bsbf": choose_best}
+def on_fewest_nodes(partition, gpus, wanted):
+    """The first of `gpus` that hold a gang on the fewest nodes, or None if there are none."""
+    size = partition.node_size
+    whole, rest = divmod(wanted, size)
+    for length in range(wanted, len(gpus) + 1):
+        positions = {}  # node to the positions of its GPUs
+        for position, gpu in enumerate(gpus[:length]):
+            positions.setdefault(gpu // size, []).append(position)
+        # The nodes that are complete first, and the other one that holds the rest first.
+        complete = sorted((at[-1], node) for node, at in positions.items() if len(at) == size)
+        taken = [node for _, node in complete[:whole]]
+        if len(taken) < whole:
+            continue
+        chosen = [position for node in taken for position in positions[node]]
+        if rest:
+            parts = [at[:rest] for node, at in positions.items() if node not in taken]
+            parts = [at for at in parts if len(at) == rest]
+            if not parts:
+                continue
+            chosen += min(parts, key=lambda at: at[-1])
+        return [gpus[position] for position in sorted(chosen)]
+    return None
 
 
-def place(now, partition, job, choose, rates):
+POLICIES = {
+    ("sjf-ffs", "tcon"): choose_first,
+    ("sjf-bsbf", "tcon"): choose_shortest,
+    ("sjf-bsbf", "benefit"): choose_best,
+}
+
+
+def place(now, partition, job, choose, rates, consolidate):
     """The GPUs for `job` in the order in which they are taken, or None if it has to wait."""
     free = partition.free_gpus()
     exclusive = place_strict(partition, free, job.gpus)
     if exclusive is not None:
         return exclusive
-    if len(free) >= job.gpus:
+    if len(free) >= job.gpus and not consolidate:
         return free[: job.gpus]
     shareable = hosts(partition, job, rates)
     if len(free) + len(shareable) < job.gpus:
         return None
     gpus = free + choose(now, partition, job, shareable, rates)
+    if consolidate:
+        return on_fewest_nodes(partition, gpus, job.gpus)
     return gpus[: job.gpus] if len(gpus) >= job.gpus else None
 
 
-def plan(now, partition, choose, rates):
+def plan(now, partition, choose, rates, consolidate):
     """Move the jobs that can start from the queue to GPUs and return them."""
     started, waiting = [], []
     room = partition.room()
@@ -207,7 +249,9 @@ def plan(now, partition, choose, rates):
     for entry in partition.queue:
         job = entry[2]
         # Most waiting jobs find no room at all, which is seen without looking at memory.
-        gpus = place(now, partition, job, choose, rates) if job.gpus <= room else None
+        gpus = None
+        if job.gpus <= room:
+            gpus = place(now, partition, job, choose, rates, consolidate)
         if gpus is None:
             waiting.append(entry)
             continue
@@ -241,7 +285,7 @@ def is_stale(jobs, entry):
     return not jobs[index].running or jobs[index].end != end
 
 
-def simulate(jobs, partition_of, choose, rates):
+def simulate(jobs, partition_of, choose, rates, consolidate):
     """Fill in start, end and GPUs of `jobs`, which are sorted by submit time."""
     ends = []  # heap of (end, position in the trace), with stale entries of changed ends
     arrived = 0
@@ -277,7 +321,7 @@ def simulate(jobs, partition_of, choose, rates):
             arrived += 1
 
         for partition, gpus in touched.items():
-            for job in plan(now, partition, choose, rates):
+            for job in plan(now, partition, choose, rates, consolidate):
                 gpus.update(job.place)
             # Only the tenants of these GPUs can have a new rate, in whatever order they come.
             for job in {tenant for gpu in gpus for tenant in partition.tenants[gpu]}:
@@ -424,7 +468,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", required=True)
     parser.add_argument("--cluster", required=True)
-    parser.add_argument("--policy", required=True, choices=POLICIES)
+    parser.add_argument("--policy", required=True, choices=("sjf-ffs", "sjf-bsbf"))
+    parser.add_argument("--order", default="tcon", choices=("tcon", "benefit"))
+    parser.add_argument("--consolidate", action="store_true", help="share on the fewest nodes")
     parser.add_argument("--interference", required=True)
     parser.add_argument("--load", default="1", type=Fraction, help="divides inter-arrival times")
     parser.add_argument("--estimates", default="true", choices=("true", "trace"))
@@ -433,6 +479,9 @@ def main():
     args = parser.parse_args()
     if args.load <= 0:
         parser.error("--load must be positive")
+    choose = POLICIES.get((args.policy, args.order))
+    if choose is None:
+        parser.error(f"{args.policy} has no --order {args.order}")
 
     partition_of = read_cluster(args.cluster, args.memory_mib)
     jobs = read_trace(args.trace, partition_of, args.estimates)
@@ -444,7 +493,7 @@ def main():
     jobs.sort(key=lambda job: job.submit)  # stable: ties stay in file order
     for index, job in enumerate(jobs):
         job.index = index
-    simulate(jobs, partition_of, POLICIES[args.policy], Rates(table))
+    simulate(jobs, partition_of, choose, Rates(table), args.consolidate)
     if args.jobs_csv:
         write_jobs(args.jobs_csv, jobs, partition_of)
 

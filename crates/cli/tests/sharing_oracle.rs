@@ -8,9 +8,22 @@ use std::path::Path;
 use std::process::Command;
 
 const SEEDS: std::ops::Range<u64> = 1..31;
-/// The Python knows no sub-batches, so that ours are asked not to use any.
-const POLICIES: [(&str, &str); 2] =
-    [("sjf-ffs", "sjf-ffs:accumulate=false"), ("sjf-bsbf", "sjf-bsbf:accumulate=false")];
+/// As ours is told, and as the Python is, which knows no sub-batches.
+type Both = (&'static str, &'static [&'static str]);
+const POLICIES: [Both; 2] = [
+    ("sjf-ffs:accumulate=false", &["--policy", "sjf-ffs"]),
+    ("sjf-bsbf:accumulate=false", &["--policy", "sjf-bsbf"]),
+];
+/// One of them for each case.
+const SETTINGS: [Both; 4] = [
+    ("sjf-bsbf:order=benefit", &["--policy", "sjf-bsbf", "--order", "benefit"]),
+    ("sjf-bsbf:consolidate=true", &["--policy", "sjf-bsbf", "--consolidate"]),
+    ("sjf-ffs:consolidate=true", &["--policy", "sjf-ffs", "--consolidate"]),
+    (
+        "sjf-bsbf:order=benefit,consolidate=true",
+        &["--policy", "sjf-bsbf", "--order", "benefit", "--consolidate"],
+    ),
+];
 
 #[test]
 fn random_cases() {
@@ -20,10 +33,11 @@ fn random_cases() {
         python(dir.path(), "random_case.py", &case);
         let options: Vec<String> =
             read(&dir.path().join("args.txt")).lines().map(str::to_owned).collect();
-        for (name, policy) in POLICIES {
-            if let Some(difference) = compare(dir.path(), name, policy, &options) {
+        let setting = SETTINGS[(seed % 4) as usize];
+        for policy in POLICIES.into_iter().chain([setting]) {
+            if let Some(difference) = compare(dir.path(), policy, &options) {
                 let kept = dir.keep();
-                panic!("seed {seed}, {policy}: {difference}\nfiles in {}", kept.display());
+                panic!("seed {seed}, {}: {difference}\nfiles in {}", policy.0, kept.display());
             }
         }
     }
@@ -42,22 +56,22 @@ fn the_window() {
     .into_iter()
     .flat_map(|(option, name)| [option.to_owned(), file(name).display().to_string()])
     .collect();
-    for ((name, policy), mean) in POLICIES.into_iter().zip(["13910.279", "13434.439"]) {
+    for (policy, mean) in POLICIES.into_iter().zip(["13910.279", "13434.439"]) {
         let dir = common::folder();
-        assert_eq!(compare(dir.path(), name, policy, &options), None, "{policy}");
-        let mut args = vec!["sim", "--policy", policy, "--json"];
+        assert_eq!(compare(dir.path(), policy, &options), None, "{}", policy.0);
+        let mut args = vec!["sim", "--policy", policy.0, "--json"];
         args.extend(options.iter().map(String::as_str));
         let results = common::succeed_in(dir.path(), &args).json();
         let found = results["runs"][0]["avg_jct_s"].as_f64().expect("a number");
-        assert_eq!(format!("{found:.3}"), mean, "{policy}");
+        assert_eq!(format!("{found:.3}"), mean, "{}", policy.0);
     }
 }
 
 /// The first difference between the two programs, if there is one.
-fn compare(dir: &Path, name: &str, policy: &str, options: &[String]) -> Option<String> {
-    let oracle = ["--policy", name, "--jobs-csv", "oracle.csv"].map(str::to_owned);
-    python(dir, "sharing.py", &[&oracle[..], options].concat());
-    let mut args = vec!["sim", "--policy", policy, "--jobs-csv", "tandem.csv", "--quiet"];
+fn compare(dir: &Path, (ours, theirs): Both, options: &[String]) -> Option<String> {
+    let theirs = theirs.iter().chain(&["--jobs-csv", "oracle.csv"]).map(|&arg| arg.to_owned());
+    python(dir, "sharing.py", &theirs.chain(options.iter().cloned()).collect::<Vec<_>>());
+    let mut args = vec!["sim", "--policy", ours, "--jobs-csv", "tandem.csv", "--quiet"];
     args.extend(options.iter().map(String::as_str));
     common::succeed_in(dir, &args);
     let (expected, found) = (read(&dir.join("oracle.csv")), read(&dir.join("tandem.csv")));
