@@ -88,7 +88,9 @@ impl Forecast {
         }
         let ends = together(draft, guest, host)?;
         let (left, host_left) = (left_ms(draft, guest), left_ms(draft, host));
-        let restore = match (guest.must_restore, guest.spec.gpus <= 8) {
+        // A job that is about to leave its GPUs has a state to restore too.
+        let restores = guest.must_restore || guest.placement().is_some();
+        let restore = match (restores, guest.spec.gpus <= 8) {
             (false, _) => 0,
             (true, true) => RESTORE_MS.0,
             (true, false) => RESTORE_MS.1,
@@ -117,8 +119,9 @@ fn fits(draft: &Draft<'_>, guest: &Job, host: &Job) -> bool {
 /// preempted.
 fn turns(draft: &Draft<'_>, queue: &[JobId], started: &[JobId]) -> BTreeMap<JobId, i64> {
     let mut releases = BinaryHeap::new();
-    let placed = draft.placed().filter(|job| draft.placement(job.id()).is_some());
-    for job in placed.chain(started.iter().map(|&job| draft.job(job))) {
+    // A job that has left and found another place is among those that started.
+    let stays = |job: &&Job| draft.placement(job.id()).is_some() && !started.contains(&job.id());
+    for job in draft.placed().filter(stays).chain(started.iter().map(|&job| draft.job(job))) {
         let end = match partner(draft, job.id()) {
             None => left_ms(draft, job),
             // The pair releases its GPUs when the later one ends; it is entered once.

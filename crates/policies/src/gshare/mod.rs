@@ -70,11 +70,11 @@ struct GShare {
 
 impl Policy for GShare {
     fn enqueue(&mut self, job: &Job) {
-        self.waiting.insert(job);
+        self.waiting.insert(job, Time(0));
     }
 
     fn dequeue(&mut self, job: &Job) {
-        self.waiting.remove(job);
+        self.waiting.remove(job, Time(0));
     }
 
     fn plan(&mut self, draft: &mut Draft<'_>) {
@@ -83,16 +83,22 @@ impl Policy for GShare {
         }
         let now = draft.now();
         let is_review = now.0.is_multiple_of(self.slice.0) && self.reviewed != Some(now);
+        let mut left = Vec::new();
         if is_review {
             self.reviewed = Some(now);
             self.part_pairs(draft);
             self.review(draft);
+            let leaves = |job: &&Job| draft.placement(job.id()).is_none();
+            left.extend(draft.placed().filter(leaves).map(Job::id));
         }
+        // Whoever had to leave may find another place at once; the engine says if it waits in the end.
+        left.iter().for_each(|&job| self.waiting.insert(draft.job(job), now));
         self.waiting.fill(draft, self.age);
         if self.shares {
             // Guests that have found a host wait no longer, which makes sharing cheaper for the rest.
             while self.seat_guests(draft) {}
         }
+        left.iter().for_each(|&job| self.waiting.remove(draft.job(job), now));
         draft.explain_others(Reason::Outranked);
         draft.wake_at(Time((now.0 / self.slice.0 + 1).saturating_mul(self.slice.0)));
     }

@@ -11,23 +11,24 @@ pub(super) struct Waiting {
     by_since: BTreeSet<(Time, JobId)>,
 }
 
-fn since(job: &Job) -> Time {
+/// Since when a job has been waiting, as seen at `now`: one that is only about to wait, since then.
+fn since(job: &Job, now: Time) -> Time {
     match job.state {
         JobState::Waiting { since } => since,
-        JobState::Placed { .. } => unreachable!("only jobs that wait are kept here"),
+        JobState::Placed { .. } => now,
     }
 }
 
 impl Waiting {
-    pub(super) fn insert(&mut self, job: &Job) {
-        // What remains stands still while a job waits, so any instant will do.
-        self.by_remaining.insert(job.remaining(Time(0)), job.id(), job.spec.gpus);
-        self.by_since.insert((since(job), job.id()));
+    /// What remains of a job stands still while it waits, so `now` matters for a job that is placed.
+    pub(super) fn insert(&mut self, job: &Job, now: Time) {
+        self.by_remaining.insert(job.remaining(now), job.id(), job.spec.gpus);
+        self.by_since.insert((since(job, now), job.id()));
     }
 
-    pub(super) fn remove(&mut self, job: &Job) {
-        self.by_remaining.remove(job.remaining(Time(0)), job.id(), job.spec.gpus);
-        self.by_since.remove(&(since(job), job.id()));
+    pub(super) fn remove(&mut self, job: &Job, now: Time) {
+        self.by_remaining.remove(job.remaining(now), job.id(), job.spec.gpus);
+        self.by_since.remove(&(since(job, now), job.id()));
     }
 
     pub(super) fn is_empty(&self) -> bool {
