@@ -7,12 +7,11 @@ use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Memory, Ppm, SubBatch, Wo
 #[derive(Default)]
 pub(crate) struct Hosts {
     hosts: Vec<Host>,
-    /// With what makes GPUs of a resident alike: their kind, and the memory left on them.
-    gpus: Vec<(JobId, GpuTypeId, Memory, GpuId)>,
+    gpus: Vec<(JobId, GpuId)>,
     known: bool,
 }
 
-/// A resident on GPUs that are alike.
+/// A resident on GPUs that are alike: of one kind, with the same memory left.
 pub(crate) struct Host {
     pub(crate) job: JobId,
     /// Twice its remaining solo time in the way in which it runs.
@@ -34,22 +33,27 @@ impl Hosts {
             return;
         }
         let occupancy = draft.occupancy();
+        let tenant = |gpu: GpuId| occupancy.tenants(gpu)[0];
         self.gpus.clear();
-        self.gpus.extend(occupancy.lone_gpus(draft.partition()).map(|gpu| {
-            let described = draft.cluster().gpu(gpu);
-            let room = Memory(described.memory.0 - occupancy.memory_used(gpu).0);
-            (occupancy.tenants(gpu)[0], described.kind, room, gpu)
-        }));
+        self.gpus.extend(occupancy.lone_gpus(draft.partition()).map(|gpu| (tenant(gpu), gpu)));
         self.gpus.sort_unstable();
         self.hosts.clear();
+        let alike = |gpu: GpuId| {
+            let described = draft.cluster().gpu(gpu);
+            (described.kind, Memory(described.memory.0 - occupancy.memory_used(gpu).0))
+        };
         let mut first = 0;
-        for alike in
-            self.gpus.chunk_by(|one, other| (one.0, one.1, one.2) == (other.0, other.1, other.2))
-        {
-            let (job, kind, room, _) = alike[0];
-            let gpus = first..first + alike.len();
-            first = gpus.end;
-            self.hosts.push(Host { job, twice_left: twice_left(draft, job), kind, room, gpus });
+        for gpus in self.gpus.chunk_by_mut(|one, other| one.0 == other.0) {
+            let job = gpus[0].0;
+            let twice_left = twice_left(draft, job);
+            // Stable, so that GPUs that are alike stay in their order.
+            gpus.sort_by_key(|&(_, gpu)| alike(gpu));
+            for gpus in gpus.chunk_by(|one, other| alike(one.1) == alike(other.1)) {
+                let (kind, room) = alike(gpus[0].1);
+                let gpus = first..first + gpus.len();
+                first = gpus.end;
+                self.hosts.push(Host { job, twice_left, kind, room, gpus });
+            }
         }
     }
 
@@ -60,7 +64,7 @@ impl Hosts {
 
     /// The GPUs of a host, in (node, GPU) order.
     pub(crate) fn gpus(&self, host: &Host) -> impl Iterator<Item = GpuId> + '_ {
-        self.gpus[host.gpus.clone()].iter().map(|(.., gpu)| *gpu)
+        self.gpus[host.gpus.clone()].iter().map(|(_, gpu)| *gpu)
     }
 }
 
