@@ -1,6 +1,6 @@
 //! What the report needs beyond the outcomes: who sat where when, and the state of the queue.
 
-use tandem_core::{Gpus, JobId, Time};
+use tandem_core::{Gpus, JobId, Placement, Time};
 
 /// One stay of a job on its GPUs.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub struct Stay {
     pub to: Time,
     /// On which GPUs.
     pub gpus: Gpus,
+    /// In how many parts it computed its batches.
+    pub sub_batches: u32,
 }
 
 /// The state of the cluster from `at` on.
@@ -41,20 +43,20 @@ pub struct Record {
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     /// Stays that have not ended, by job.
-    open: std::collections::BTreeMap<JobId, (Time, Gpus)>,
+    open: std::collections::BTreeMap<JobId, (Time, Gpus, u32)>,
     pub(crate) record: Record,
 }
 
 impl Recorder {
-    pub(crate) fn enter(&mut self, job: JobId, now: Time, gpus: &Gpus) {
-        self.open.insert(job, (now, gpus.clone()));
+    pub(crate) fn enter(&mut self, job: JobId, now: Time, placement: &Placement) {
+        self.open.insert(job, (now, placement.gpus.clone(), placement.sub_batches));
     }
 
     pub(crate) fn leave(&mut self, job: JobId, now: Time) {
-        if let Some((from, gpus)) = self.open.remove(&job)
+        if let Some((from, gpus, sub_batches)) = self.open.remove(&job)
             && from < now
         {
-            self.record.stays.push(Stay { job, from, to: now, gpus });
+            self.record.stays.push(Stay { job, from, to: now, gpus, sub_batches });
         }
     }
 

@@ -290,7 +290,7 @@ impl<'a> World<'a> {
         }
         self.unsettled.push(job);
         if let Some(recorder) = &mut self.recorder {
-            recorder.enter(job, now, &placement.gpus);
+            recorder.enter(job, now, placement);
         }
     }
 
