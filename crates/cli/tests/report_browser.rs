@@ -94,6 +94,67 @@ fn every_chart_is_drawn_on_a_desk_and_on_a_phone() {
     assert!(picture_width(&page) <= 360, "wider than a phone: {}", picture_width(&page));
 }
 
+/// Jobs of four classes that hardly disturb each other, on too few GPUs; their names are hostile.
+fn sharing_files(dir: &Path) {
+    let class = |n: u64| format!("{HOSTILE}{},d,{},0", n % 4, 32);
+    let mut trace =
+        "job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,memory_mib,gpu_util\n".to_owned();
+    for n in 0..60 {
+        trace += &format!("{n},{},1,{},{},2000,40\n", n * 5, 300 + n % 7 * 100, class(n * 3 / 2));
+    }
+    write(dir, "trace.csv", trace);
+    let columns = |n: u8| format!("model{n},dataset{n},batchsize{n},amp{n},gpu_num{n},speed{n}");
+    let mut pairs = format!("{},{}\n", columns(1), columns(2));
+    for a in 0..4 {
+        for b in a..4 {
+            let speed = |n: u64| if (a, b) == (3, 3) { 0.0 } else { 0.97 - 0.01 * n as f64 };
+            pairs += &format!("{},1,{},{},1,{}\n", class(a), speed(b), class(b), speed(a));
+        }
+    }
+    write(dir, "pairs.csv", pairs);
+}
+
+fn is_hidden(page: &str, id: &str) -> bool {
+    let tag = page.split(&format!("id=\"{id}\"")).nth(1).expect("a section");
+    tag.split('>').next().expect("a tag").contains("hidden")
+}
+
+#[test]
+fn sharing_and_pair_rates_are_drawn() {
+    if without_browser() {
+        return;
+    }
+    let dir = folder();
+    sharing_files(dir.path());
+    let compare = ["compare", "--trace", "trace.csv", "--cluster", "1x4", "--out", "results"];
+    let sharing = ["--policies", "sjf,sjf-ffs,sjf-bsbf", "--interference", "pairs.csv"];
+    let beliefs = ["--beliefs", "online", "--train-pairs", "1"];
+    succeed_in(dir.path(), &[&compare[..], &sharing, &beliefs].concat());
+    let report = dir.path().join("results/report.html");
+    let narrow = read(&report).replacen("</head>", "<style>html{width:360px}</style></head>", 1);
+    write(dir.path(), "phone.html", narrow);
+    for (report, width) in [(report, 1280), (dir.path().join("phone.html"), 360)] {
+        let page = open(&report, width);
+        assert_drawn(&page, 3, 60);
+        assert!(!page.contains("<img"), "a name became an element");
+        let count = |id: &str, mark: &str| section(&page, id).matches(mark).count();
+        assert_eq!(count("chart-pairs", "<rect class=\"cell\""), 16);
+        assert_eq!(count("chart-beliefs", "<circle class=\"pt\""), 15, "one pair does not fit");
+        assert_eq!(count("chart-slowdown", "<path class=\"ln\""), 2, "two of three share");
+        assert_eq!(count("sharing", "<option"), 2);
+        assert!(count("sharing", "<tr") > 2, "pairs that shared");
+        for id in ["sharing", "chart-slowdown", "chart-pairs", "chart-beliefs"] {
+            assert!(!is_hidden(&page, id), "{id}");
+        }
+    }
+    // Without a table, and where nobody shares, there is nothing to show.
+    succeed_in(dir.path(), &[&compare[..], &["--policies", "sjf"]].concat());
+    let page = open(&dir.path().join("results/report.html"), 1280);
+    for id in ["sharing", "chart-slowdown", "chart-pairs", "chart-beliefs"] {
+        assert!(is_hidden(&page, id), "{id}");
+    }
+}
+
 /// Names come from users, and a report is passed on.
 #[test]
 fn text_from_the_trace_stays_text() {

@@ -19,7 +19,7 @@ fn beliefs(criterion: &mut Criterion) {
     let shipped = ModelFile::shipped();
     let model = shipped.for_gpu(None, "the shipped model").expect("it has one");
     let learning = Learning { train_pairs: 1.0, seed: 1, online: true };
-    let mut beliefs = Beliefs::new(&trace, Arc::new(ClosedForm), None, Some(model), learning)
+    let mut beliefs = Beliefs::new(&trace, Arc::new(ClosedForm), None, None, Some(model), learning)
         .expect("a model is enough");
     let gpu = GpuTypeId(0);
     let mut group = criterion.benchmark_group("beliefs");

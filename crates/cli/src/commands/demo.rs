@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let notes =
         ["The trace is synthetic: generated from a seed, calibrated on published statistics."
             .to_owned()];
-    let html = report::html(&workload, &runs, &notes);
+    let html = report::html(&workload, &runs, &notes, None);
     OutputFile::open(&path)?.write(|out| out.write_all(html.as_bytes()))?;
     folder.keep();
     if args.json {

@@ -14,6 +14,7 @@ use tandem_core::{ClosedForm, Interference};
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
+use tandem_sim::report::PairRates;
 use tandem_sim::trace::{ReadOptions, Trace};
 use tandem_sim::{
     Estimates, Network, Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions,
@@ -57,7 +58,7 @@ pub(crate) fn read_trace(
 }
 
 fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
-    let Prepared { workload, truth, beliefs } = prepare(args)?;
+    let Prepared { workload, truth, beliefs, pairs } = prepare(args)?;
     let network = read_network(&args.network)?;
     if !workload.trace.skipped.is_empty() {
         let skipped = &workload.trace.skipped;
@@ -100,7 +101,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         file.write(|mut out| write_jobs_csv(&workload, run, &mut out))?;
     }
     if let Some(folder) = folder {
-        folder.write(&workload, &runs, &notes(args, &runs))?;
+        folder.write(&workload, &runs, &notes(args, &runs), pairs.as_ref())?;
     }
     if args.json {
         let results = Results::new(&workload, &runs, true);
@@ -115,6 +116,8 @@ struct Prepared {
     workload: Workload,
     truth: Arc<dyn Interference>,
     beliefs: Option<Beliefs>,
+    /// The rates that the report shows, where there is a table.
+    pairs: Option<PairRates>,
 }
 
 fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
@@ -129,24 +132,29 @@ fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
 fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
     let cluster = Arc::new(clusters::cluster(&args.cluster)?);
     let (mut trace, table) = read_trace(&args.trace, &args.input)?;
-    let truth: Arc<dyn Interference> = match (&table, args.classes) {
+    let measured = match (&table, args.classes) {
         (Some(table), classes) => {
             if let Classes::Table { seed } = classes {
                 assign_classes(&mut trace, table, seed);
             }
-            Arc::new(table.for_trace(&trace)?)
+            Some(Arc::new(table.for_trace(&trace)?))
         }
-        (None, Classes::Trace) => Arc::new(ClosedForm),
+        (None, Classes::Trace) => None,
         (None, Classes::Table { .. }) => {
             let problem = "--classes table:SEED needs a table: give --interference FILE";
             return Err(Failure::bad_input(problem));
         }
     };
     let solo = args.solo.as_deref().map(SoloProfiles::read).transpose()?;
+    let truth: Arc<dyn Interference> = match &measured {
+        Some(measured) => measured.clone(),
+        None => Arc::new(ClosedForm),
+    };
     let beliefs = match args.beliefs {
         BeliefsArg::True => None,
         kind => Some(beliefs(args, kind, &trace, &truth, table.as_ref(), solo.as_ref())?),
     };
+    let pairs = measured.map(|measured| PairRates::new(&trace, &measured, beliefs.as_ref()));
     let options = WorkloadOptions {
         estimates: args.estimates,
         load: args.load,
@@ -160,7 +168,7 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
     if let Some(solo) = &solo {
         workload.offer_measured_sub_batches(solo);
     }
-    Ok(Prepared { workload, truth, beliefs })
+    Ok(Prepared { workload, truth, beliefs, pairs })
 }
 
 fn beliefs(
@@ -269,8 +277,14 @@ impl ResultFolder {
         })
     }
 
-    fn write(self, workload: &Workload, runs: &[Run], notes: &[String]) -> Result<(), Failure> {
-        let html = report::html(workload, runs, notes);
+    fn write(
+        self,
+        workload: &Workload,
+        runs: &[Run],
+        notes: &[String],
+        pairs: Option<&PairRates>,
+    ) -> Result<(), Failure> {
+        let html = report::html(workload, runs, notes, pairs);
         self.report.write(|out| out.write_all(html.as_bytes()))?;
         let results = Results::new(workload, runs, false);
         let json = serde_json::to_string_pretty(&results).expect("plain data always serialises");

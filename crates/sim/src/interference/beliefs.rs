@@ -82,6 +82,11 @@ impl Beliefs {
         Ok(beliefs)
     }
 
+    /// What is believed of the trace's class `a` beside `b`, whether they fit or not.
+    pub(crate) fn of_classes(&self, a: ClassId, b: ClassId) -> Ratio {
+        self.rates[a.index()][b.index()]
+    }
+
     /// Whether they follow what is observed.
     pub(crate) fn learn(&self) -> bool {
         self.learns

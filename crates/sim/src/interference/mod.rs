@@ -15,7 +15,7 @@ pub(crate) use lucid::line_at;
 use crate::one_line::OneLine;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};
 use std::path::Path;
-use tandem_core::{ClosedForm, GpuTypeId, Interference, Profile, Ratio};
+use tandem_core::{ClassId, ClosedForm, GpuTypeId, Interference, Profile, Ratio};
 use thiserror::Error;
 
 /// What is wrong with a table.
@@ -157,9 +157,8 @@ impl PairTable {
     pub fn for_trace(&self, trace: &Trace) -> Result<Measured, TableError> {
         let numbers: Vec<Option<u32>> =
             trace.classes.iter().map(|class| self.classes.find(class)).collect();
-        let is_known = |class: Option<tandem_core::ClassId>| {
-            class.is_some_and(|class| numbers[class.index()].is_some())
-        };
+        let is_known =
+            |class: Option<ClassId>| class.is_some_and(|class| numbers[class.index()].is_some());
         let known = trace.jobs.iter().filter(|job| is_known(job.class)).count();
         if known * 2 < trace.jobs.len() {
             let (table, jobs) = (self.name.clone(), trace.jobs.len());
@@ -178,6 +177,16 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// What was measured of the trace's class `a` beside `b`; zero if the two do not fit.
+    pub(crate) fn measured(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
+        let (a, b) = (self.numbers[a.index()]?, self.numbers[b.index()]?);
+        match self.rates[a as usize][b as usize] {
+            Entry::Missing => None,
+            Entry::DoesNotFit => Some(Ratio::ZERO),
+            Entry::Rate(rate) => Some(rate),
+        }
+    }
+
     fn entry(&self, job: &Profile, beside: &Profile) -> Entry {
         let number = |profile: &Profile| self.numbers[profile.class?.index()];
         match (number(job), number(beside)) {

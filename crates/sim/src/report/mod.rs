@@ -2,12 +2,17 @@
 //! `template.html` holds the page.
 
 mod gantt;
+mod pairs;
+mod sharing;
+
+pub use pairs::PairRates;
 
 use crate::metrics::Metrics;
 use crate::run::Run;
 use crate::workload::Workload;
 use gantt::{Gantt, Segment};
 use serde::Serialize;
+use sharing::Sharing;
 use tandem_core::{JobId, MICROS_PER_SECOND, Time};
 
 const TEMPLATE: &str = include_str!("template.html");
@@ -28,6 +33,8 @@ struct Page<'a> {
     series: Axis,
     scatter: Scatter<'a>,
     gantt: Gantt<'a>,
+    /// Where pair rates come from a table.
+    pairs: Option<&'a PairRates>,
 }
 
 #[derive(Serialize)]
@@ -38,6 +45,7 @@ struct PageRun<'a> {
     series: Series,
     jct: Vec<f64>,
     gantt: Vec<Segment>,
+    sharing: Option<Sharing>,
 }
 
 #[derive(Serialize)]
@@ -60,7 +68,12 @@ struct Scatter<'a> {
 }
 
 /// Draws `runs` as one HTML file. They must have been run with a record.
-pub fn html(workload: &Workload, runs: &[Run], notes: &[String]) -> String {
+pub fn html(
+    workload: &Workload,
+    runs: &[Run],
+    notes: &[String],
+    pairs: Option<&PairRates>,
+) -> String {
     let origin = workload.first_submit();
     let end = runs.iter().flat_map(|run| &run.outcomes).filter_map(|outcome| outcome.end).max();
     let span = end.unwrap_or(origin).since(origin).0.max(1);
@@ -79,6 +92,7 @@ pub fn html(workload: &Workload, runs: &[Run], notes: &[String]) -> String {
             series: series(run, origin, span, gpus),
             jct: sampled.iter().map(|&job| jct(job)).collect(),
             gantt,
+            sharing: sharing::sharing(workload, run),
         }
     });
     let page = Page {
@@ -95,6 +109,7 @@ pub fn html(workload: &Workload, runs: &[Run], notes: &[String]) -> String {
             gpus: sampled.iter().map(|&job| workload.jobs[job].spec.gpus).collect(),
         },
         gantt,
+        pairs,
     };
     let json = serde_json::to_string(&page).expect("plain data always serialises");
     let title = format!("Tandem: {} under {} policies", workload.trace.name, runs.len());

@@ -1,0 +1,53 @@
+//! Pair rates of the trace's classes: what was measured and what was believed before the run.
+
+use crate::interference::{Beliefs, Measured};
+use crate::trace::Trace;
+use serde::Serialize;
+use std::cmp::Reverse;
+use tandem_core::ClassId;
+
+/// More rows than this cannot be told apart.
+const CLASSES_MAX: usize = 60;
+
+/// Rates of the most frequent classes, for the page to draw.
+#[derive(Serialize)]
+pub struct PairRates {
+    /// Their names, the most frequent first.
+    classes: Vec<String>,
+    /// Jobs of each.
+    jobs: Vec<usize>,
+    /// Classes of the trace; `classes` may name fewer.
+    all_classes: usize,
+    /// `measured[a][b]`: speed of `a` beside `b`; 0 if they do not fit, nothing if nobody measured.
+    measured: Vec<Vec<Option<f64>>>,
+    /// The same as policies believed when the run began, if they were not told the truth.
+    believed: Option<Vec<Vec<f64>>>,
+}
+
+impl PairRates {
+    /// Rates for the classes that occur in `trace`.
+    pub fn new(trace: &Trace, truth: &Measured, beliefs: Option<&Beliefs>) -> Self {
+        let mut counts = vec![0_usize; trace.classes.len()];
+        for class in trace.jobs.iter().filter_map(|job| job.class) {
+            counts[class.index()] += 1;
+        }
+        let mut chosen: Vec<ClassId> = (0..).map(ClassId).take(counts.len()).collect();
+        chosen.retain(|class| counts[class.index()] > 0);
+        let all_classes = chosen.len();
+        chosen.sort_by_key(|class| (Reverse(counts[class.index()]), *class));
+        chosen.truncate(CLASSES_MAX);
+        Self {
+            classes: chosen.iter().map(|class| trace.classes.get(class.0).to_string()).collect(),
+            jobs: chosen.iter().map(|class| counts[class.index()]).collect(),
+            all_classes,
+            measured: grid(&chosen, |a, b| truth.measured(a, b).map(|rate| rate.as_f64())),
+            believed: beliefs
+                .map(|beliefs| grid(&chosen, |a, b| beliefs.of_classes(a, b).as_f64())),
+        }
+    }
+}
+
+fn grid<T>(classes: &[ClassId], value: impl Fn(ClassId, ClassId) -> T) -> Vec<Vec<T>> {
+    let row = |&a: &ClassId| classes.iter().map(|&b| value(a, b)).collect();
+    classes.iter().map(row).collect()
+}
