@@ -89,7 +89,7 @@ fn pair_rates_are_those_of_the_classes_that_occur() {
     let model = shipped.for_gpu(None, "shipped").unwrap();
     let learning = Learning { train_pairs: 1.0, seed: 1, online: false };
     let shared: Arc<dyn Interference> = truth.clone();
-    let beliefs = Beliefs::new(&trace, shared, Some(&table), Some(model), learning).unwrap();
+    let beliefs = Beliefs::new(&trace, shared, Some(&table), None, Some(model), learning).unwrap();
     let pairs = |beliefs| {
         let pairs = PairRates::new(&trace, &truth, beliefs);
         page(&workload, &[recorded(&workload, "sjf")], Some(&pairs))["pairs"].clone()

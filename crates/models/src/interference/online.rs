@@ -10,7 +10,6 @@ use super::offline::{Offline, load};
 use super::profile::ClassProfile;
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What is believed about a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -71,7 +70,6 @@ impl Watch {
 /// An ordered pair of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Pair {
-    predicted: f64,
     evidence: Evidence,
     /// Variance that drifts have added.
     drifted: f64,
@@ -83,8 +81,14 @@ struct Pair {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Class {
     profile: ClassProfile,
+    /// The predictor has measured it beside others.
+    familiar: bool,
+    /// Its predicted rate beside each class, by position: predicting takes long, and it never changes.
+    predicted: Vec<f64>,
     sensitivity: f64,
     pressure: f64,
+    /// What it showed beside each class, by position.
+    pairs: Vec<Option<Pair>>,
     /// Observed beside these, by position.
     partners: Vec<u32>,
     /// These were observed beside it.
@@ -96,14 +100,12 @@ struct Class {
 pub struct Online {
     offline: Offline,
     classes: Vec<Class>,
-    #[serde(with = "as_list")]
-    pairs: BTreeMap<(u32, u32), Pair>,
 }
 
 impl Online {
     /// Starts from a predictor.
     pub fn new(offline: Offline) -> Self {
-        Self { offline, classes: Vec::new(), pairs: BTreeMap::new() }
+        Self { offline, classes: Vec::new() }
     }
 
     /// The predictor that it started from.
@@ -114,17 +116,30 @@ impl Online {
     /// The number of a class, new or known by its name.
     pub fn class(&mut self, profile: &ClassProfile) -> u32 {
         let known = self.classes.iter().position(|class| class.profile.name == profile.name);
-        let number = known.unwrap_or_else(|| {
-            self.classes.push(Class {
-                profile: profile.clone(),
-                sensitivity: 0.0,
-                pressure: 0.0,
-                partners: Vec::new(),
-                subjects: Vec::new(),
-            });
-            self.classes.len() - 1
-        });
+        let number = known.unwrap_or_else(|| self.add(profile));
         u32::try_from(number).expect("classes are counted in u32")
+    }
+
+    fn add(&mut self, profile: &ClassProfile) -> usize {
+        let offline = &self.offline;
+        for class in &mut self.classes {
+            class.predicted.push(offline.predict(&class.profile, profile).rate);
+            class.pairs.push(None);
+        }
+        let others = self.classes.iter().map(|class| &class.profile);
+        let beside = others.chain([profile]).map(|other| offline.predict(profile, other).rate);
+        let predicted: Vec<f64> = beside.collect();
+        self.classes.push(Class {
+            profile: profile.clone(),
+            familiar: self.offline.knows(profile),
+            pairs: vec![None; predicted.len()],
+            predicted,
+            sensitivity: 0.0,
+            pressure: 0.0,
+            partners: Vec::new(),
+            subjects: Vec::new(),
+        });
+        self.classes.len() - 1
     }
 
     /// `a` ran at `rate` beside `b`; `noise` is the standard deviation of such a measurement.
@@ -133,13 +148,11 @@ impl Online {
         let rate = rate.clamp(-MEASURED_MAX, MEASURED_MAX);
         let noise = noise.clamp(1e-4, MEASURED_MAX);
         let precision = 1.0 / noise.powi(2);
-        if !self.pairs.contains_key(&(a, b)) {
+        if self.pair(a, b).is_none() {
             self.classes[a as usize].partners.push(b);
             self.classes[b as usize].subjects.push(a);
         }
-        let predicted = self.predict(a, b);
-        let pair = self.pairs.entry((a, b)).or_insert(Pair {
-            predicted,
+        let pair = self.classes[a as usize].pairs[b as usize].get_or_insert(Pair {
             evidence: Evidence::default(),
             drifted: 0.0,
             falling: Watch::default(),
@@ -162,8 +175,8 @@ impl Online {
 
     /// What is believed about the rate of `a` beside `b`.
     pub fn belief(&self, a: u32, b: u32) -> Belief {
-        let own = self.pairs.get(&(a, b));
-        let predicted = own.map_or_else(|| self.predict(a, b), |pair| pair.predicted);
+        let own = self.pair(a, b);
+        let predicted = self.predicted(a, b);
         let load = load(predicted);
         let (sensitivity, of_sensitivity) = self.sensitivity(a, Some(b));
         let (pressure, of_pressure) = self.pressure(b, Some(a));
@@ -176,13 +189,16 @@ impl Online {
         Belief { rate: rate.clamp(RATE_MIN, RATE_MAX), deviation: (1.0 / precision).sqrt() }
     }
 
-    fn predict(&self, a: u32, b: u32) -> f64 {
-        let profile = |class: u32| &self.classes[class as usize].profile;
-        self.offline.predict(profile(a), profile(b)).rate
+    fn pair(&self, a: u32, b: u32) -> Option<&Pair> {
+        self.classes[a as usize].pairs[b as usize].as_ref()
+    }
+
+    fn predicted(&self, a: u32, b: u32) -> f64 {
+        self.classes[a as usize].predicted[b as usize]
     }
 
     fn knows(&self, class: u32) -> bool {
-        self.offline.knows(&self.classes[class as usize].profile)
+        self.classes[class as usize].familiar
     }
 
     fn pair_variance(&self, a: u32, b: u32) -> f64 {
@@ -212,7 +228,8 @@ impl Online {
     ) -> (f64, f64) {
         let (mut precision, mut sum) = (1.0 / prior_variance, 0.0);
         for ((a, b), explained) in shown {
-            let Pair { predicted, evidence, drifted, .. } = self.pairs[&(a, b)];
+            let Some(Pair { evidence, drifted, .. }) = self.pair(a, b) else { continue };
+            let predicted = self.predicted(a, b);
             let load = load(predicted);
             let noise = (drifted + 1.0 / evidence.precision) / load.powi(2);
             let weight = 1.0 / (self.pair_variance(a, b) + noise);
@@ -220,22 +237,5 @@ impl Online {
             sum += weight * ((evidence.mean - predicted) / load - explained);
         }
         (sum / precision, 1.0 / precision)
-    }
-}
-
-/// JSON has no maps with pairs as keys.
-mod as_list {
-    use super::Pair;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::collections::BTreeMap;
-
-    type Pairs = BTreeMap<(u32, u32), Pair>;
-
-    pub(super) fn serialize<S: Serializer>(pairs: &Pairs, to: S) -> Result<S::Ok, S::Error> {
-        pairs.iter().collect::<Vec<_>>().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Pairs, D::Error> {
-        Ok(Vec::<((u32, u32), Pair)>::deserialize(from)?.into_iter().collect())
     }
 }
