@@ -211,6 +211,7 @@ impl<'a> World<'a> {
 
     /// Carries out what the engine decided, then brings rates and completions up to date.
     pub(crate) fn act(&mut self, now: Time, actions: &[Action]) {
+        // All that leave go before anyone comes: jobs may change places.
         for action in actions {
             match action {
                 Action::Stop { job } => {
@@ -219,14 +220,20 @@ impl<'a> World<'a> {
                     body.saved = body.progress.done;
                     self.outcomes[job.index()].preemptions += 1;
                 }
+                Action::Move { job, .. } => {
+                    self.leave(*job, now);
+                    self.outcomes[job.index()].preemptions += 1;
+                }
+                Action::Start { .. } | Action::Pause { .. } | Action::Resume { .. } => {}
+            }
+        }
+        for action in actions {
+            match action {
+                Action::Stop { .. } => {}
                 Action::Start { job, placement, restore } => {
                     self.enter(*job, placement, *restore, now);
                 }
-                Action::Move { job, placement } => {
-                    self.leave(*job, now);
-                    self.outcomes[job.index()].preemptions += 1;
-                    self.enter(*job, placement, true, now);
-                }
+                Action::Move { job, placement } => self.enter(*job, placement, true, now),
                 Action::Pause { job } => self.set_paused(*job, true),
                 Action::Resume { job } => self.set_paused(*job, false),
             }
