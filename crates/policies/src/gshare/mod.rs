@@ -30,7 +30,7 @@ const AGE: Param = Param {
 };
 const PRICE: Param = Param {
     name: "price_percent",
-    default: Value::Whole(10),
+    default: Value::Whole(5),
     help: "price of GPU time that a pair withholds from the queue, in percent of the mean delay",
 };
 const SHARE: Param =
