@@ -16,9 +16,9 @@ pub struct SubBatch {
 }
 
 /// The ways to run a job other than in whole batches: ever more parts, ever less memory. Most jobs
-/// have none, and those of one class can share theirs.
+/// have none, and those of one class can share theirs. One word wide, because every job carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SubBatches(Option<Arc<[SubBatch]>>);
+pub struct SubBatches(Option<Arc<Vec<SubBatch>>>);
 
 impl SubBatches {
     /// Puts `ways` in order and leaves out those that save no memory over one of fewer parts.
@@ -31,12 +31,12 @@ impl SubBatches {
                 kept.push(SubBatch { price: way.price.max(Ratio::ONE), ..way });
             }
         }
-        Self((!kept.is_empty()).then(|| kept.into()))
+        Self((!kept.is_empty()).then(|| Arc::new(kept)))
     }
 
     /// In ascending order of parts.
     pub fn as_slice(&self) -> &[SubBatch] {
-        self.0.as_deref().unwrap_or_default()
+        self.0.as_deref().map(Vec::as_slice).unwrap_or_default()
     }
 }
 
