@@ -275,7 +275,7 @@ impl Errors {
         }
     }
 
-    pub(super) fn total(&self) -> f64 {
+    fn total(&self) -> f64 {
         self.sensitivity + self.pressure + self.pair
     }
 }

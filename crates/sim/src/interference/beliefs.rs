@@ -88,7 +88,7 @@ impl Beliefs {
     }
 
     /// Whether they follow what is observed.
-    pub(crate) fn learn(&self) -> bool {
+    pub(crate) fn learns(&self) -> bool {
         self.learns
     }
 
