@@ -7,7 +7,8 @@ use tandem_core::{Draft, Job, JobId, PPM_ONE};
 
 /// Two jobs whose rates do not add up to more than this gain nothing worth the trouble.
 const RATES_MIN: u32 = 1_050_000;
-/// What restoring its state costs a gang of up to eight GPUs, and a larger one.
+/// What restoring its state is taken to cost a gang of up to eight GPUs, and a larger one: policies are
+/// not told what it really costs.
 const RESTORE_MS: (i64, i64) = (40_000, 60_000);
 /// No forecast looks further than this, about a thousand years.
 const HORIZON_MS: i64 = 1 << 45;

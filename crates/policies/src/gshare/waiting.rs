@@ -87,17 +87,17 @@ impl Waiting {
         });
     }
 
-    /// Of each gang size for which there are `hosts`, the first jobs that still wait under the plan so
-    /// far, at most `most`.
+    /// Of each gang size that `has_hosts`, the jobs with the least left that still wait under the plan
+    /// so far, at most `most`.
     pub(super) fn first_by_size(
         &mut self,
         draft: &Draft<'_>,
         most: usize,
-        hosts: impl Fn(u32) -> usize,
+        has_hosts: impl Fn(u32) -> bool,
     ) -> BTreeMap<u32, Vec<JobId>> {
         let mut first: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
         self.by_remaining.walk(|job, size| {
-            if hosts(size) == 0 {
+            if !has_hosts(size) {
                 return Next::Size;
             }
             let jobs = first.entry(size).or_default();
