@@ -170,7 +170,7 @@ impl Draws {
 }
 
 /// Mean absolute error after 0, 1, 2, … observations of each held-out pair (5-fold); all pairs of a
-/// fold are observed in turns. After `drift` is given, the truth is moved by that much after the last
+/// fold are observed in turns. If `drift` is given, the truth is moved by that much after the last
 /// round and as many rounds follow.
 pub fn learning_curve(
     data: &PairData,
