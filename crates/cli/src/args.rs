@@ -116,7 +116,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, value_enum, default_value = "true")]
     pub(crate) beliefs: Beliefs,
     /// Share of the table's pairs that a predictor is trained on
-    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = parse_up_to_one)]
     pub(crate) train_pairs: f64,
     /// Fitted model to believe instead of training one: FILE[:gpu=NAME]
     #[arg(long, value_name = "FILE[:gpu=NAME]")]
@@ -300,7 +300,7 @@ pub(crate) enum ModelCommand {
         #[command(flatten)]
         data: PairDataArgs,
         /// Standard deviation of an observed rate
-        #[arg(long, default_value_t = 0.05, value_parser = parse_noise)]
+        #[arg(long, default_value_t = 0.05, value_parser = parse_up_to_one)]
         noise: f64,
         /// Observations of each pair
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(0..=10_000))]
@@ -427,14 +427,9 @@ fn parse_classes(text: &str) -> Result<Classes, String> {
     }
 }
 
-fn parse_share(text: &str) -> Result<f64, String> {
-    let share = text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "a number from 0 to 1".to_owned())
-}
-
-fn parse_noise(text: &str) -> Result<f64, String> {
-    let noise = text.parse::<f64>().ok().filter(|noise| (0.0..=1.0).contains(noise));
-    noise.ok_or_else(|| "a number from 0 to 1".to_owned())
+fn parse_up_to_one(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "a number from 0 to 1".to_owned())
 }
 
 fn parse_estimates(text: &str) -> Result<Estimates, String> {

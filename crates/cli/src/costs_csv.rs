@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
-use tandem_matching::{Cell, CostError, Dense, FORBIDDEN, Sparse};
+use tandem_matching::{Cell, CostError, Dense, FORBIDDEN, LIMIT, Sparse};
 
 /// Dense unless fewer than one cell in this many is allowed.
 const SPARSE_FROM: usize = 8;
@@ -36,7 +36,8 @@ pub(crate) fn read(path: &Path) -> Result<Costs, Failure> {
     while lines.read_until(b'\n', &mut line).map_err(cannot)? > 0 {
         let row = found.starts.len() - 1;
         let problem = |problem| Failure::bad_input(format!("{name}:{}: {problem}", row + 1));
-        found.add(line.trim_ascii_end()).map_err(problem)?;
+        let text = line.strip_prefix("\u{feff}".as_bytes()).filter(|_| row == 0).unwrap_or(&line);
+        found.add(text.trim_ascii_end()).map_err(problem)?;
         line.clear();
     }
     if found.starts.len() == 1 {
@@ -60,6 +61,11 @@ impl Cells {
             let field = field.trim_ascii();
             if !field.is_empty() {
                 let cost = number(field).ok_or_else(|| refusal(fields + 1, field))?;
+                // Beyond any limit, and where the mark of a forbidden cell is.
+                if cost.unsigned_abs() > LIMIT.unsigned_abs() {
+                    let problem = format!("field {}: beyond ±{LIMIT}", fields + 1);
+                    return Err(format!("{problem}; scale the costs down"));
+                }
                 let column = u32::try_from(fields).map_err(|_| "too many fields".to_owned())?;
                 self.cells.push(Cell { column, cost });
             }

@@ -8,7 +8,7 @@ use crate::job::{Job, JobId, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::state::{Rules, State};
-use crate::units::{Memory, Time};
+use crate::units::Time;
 
 /// What a policy works with while it plans for one partition.
 pub struct Draft<'a> {
@@ -102,12 +102,6 @@ impl<'a> Draft<'a> {
             Some(Change::Drop) => None,
             None => self.find(job)?.placement(),
         }
-    }
-
-    /// What a job takes on each of its GPUs under the plan so far, context included; `None` if it
-    /// has none.
-    pub fn memory_as_placed(&self, job: JobId) -> Option<Memory> {
-        Some(self.state.memory_on_gpu(job, self.placement(job)?.sub_batches))
     }
 
     /// Gives a job whole GPUs by the rule in force; `false` and no change if there is no room.

@@ -246,7 +246,7 @@ fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     assert_eq!(bench.refusal(), Some(unknown));
     let start = bench.step(0, &[], move |draft| {
         draft.place(JobId(1), parts(4));
-        assert_eq!(draft.memory_as_placed(JobId(1)), Some(Memory::from_mib(300)));
+        assert_eq!(draft.occupancy().memory_used(GpuId(0)), Memory::from_mib(950));
     });
     assert_eq!(start, [Action::Start { job: JobId(1), placement: parts(4), restore: false }]);
     assert_eq!(bench.step(0, &[], move |draft| draft.place(JobId(1), parts(4))), []);

@@ -27,7 +27,7 @@ pub enum CostError {
         /// Cells there are.
         found: usize,
     },
-    /// More rows or columns than 32 bits count.
+    /// More rows or columns than 31 bits count.
     TooMany,
     /// |cost| × number of possible pairs is above [`LIMIT`].
     TooLarge {

@@ -30,9 +30,9 @@ impl SplitMix64 {
 }
 
 /// The largest cost of the uniform and the sparse instances.
-pub const LARGEST: u64 = 1_000_000;
+const LARGEST: u64 = 1_000_000;
 /// Cells per row of the sparse instances.
-pub const PER_ROW: usize = 20;
+const PER_ROW: usize = 20;
 
 /// n × n independent costs from 1 to a million.
 #[must_use]

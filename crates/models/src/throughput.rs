@@ -10,7 +10,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 /// The limits of γ.
-pub const GAMMA: (f64, f64) = (1.0, 10.0);
+const GAMMA: (f64, f64) = (1.0, 10.0);
 
 /// Where the GPUs of a gang are, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,7 +82,7 @@ impl Throughput {
     }
 
     /// Seconds of communication; none on one GPU.
-    pub fn net_seconds(&self, gang: Gang) -> f64 {
+    fn net_seconds(&self, gang: Gang) -> f64 {
         match gang {
             Gang { gpus: ..=1, .. } => 0.0,
             Gang { nodes: ..=1, gpus } => self.inside.seconds(gpus),
@@ -104,13 +104,6 @@ impl Throughput {
         let pieces = self.iteration_seconds(batch / f64::from(count.max(1)), count, gang);
         // At least 1 by Minkowski's inequality; rounding must not say otherwise.
         (pieces / self.iteration_seconds(batch, 1, gang)).max(1.0)
-    }
-
-    /// The share of an iteration that computing does not hide.
-    pub fn communication_share(&self, batch: f64, gang: Gang) -> f64 {
-        let compute = self.compute.seconds(batch);
-        let whole = self.iteration_seconds(batch, 1, gang);
-        if whole > 0.0 { (1.0 - compute / whole).clamp(0.0, 1.0) } else { 0.0 }
     }
 }
 
@@ -309,8 +302,6 @@ mod tests {
                 // Before the guard against rounding.
                 let pieces = model.iteration_seconds(batch / f64::from(1_u32 << power), 1 << power, gang);
                 prop_assert!(pieces >= model.iteration_seconds(batch, 1, gang) * (1.0 - 1e-9));
-                let share = model.communication_share(batch, gang);
-                prop_assert!((0.0..=1.0).contains(&share));
             }
         }
 

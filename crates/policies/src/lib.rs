@@ -1,7 +1,7 @@
 //! The scheduling policies, one file each, and the registry that lists them.
 //!
 //! To add a policy: write a file with an [`Entry`] and add one line to `registry.rs`. `compare`,
-//! `--help`, the documents and the contract tests follow the registry.
+//! `--help` and the contract tests follow the registry.
 
 mod fifo;
 mod gshare;
@@ -20,6 +20,5 @@ mod srtf;
 mod tiresias;
 
 pub use pair::{Finish, Side};
-pub use queue::{Next, Queue};
 pub use registry::{Entry, REGISTRY};
 pub use spec::{Param, PolicySpec, Settings, SpecError, Value};

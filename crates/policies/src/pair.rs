@@ -48,7 +48,7 @@ impl Finish {
         Self { numerator, denominator: self.denominator * earlier.denominator }
     }
 
-    /// In seconds, for reports.
+    /// In seconds, rounded.
     pub fn seconds(self) -> f64 {
         self.numerator as f64 / f64::from(self.denominator) / 4e12
     }

@@ -7,7 +7,7 @@ use tandem_core::{Draft, JobId, Reason};
 
 /// Jobs in ascending order of `(key, id)`.
 #[derive(Clone, Debug)]
-pub struct Queue<K> {
+pub(crate) struct Queue<K> {
     /// One lane per gang size, in ascending order of size; none is empty.
     lanes: Vec<Lane<K>>,
     /// Those of the last pass, kept for their allocation.
@@ -31,7 +31,7 @@ struct Lane<K> {
 
 /// Where a walk through a queue goes after a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// To the next job.
     Job,
     /// To the next job of another gang size: this size is through.
@@ -49,7 +49,7 @@ struct Head<K> {
 
 impl<K: Copy + Ord> Queue<K> {
     /// Adds a job of `gpus` GPUs.
-    pub fn insert(&mut self, key: K, job: JobId, gpus: u32) {
+    pub(crate) fn insert(&mut self, key: K, job: JobId, gpus: u32) {
         let entry = (key, job);
         match self.lanes.binary_search_by_key(&gpus, |lane| lane.size) {
             Ok(index) => {
@@ -66,7 +66,7 @@ impl<K: Copy + Ord> Queue<K> {
     }
 
     /// Removes a job; the key must be the one it was added with.
-    pub fn remove(&mut self, key: K, job: JobId, gpus: u32) {
+    pub(crate) fn remove(&mut self, key: K, job: JobId, gpus: u32) {
         let found = self.lanes.binary_search_by_key(&gpus, |lane| lane.size);
         let index = found.expect("a job of this size waits");
         let lane = &mut self.lanes[index];
@@ -83,12 +83,12 @@ impl<K: Copy + Ord> Queue<K> {
     }
 
     /// Whether nobody waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lanes.is_empty()
     }
 
     /// All jobs, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (K, JobId)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (K, JobId)> + '_ {
         self.lanes.iter().flat_map(|lane| std::iter::once(&lane.first).chain(&lane.rest)).copied()
     }
 
@@ -97,7 +97,7 @@ impl<K: Copy + Ord> Queue<K> {
     ///
     /// What is free only shrinks during a pass, so a gang size that found no room once finds none
     /// later: the rest of its lane is passed over in one go, with the same result as one by one.
-    pub fn place_in_order(&mut self, draft: &mut Draft<'_>, backfill: bool) {
+    pub(crate) fn place_in_order(&mut self, draft: &mut Draft<'_>, backfill: bool) {
         let stopped_at = self.walk(|job, _| match draft.place_alone(job) {
             true => Next::Job,
             false if backfill => Next::Size,
@@ -115,7 +115,7 @@ impl<K: Copy + Ord> Queue<K> {
 
     /// Shows the jobs to `visit` in order, with their gang sizes; gives the job at which it stopped.
     #[inline]
-    pub fn walk(&mut self, mut visit: impl FnMut(JobId, u32) -> Next) -> Option<JobId> {
+    pub(crate) fn walk(&mut self, mut visit: impl FnMut(JobId, u32) -> Next) -> Option<JobId> {
         let Self { lanes, heads } = self;
         heads.clear();
         heads.extend(lanes.iter().enumerate().map(|(lane, jobs)| Head { next: jobs.first, lane }));

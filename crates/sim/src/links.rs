@@ -3,7 +3,7 @@
 
 use crate::workload::Workload;
 use std::collections::BTreeMap;
-use tandem_core::{Cluster, GpuId, JobId, NodeId, Ratio};
+use tandem_core::{ClassId, Cluster, GpuId, JobId, NodeId, Ratio};
 use tandem_models::network;
 
 /// How much of an iteration across nodes is communication.
@@ -67,7 +67,7 @@ impl Links {
     /// What a gang keeps of its rate: its slowest link counts.
     pub(crate) fn keeps(
         &self,
-        class: Option<tandem_core::ClassId>,
+        class: Option<ClassId>,
         nodes: &[NodeId],
         fits_one_node: bool,
         runs: impl Fn(JobId) -> bool,

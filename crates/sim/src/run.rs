@@ -203,7 +203,7 @@ impl<'a> Simulation<'a> {
             Some(beliefs) => Box::new(beliefs.clone()),
             None => Box::new(truth.clone()),
         };
-        let observer = options.beliefs.as_ref().filter(|beliefs| beliefs.learn());
+        let observer = options.beliefs.as_ref().filter(|beliefs| beliefs.learns());
         let observer = observer.map(|_| Observer::new(options.seed));
         Self {
             workload,

@@ -287,7 +287,7 @@ fn the_samples_are_good() {
     assert_eq!(cluster(&file("c.toml", TOML)).unwrap().gpus().len(), 24);
     assert_eq!(PairTable::read(&file("t.csv", LUCID)).unwrap().classes.len(), 2);
     assert_eq!(PairTable::read(&file("t.json", GAVEL_TABLE)).unwrap().classes.len(), 2);
-    assert_eq!(SoloProfiles::read(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
+    assert_eq!(SoloProfiles::read(&file("s.csv", LUCID_SOLO)).unwrap().classes.len(), 2);
     assert_eq!(read_steps(&file("s.csv", LUCID_SOLO)).unwrap().len(), 2);
     assert_eq!(read_shares(&file("n.csv", SHARES)).unwrap().default_share, 0.5);
     assert_eq!(read_steps(&file("p.csv", PLACEMENTS)).unwrap()[0].steps.len(), 2);

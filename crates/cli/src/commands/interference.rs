@@ -12,7 +12,7 @@ use tandem_models::interference::evaluate::{
     HeldOut, Noise, PairData, Protocol, Scores, fit_without, fourth_partner, learning_curve, parts,
     predict_part, scores,
 };
-use tandem_models::interference::{ClassProfile, Offline};
+use tandem_models::interference::{ClassProfile, FitError, Offline};
 use tandem_sim::interference::{GpuModel, ModelFile, PairTable};
 use tandem_sim::profiles::SoloProfiles;
 use tandem_sim::thread_cpu_ns;
@@ -176,6 +176,11 @@ fn read(args: &PairDataArgs, gpu: Option<&str>) -> Result<(PairTable, PairData),
     };
     let solo = args.solo.as_deref().map(SoloProfiles::read).transpose()?;
     let data = table.pair_data(solo.as_ref());
+    // Five parts, each of which leaves enough to learn from.
+    let pairs = data.pairs.len();
+    if pairs < 5 {
+        return Err(FitError::TooFewPairs { pairs }.into());
+    }
     Ok((table, data))
 }
 

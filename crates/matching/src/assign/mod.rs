@@ -10,7 +10,7 @@ mod paths;
 mod rows;
 mod state;
 
-use crate::costs::{CostError, Dense, FORBIDDEN, Range, Sparse, index, limit_of};
+use crate::costs::{Cell, CostError, Dense, FORBIDDEN, Range, Sparse, index, limit_of};
 use paths::Search;
 use rows::{Rows, Shortlists};
 use state::{Budget, NONE, State};
@@ -88,8 +88,6 @@ pub(crate) mod sealed {
         fn solve(&self, options: &Options<'_>) -> Assignment;
     }
 }
-
-use crate::costs::Cell;
 
 impl sealed::Matrix for Dense {
     fn size(&self) -> (usize, usize) {

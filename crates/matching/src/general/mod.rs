@@ -17,7 +17,7 @@ const LIMIT: i64 = 1 << 58;
 /// Why a graph is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphError {
-    /// More vertices or edges than 31 bits count.
+    /// More than 2³⁰ vertices or edges.
     TooMany,
     /// The edge has an end that is no vertex, or two equal ends.
     Ends {

@@ -3,9 +3,10 @@
 use super::offline::{FitError, Offline};
 use super::online::Online;
 use super::profile::{ClassProfile, MeasuredPair};
+use rand::SeedableRng;
 use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A table of measured pairs.
@@ -63,7 +64,8 @@ impl Scores {
         let total: f64 = values.clone().map(|(measured, _)| (measured - mean).powi(2)).sum();
         let squares: f64 = values.clone().map(|(m, p)| (m - p).powi(2)).sum();
         let absolute: f64 = values.map(|(m, p)| (m - p).abs()).sum();
-        let r2 = if total > 0.0 { 1.0 - squares / total } else { 0.0 };
+        // Equal rates have no variance to explain; what sums to less is rounding.
+        let r2 = if total > 1e-12 { 1.0 - squares / total } else { 0.0 };
         Self { rates, r2, mae: absolute / count, rmse: (squares / count).sqrt() }
     }
 }
@@ -161,16 +163,14 @@ impl Draws {
         Self { rng: ChaCha8Rng::seed_from_u64(noise.seed), deviation: noise.deviation }
     }
 
-    /// Box and Muller's way to a normal number.
     fn around(&mut self, truth: f64) -> f64 {
-        let (u, v): (f64, f64) = (self.rng.random(), self.rng.random());
-        let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+        let normal: f64 = StandardNormal.sample(&mut self.rng);
         truth + self.deviation * normal
     }
 }
 
 /// Mean absolute error after 0, 1, 2, … observations of each held-out pair (5-fold); all pairs of a
-/// fold are observed in turns. After `drift` is given, the truth is moved by that much after the last
+/// fold are observed in turns. If `drift` is given, the truth is moved by that much after the last
 /// round and as many rounds follow.
 pub fn learning_curve(
     data: &PairData,

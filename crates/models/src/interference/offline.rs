@@ -24,7 +24,7 @@ const CLASSES_MAX: usize = 400;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FitError {
     /// Nothing to learn from.
-    #[error("{pairs} measured pairs are too few to learn from; at least 3 are needed")]
+    #[error("{pairs} measured pairs are too few to learn from; measure more pairs")]
     TooFewPairs {
         /// How many there are.
         pairs: usize,
@@ -275,7 +275,7 @@ impl Errors {
         }
     }
 
-    pub(super) fn total(&self) -> f64 {
+    fn total(&self) -> f64 {
         self.sensitivity + self.pressure + self.pair
     }
 }

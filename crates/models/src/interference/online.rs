@@ -2,9 +2,8 @@
 //!
 //! rate(a | b) = prediction + load · (sensitivity of a + pressure of b + what is the pair's own), all
 //! Gaussian, with variances that the predictor measured on pairs it had not seen; the load is larger
-//! where a larger slow-down is predicted. What a pair shows
-//! about itself is weighed exactly; what other pairs show reaches it through the sensitivity and the
-//! pressure that it shares with them.
+//! where a larger slow-down is predicted. What a pair shows about itself is weighed exactly; what other
+//! pairs show reaches it through the sensitivity and the pressure that it shares with them.
 
 use super::offline::{Offline, load};
 use super::profile::ClassProfile;

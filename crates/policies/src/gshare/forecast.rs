@@ -2,12 +2,13 @@
 
 use super::partner;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use tandem_core::{Draft, Job, JobId, PPM_ONE};
 
 /// Two jobs whose rates do not add up to more than this gain nothing worth the trouble.
 const RATES_MIN: u32 = 1_050_000;
-/// What restoring its state costs a gang of up to eight GPUs, and a larger one.
+/// What restoring its state is taken to cost a gang of up to eight GPUs, and a larger one: policies are
+/// not told what it really costs.
 const RESTORE_MS: (i64, i64) = (40_000, 60_000);
 /// No forecast looks further than this, about a thousand years.
 const HORIZON_MS: i64 = 1 << 45;
@@ -120,6 +121,7 @@ fn fits(draft: &Draft<'_>, guest: &Job, host: &Job) -> bool {
 fn turns(draft: &Draft<'_>, queue: &[JobId], started: &[JobId]) -> BTreeMap<JobId, i64> {
     let mut releases = BinaryHeap::new();
     // A job that has left and found another place is among those that started.
+    let started: BTreeSet<JobId> = started.iter().copied().collect();
     let stays = |job: &&Job| draft.placement(job.id()).is_some() && !started.contains(&job.id());
     for job in draft.placed().filter(stays).chain(started.iter().map(|&job| draft.job(job))) {
         let end = match partner(draft, job.id()) {

@@ -13,7 +13,7 @@ mod waiting;
 use crate::registry::Entry;
 use crate::spec::{Param, Value};
 use forecast::{Forecast, together};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{Draft, Job, JobId, Placement, Policy, Reason, Span, Time};
 use tandem_matching::{Sparse, assign};
 use waiting::Waiting;
@@ -54,8 +54,8 @@ pub(crate) const ENTRY: Entry = Entry {
     },
 };
 
-/// Of each gang size, this many that wait longest in line are considered as guests at a time: enough
-/// for every host there is in all but the largest partitions.
+/// Of each gang size, this many that are first in line are considered as guests at a time: enough for
+/// every host there is in all but the largest partitions.
 const GUESTS_MAX: usize = 64;
 
 struct GShare {
@@ -125,17 +125,16 @@ impl GShare {
     fn review(&self, draft: &mut Draft<'_>) {
         let ranked = self.waiting.ranked(draft, self.age);
         let mut left = draft.up_count();
-        let mut admitted = BTreeMap::new();
+        let mut admitted = BTreeSet::new();
         for &job in &ranked {
-            let with_partner =
-                partner(draft, job).is_some_and(|other| admitted.contains_key(&other));
+            let with_partner = partner(draft, job).is_some_and(|other| admitted.contains(&other));
             let gpus = if with_partner { 0 } else { draft.job(job).spec.gpus };
             if gpus <= left {
                 left -= gpus;
-                admitted.insert(job, ());
+                admitted.insert(job);
             }
         }
-        let is_admitted = |job: &JobId| admitted.contains_key(job);
+        let is_admitted = |job: &JobId| admitted.contains(job);
         for job in ranked.iter().filter(|job| is_admitted(job)) {
             if draft.placement(*job).is_none() && !draft.place_alone(*job) {
                 make_room(draft, *job, &ranked, is_admitted);
@@ -146,8 +145,8 @@ impl GShare {
     /// Gives guests to hosts where that lowers the sum of completion times most; `false` if nowhere.
     fn seat_guests(&mut self, draft: &mut Draft<'_>) -> bool {
         let hosts = hosts_by_size(draft);
-        let any = |size: u32| hosts.get(&size).map_or(0, Vec::len);
-        let guests = self.waiting.first_by_size(draft, GUESTS_MAX, any);
+        let has_hosts = |size: u32| hosts.contains_key(&size);
+        let guests = self.waiting.first_by_size(draft, self.age, GUESTS_MAX, has_hosts);
         if guests.is_empty() {
             return false;
         }

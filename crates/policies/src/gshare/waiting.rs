@@ -87,21 +87,30 @@ impl Waiting {
         });
     }
 
-    /// Of each gang size for which there are `hosts`, the first jobs that still wait under the plan so
-    /// far, at most `most`.
+    /// Of each gang size that `has_hosts`, the first to be served of those that still wait under the
+    /// plan so far, at most `most`.
     pub(super) fn first_by_size(
         &mut self,
         draft: &Draft<'_>,
+        age: Span,
         most: usize,
-        hosts: impl Fn(u32) -> usize,
+        has_hosts: impl Fn(u32) -> bool,
     ) -> BTreeMap<u32, Vec<JobId>> {
         let mut first: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
+        for job in self.aged(draft.now(), age) {
+            let size = draft.job(job).spec.gpus;
+            let jobs = first.entry(size).or_default();
+            if has_hosts(size) && jobs.len() < most && draft.placement(job).is_none() {
+                jobs.push(job);
+            }
+        }
+        let aged: BTreeSet<JobId> = first.values().flatten().copied().collect();
         self.by_remaining.walk(|job, size| {
-            if hosts(size) == 0 {
+            if !has_hosts(size) {
                 return Next::Size;
             }
             let jobs = first.entry(size).or_default();
-            if draft.placement(job).is_none() {
+            if jobs.len() < most && draft.placement(job).is_none() && !aged.contains(&job) {
                 jobs.push(job);
             }
             if jobs.len() < most { Next::Job } else { Next::Size }

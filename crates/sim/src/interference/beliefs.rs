@@ -62,7 +62,7 @@ impl Beliefs {
         let profiles = profiles(trace, table, solo);
         let offline = match (model, table) {
             (Some(model), _) => model.offline.clone(),
-            (None, Some(table)) => train(table, &profiles, learning)?,
+            (None, Some(table)) => train(table, solo, &profiles, learning)?,
             (None, None) => return Err(BeliefsError::NothingToLearnFrom),
         };
         let mut online = Online::new(offline);
@@ -88,7 +88,7 @@ impl Beliefs {
     }
 
     /// Whether they follow what is observed.
-    pub(crate) fn learn(&self) -> bool {
+    pub(crate) fn learns(&self) -> bool {
         self.learns
     }
 
@@ -159,10 +159,11 @@ fn mean(jobs: &[&TraceJob], value: impl Fn(&TraceJob) -> Option<f64>) -> Option<
 /// Trains on a share of the table's pairs, with what the trace shows about their classes.
 fn train(
     table: &PairTable,
+    solo: Option<&SoloProfiles>,
     profiles: &[ClassProfile],
     learning: Learning,
 ) -> Result<Offline, FitError> {
-    let mut data = table.pair_data(None);
+    let mut data = table.pair_data(solo);
     for profile in &mut data.profiles {
         if let Some(known) = profiles.iter().find(|known| known.name == profile.name) {
             profile.clone_from(known);

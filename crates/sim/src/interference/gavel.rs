@@ -6,7 +6,7 @@ use crate::trace::Class;
 use serde_json::{Map, Value};
 use tandem_core::Ratio;
 
-/// The GPU type that is read where none is asked for.
+/// The GPU type that is read where none is asked for and there are several.
 const DEFAULT_GPU: &str = "v100";
 
 pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairTable, TableError> {
@@ -19,7 +19,8 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
     let all: Map<String, Value> = serde_json::from_slice(bytes).map_err(|cause| {
         error(cause.line(), "json", format!("column {}: {cause}", cause.column()))
     })?;
-    let gpu = gpu.unwrap_or(DEFAULT_GPU);
+    let only = all.keys().next().filter(|_| all.len() == 1).map(String::as_str);
+    let gpu = gpu.or(only).unwrap_or(DEFAULT_GPU);
     let Some(Value::Object(rows)) = all.get(gpu) else {
         let known: Vec<&str> = all.keys().map(String::as_str).collect();
         let problem = format!("the table has no '{gpu}'; it has {}", known.join(", "));

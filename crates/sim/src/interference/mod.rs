@@ -8,9 +8,10 @@ mod pair_data;
 
 pub use beliefs::{Beliefs, BeliefsError, Learning};
 pub use model_file::{GpuModel, ModelFile, ModelFileError};
-pub use pair_data::class_profile;
 
 pub(crate) use lucid::line_at;
+
+use pair_data::class_profile;
 
 use crate::one_line::OneLine;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};

@@ -35,7 +35,7 @@ impl PairTable {
 }
 
 /// What is known of a class: its name says batch and precision, measurements the rest.
-pub fn class_profile(
+pub(super) fn class_profile(
     class: &Class,
     solo: Option<&SoloProfile>,
     steps_per_s: Option<f64>,

@@ -151,16 +151,6 @@ impl SoloProfiles {
         };
         self.groups().into_iter().map(group).collect()
     }
-
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.profiles.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.profiles.is_empty()
-    }
 }
 
 /// The batch, and the time of one step.
