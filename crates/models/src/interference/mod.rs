@@ -1,7 +1,7 @@
 //! How much jobs slow each other down: predicted from solo profiles, learned from what is observed.
 //!
 //! - [`profile`]: what is known about a class of jobs when it runs alone.
-//! - [`gaussian`]: a Gaussian process over ordered pairs of classes.
+//! - `gaussian`: a Gaussian process over ordered pairs of classes.
 //! - [`offline`]: the predictor, fitted to measured pairs.
 //! - [`online`]: beliefs that start from the predictor and follow what is observed.
 //! - [`evaluate`]: how good both are on pairs that they have not seen.
