@@ -387,7 +387,11 @@ fn tables() {
             &["bad.table:2: row: "],
         ),
         ("JSON cut short", b"{\"v100\":\n {".to_vec(), &["bad.table:2: json: "]),
-        ("no such GPU", b"{\"k80\": {}}".to_vec(), &["bad.table:1: gpu: ", "'v100'", "k80"]),
+        (
+            "no such GPU",
+            b"{\"k80\": {}, \"p100\": {}}".to_vec(),
+            &["bad.table:1: gpu: ", "'v100'", "k80"],
+        ),
         ("no job type", b"{\"v100\": {\n\"A\": {\"null\": 1.0}}}".to_vec(), &["bad.table:2: A: "]),
         (
             "no solo speed",
