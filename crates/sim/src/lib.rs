@@ -16,6 +16,7 @@ pub mod profiles;
 mod record;
 pub mod report;
 mod run;
+mod sheet;
 mod timing;
 pub mod trace;
 mod workload;

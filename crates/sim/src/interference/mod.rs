@@ -9,11 +9,10 @@ mod pair_data;
 pub use beliefs::{Beliefs, BeliefsError, Learning};
 pub use model_file::{GpuModel, ModelFile, ModelFileError};
 
-pub(crate) use lucid::line_at;
-
 use pair_data::class_profile;
 
 use crate::one_line::OneLine;
+use crate::sheet::read_bytes;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};
 use std::path::Path;
 use tandem_core::{ClassId, ClosedForm, GpuTypeId, Interference, Profile, Ratio};
@@ -106,9 +105,7 @@ impl PairTable {
             }
             _ => (text, None),
         };
-        let bytes =
-            std::fs::read(file).map_err(|cause| TableError::Io { file: file.to_owned(), cause })?;
-        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+        let bytes = &read_bytes(file)?;
         let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
         let table = if is_json {

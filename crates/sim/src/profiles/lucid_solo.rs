@@ -1,8 +1,8 @@
 //! Lucid's table of jobs that run alone: `model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label`.
 
 use super::StepGroup;
-use super::sheet::{Row, Sheet, read_bytes};
 use crate::interference::TableError;
+use crate::sheet::{Row, Sheet, read_bytes};
 use crate::trace::{Class, Names};
 use std::path::Path;
 use tandem_core::{Memory, Utilisation};
@@ -69,7 +69,7 @@ impl SoloProfiles {
         let memory = sheet.column("gmem")?;
         let label = sheet.find("label");
         let utilisation = |row: &Row<'_>, column| {
-            let parts = row.thousandths(column)?;
+            let parts = row.scaled(column, 3)?;
             let parts = u32::try_from(parts).ok().filter(|&parts| parts <= Utilisation::FULL.0);
             parts.map(Utilisation).ok_or_else(|| row.bad(column, "above 100 percent"))
         };
@@ -88,7 +88,7 @@ impl SoloProfiles {
                 speed: row.positive(speed)?,
                 gpu_util: utilisation(&row, gpu_util)?,
                 bandwidth_util: utilisation(&row, bandwidth_util)?,
-                memory: Memory(row.thousandths(memory)?),
+                memory: Memory(row.scaled(memory, 3)?),
                 label: label.map(|label| row.parsed(label, "not a label")).transpose()?,
             };
             if solo.classes.intern(&class) as usize == solo.profiles.len() {

@@ -4,13 +4,12 @@
 mod lucid_solo;
 mod pollux;
 mod shares;
-mod sheet;
 
 pub use lucid_solo::{ClassFit, SoloProfile, SoloProfiles};
 pub use shares::read_shares;
 
 use crate::interference::TableError;
-use sheet::{Sheet, read_bytes};
+use crate::sheet::{Sheet, read_bytes};
 use tandem_models::throughput::Step;
 
 /// Steps of jobs that behave alike, at several batch sizes.

@@ -1,8 +1,8 @@
 //! Pollux's step times: `placement,local_bsz,step_time,sync_time`. A placement is one digit per node,
 //! the GPUs there: `24` is a gang of six on two nodes.
 
-use super::sheet::{Column, Row, Sheet};
 use crate::interference::TableError;
+use crate::sheet::{Column, Row, Sheet};
 use tandem_models::throughput::{Gang, Step};
 
 /// The column that tells these files from others.

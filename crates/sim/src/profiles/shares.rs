@@ -1,8 +1,8 @@
 //! Shares of communication by model: `model,share`, where `*` stands for every model that is not named.
 
-use super::sheet::{Sheet, read_bytes};
 use crate::interference::TableError;
 use crate::links::Network;
+use crate::sheet::{Sheet, read_bytes};
 
 /// The name that stands for every other model.
 const ANY: &str = "*";
