@@ -11,6 +11,7 @@ mod pair;
 mod queue;
 mod ranked;
 mod registry;
+mod reviews;
 mod sharing;
 mod sjf;
 mod sjf_bsbf;

@@ -5,6 +5,7 @@
 use crate::queue::Queue;
 use crate::ranked::run_highest;
 use crate::registry::Entry;
+use crate::reviews::{self, Reviews};
 use crate::spec::{Param, Value};
 use tandem_core::{Draft, Job, JobId, Policy, Span, Time};
 
@@ -13,11 +14,7 @@ const THRESHOLD: Param = Param {
     default: Value::Whole(18_000),
     help: "GPU-seconds after which a job sinks to the low queue",
 };
-const INTERVAL: Param = Param {
-    name: "interval_s",
-    default: Value::Whole(60),
-    help: "seconds between two reviews; only a review preempts",
-};
+const INTERVAL: Param = reviews::interval("interval_s", 60);
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "tiresias",
@@ -27,8 +24,7 @@ pub(crate) const ENTRY: Entry = Entry {
     build: |settings| {
         Box::new(Tiresias {
             threshold: Span::from_secs(settings.whole(THRESHOLD.name)),
-            // An interval of zero would never end.
-            interval: Span::from_secs(settings.whole(INTERVAL.name).max(1)),
+            reviews: Reviews::every(settings.whole(INTERVAL.name)),
             queue: Queue::default(),
         })
     },
@@ -36,7 +32,7 @@ pub(crate) const ENTRY: Entry = Entry {
 
 struct Tiresias {
     threshold: Span,
-    interval: Span,
+    reviews: Reviews,
     /// Keyed by whether the job has sunk.
     queue: Queue<bool>,
 }
@@ -44,11 +40,6 @@ struct Tiresias {
 impl Tiresias {
     fn has_sunk(&self, job: &Job, now: Time) -> bool {
         job.attained(now) >= self.threshold
-    }
-
-    /// The first review strictly after `at`.
-    fn review_after(&self, at: Time) -> Time {
-        Time((at.0 / self.interval.0 + 1).saturating_mul(self.interval.0))
     }
 
     /// The review at which the next of `jobs` has sunk, of those that the plan leaves on GPUs.
@@ -62,7 +53,7 @@ impl Tiresias {
             Some(now + Span(left.div_ceil(u64::from(job.spec.gpus))))
         };
         let sunk = jobs.iter().filter_map(sinking).min()?;
-        Some(self.review_after(Time(sunk.0 - 1)))
+        Some(self.reviews.after(Time(sunk.0 - 1)))
     }
 }
 
@@ -81,10 +72,10 @@ impl Policy for Tiresias {
             return;
         }
         let now = draft.now();
-        if !now.0.is_multiple_of(self.interval.0) {
+        if !self.reviews.is_at(now) {
             // Between reviews arrivals and completions only fill what is free.
             self.queue.place_in_order(draft, true);
-            draft.wake_at(self.review_after(now));
+            draft.wake_at(self.reviews.after(now));
             return;
         }
         let mut ranked: Vec<(bool, JobId)> = self.queue.iter().collect();

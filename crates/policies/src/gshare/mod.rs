@@ -11,6 +11,7 @@ mod forecast;
 mod waiting;
 
 use crate::registry::Entry;
+use crate::reviews::{self, Reviews};
 use crate::spec::{Param, Value};
 use forecast::{Forecast, together};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,11 +19,7 @@ use tandem_core::{Draft, Job, JobId, Placement, Policy, Reason, Span, Time};
 use tandem_matching::{Sparse, assign};
 use waiting::Waiting;
 
-const SLICE: Param = Param {
-    name: "slice_s",
-    default: Value::Whole(600),
-    help: "seconds between two reviews; only a review preempts",
-};
+const SLICE: Param = reviews::interval("slice_s", 600);
 const AGE: Param = Param {
     name: "age_h",
     default: Value::Whole(24),
@@ -43,8 +40,7 @@ pub(crate) const ENTRY: Entry = Entry {
     tenants_max: 2,
     build: |settings| {
         Box::new(GShare {
-            // A slice of zero would never end.
-            slice: Span::from_secs(settings.whole(SLICE.name).max(1)),
+            reviews: Reviews::every(settings.whole(SLICE.name)),
             age: Span::from_secs(settings.whole(AGE.name).saturating_mul(3600)),
             price_percent: settings.whole(PRICE.name).min(1_000_000),
             shares: settings.flag(SHARE.name),
@@ -59,7 +55,7 @@ pub(crate) const ENTRY: Entry = Entry {
 const GUESTS_MAX: usize = 64;
 
 struct GShare {
-    slice: Span,
+    reviews: Reviews,
     age: Span,
     price_percent: u64,
     shares: bool,
@@ -82,7 +78,7 @@ impl Policy for GShare {
             return;
         }
         let now = draft.now();
-        let is_review = now.0.is_multiple_of(self.slice.0) && self.reviewed != Some(now);
+        let is_review = self.reviews.is_at(now) && self.reviewed != Some(now);
         let mut left = Vec::new();
         if is_review {
             self.reviewed = Some(now);
@@ -100,7 +96,7 @@ impl Policy for GShare {
         }
         left.iter().for_each(|&job| self.waiting.remove(draft.job(job), now));
         draft.explain_others(Reason::Outranked);
-        draft.wake_at(Time((now.0 / self.slice.0 + 1).saturating_mul(self.slice.0)));
+        draft.wake_at(self.reviews.after(now));
     }
 }
 
