@@ -24,10 +24,10 @@ from bisect import insort
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-SECOND = 1_000_000  # all times are whole microseconds
+from exclusive import GPUS_PER_NODE, SECOND, apply_load, format_seconds, parse_seconds
+
 FULL = 1_000_000  # the rate of a job alone: rates are whole parts per million
 MIB = 1000  # memory is in whole thousandths of a MiB
-GPUS_PER_NODE = 8  # what a partition,nodes CSV implies
 GPU_MIB = 24_576  # what a cluster that states no memory implies
 CLASS_COLUMNS = ("model", "dataset", "batchsize", "amp")
 JOB_COLUMNS = ("job_id", "vc", "gpu_num", "submit_s", "duration", "gpu_util", "gmem")
@@ -332,11 +332,6 @@ def simulate(jobs, partition_of, choose, rates, consolidate):
                 heapq.heappush(ends, (job.end, job.index))
 
 
-def parse_seconds(text):
-    """Seconds as whole microseconds, exactly; binary floating point would round."""
-    return parse_scaled(text, SECOND)
-
-
 def parse_scaled(text, scale):
     """A decimal number times `scale`, which has to be whole and not negative."""
     value = Fraction(text) * scale
@@ -348,11 +343,6 @@ def parse_scaled(text, scale):
 def parse_class(fields):
     model, dataset, batch, amp = fields
     return model, dataset, int(batch), int(amp)
-
-
-def format_seconds(micros):
-    whole, part = divmod(micros, SECOND)
-    return f"{whole}.{part:06}".rstrip("0") if part else str(whole)
 
 
 def read_rows(path, columns, parse):
@@ -422,15 +412,6 @@ def read_interference(path):
         table[first, second] = (rate1, rate2)
         table[second, first] = (rate2, rate1)
     return table
-
-
-def apply_load(jobs, load):
-    """Divide the inter-arrival times by `load`, rounding the offsets down to whole seconds."""
-    if load == 1:  # changes nothing, not even a fraction of a second
-        return
-    first = min(job.submit for job in jobs)
-    for job in jobs:
-        job.submit = first + (job.submit - first) // (load * SECOND) * SECOND
 
 
 def read_cluster(spec, memory_mib):
