@@ -6,7 +6,7 @@ use crate::job::JobId;
 use crate::occupancy::Seats;
 use crate::plan::{Change, Plan};
 use crate::state::State;
-use crate::units::{Memory, Time};
+use crate::units::{Memory, Ppm, Ratio, Time};
 use thiserror::Error;
 
 /// Why a plan is illegal.
@@ -95,6 +95,16 @@ pub enum Illegal {
         a: JobId,
         /// The other.
         b: JobId,
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// A job that does not put up with its neighbours.
+    #[error("job {job:?} does not accept a rate of {rate:?} beside others on {gpu:?}")]
+    NotTolerated {
+        /// The job.
+        job: JobId,
+        /// What it would run at.
+        rate: Ppm,
         /// The GPU.
         gpu: GpuId,
     },
@@ -190,11 +200,16 @@ fn check_gpu(
     if tenants.len() > limit {
         return Err(Illegal::TooManyTenants { gpu, tenants: tenants.len(), limit });
     }
-    let profile = |job: JobId| &state.job(job).spec.profile;
-    for &other in tenants.iter().filter(|&&tenant| tenant != job) {
-        let rate = |of, beside| interference.rate(profile(of), profile(beside), described.kind);
-        if rate(job, other).is_none() || rate(other, job).is_none() {
-            return Err(Illegal::PairDoesNotFit { a: job, b: other, gpu });
+    let specs = || tenants.iter().map(|&tenant| &state.job(tenant).spec);
+    for spec in specs() {
+        let mut rate = Ratio::ONE;
+        for other in specs().filter(|other| other.id != spec.id) {
+            let beside = interference.rate(&spec.profile, &other.profile, described.kind);
+            let pair = Illegal::PairDoesNotFit { a: spec.id, b: other.id, gpu };
+            rate = rate.times(beside.ok_or(pair)?);
+        }
+        if !spec.tolerance.accepts(rate.ppm()) {
+            return Err(Illegal::NotTolerated { job: spec.id, rate: rate.ppm(), gpu });
         }
     }
     Ok(())

@@ -2,13 +2,13 @@
 //! what is left. The occupancy follows the draft at once; jobs do not, and the engine takes the
 //! occupancy back if the finished plan is illegal.
 
-use crate::cluster::{Cluster, GpuId, PartitionId};
+use crate::cluster::{Cluster, GpuId, GpuTypeId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{Job, JobId, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::state::{Rules, State};
-use crate::units::Time;
+use crate::units::{Ppm, Time};
 
 /// What a policy works with while it plans for one partition.
 pub struct Draft<'a> {
@@ -53,6 +53,16 @@ impl<'a> Draft<'a> {
     /// What is believed about co-location.
     pub fn interference(&self) -> &dyn Interference {
         self.interference
+    }
+
+    /// The believed rates of two jobs side by side on a GPU of `kind`; `None` if they do not fit or one
+    /// of them does not put up with it.
+    pub fn pair_rates(&self, one: &Job, other: &Job, kind: GpuTypeId) -> Option<(Ppm, Ppm)> {
+        let rate = |job: &Job, beside: &Job| {
+            let rate = self.interference.rate(&job.spec.profile, &beside.spec.profile, kind)?.ppm();
+            job.spec.tolerance.accepts(rate).then_some(rate)
+        };
+        Some((rate(one, other)?, rate(other, one)?))
     }
 
     /// Who would sit where if the plan so far were carried out.

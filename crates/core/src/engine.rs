@@ -201,6 +201,7 @@ impl Engine {
     fn end(&mut self, job: JobId) {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
+        self.partitions[partition.index()].policy.over(known, self.now);
         if known.placement().is_none() {
             self.dequeue(job);
         }

@@ -3,7 +3,7 @@
 use crate::cluster::{PartitionId, id};
 use crate::plan::Placement;
 use crate::sub_batch::{SubBatch, SubBatches};
-use crate::units::{Memory, Ppm, Ratio, Span, Time, Utilisation, Work};
+use crate::units::{Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};
 
 id!(
     /// A job, counted in order of submission: the smaller id came first.
@@ -31,6 +31,33 @@ pub struct Profile {
     pub bandwidth_util: Option<Utilisation>,
 }
 
+/// What a job puts up with beside others on its GPUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tolerance {
+    /// Any slow-down.
+    #[default]
+    Any,
+    /// A slow-down of at most this, in parts per million of none.
+    Slowdown(u32),
+    /// Nobody beside it.
+    Alone,
+}
+
+impl Tolerance {
+    /// Whether a job with this tolerance may share GPUs at `rate`.
+    pub fn accepts(self, rate: Ppm) -> bool {
+        match self {
+            Tolerance::Any => true,
+            // Rates are rounded to parts per million; half of one is not held against them.
+            Tolerance::Slowdown(most) => {
+                let one = u64::from(PPM_ONE);
+                u64::from(rate.0) * u64::from(most) + u64::from(most) / 2 >= one * one
+            }
+            Tolerance::Alone => false,
+        }
+    }
+}
+
 /// What the scheduler is told about a job when it is submitted. The true duration is not part of
 /// it: that belongs to the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +78,10 @@ pub struct JobSpec {
     pub profile: Profile,
     /// How else it can run than in whole batches.
     pub sub_batches: SubBatches,
+    /// What it puts up with beside others.
+    pub tolerance: Tolerance,
+    /// How urgent it is: each step counts twice as much; 0 is usual.
+    pub priority: i8,
 }
 
 impl JobSpec {
@@ -225,6 +256,8 @@ mod tests {
             estimate: Span::from_secs(estimate_s),
             profile: Profile::default(),
             sub_batches: SubBatches::default(),
+            tolerance: Tolerance::Any,
+            priority: 0,
         });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job

@@ -28,7 +28,9 @@ pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
 pub use interference::{ClosedForm, Interference, Observation};
-pub use job::{ClassId, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState, UserId};
+pub use job::{
+    ClassId, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState, Tolerance, UserId,
+};
 pub use job_map::JobMap;
 pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{Change, Placement, Plan};

@@ -2,6 +2,7 @@
 
 use crate::draft::Draft;
 use crate::job::Job;
+use crate::units::Time;
 
 /// Decides for one partition who runs where. The engine keeps one instance per partition.
 ///
@@ -13,6 +14,9 @@ pub trait Policy: Send {
 
     /// This job, as it was when it was enqueued, waits no longer: it was placed or withdrawn.
     fn dequeue(&mut self, job: &Job);
+
+    /// This job is over, finished or withdrawn: whoever keeps account of jobs may do so now.
+    fn over(&mut self, _job: &Job, _now: Time) {}
 
     /// Writes the plan for this instant into `draft`.
     fn plan(&mut self, draft: &mut Draft<'_>);

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
     Action, ClosedForm, Cluster, Draft, Engine, Event, GpuId, Illegal, Job, JobId, JobSpec, Memory,
     OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Ratio, Reason, Rules, Span,
-    SubBatch, SubBatches, Time, UserId, Work,
+    SubBatch, SubBatches, Time, Tolerance, UserId, Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
@@ -57,6 +57,8 @@ impl Bench {
             estimate: Span::from_secs(100),
             profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
             sub_batches,
+            tolerance: Tolerance::Any,
+            priority: 0,
         };
         assert!(self.step(0, &[Event::Submitted(spec)], |_| {}).is_empty());
     }

@@ -1,5 +1,6 @@
 //! Who could take a guest: the jobs that have GPUs to themselves.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Memory, Ppm, SubBatch, Work};
 
@@ -95,11 +96,26 @@ impl Host {
     }
 
     /// The believed rates of `guest` and of the resident side by side; `None` if they are known not to
-    /// fit.
+    /// fit, or not to want it.
     pub(crate) fn rates(&self, draft: &Draft<'_>, guest: &Job) -> Option<(Ppm, Ppm)> {
-        let (guest, resident) = (&guest.spec.profile, &draft.job(self.job).spec.profile);
-        let of_guest = draft.interference().rate(guest, resident, self.kind)?;
-        let of_resident = draft.interference().rate(resident, guest, self.kind)?;
-        Some((of_guest.ppm(), of_resident.ppm()))
+        draft.pair_rates(guest, draft.job(self.job), self.kind)
     }
+}
+
+/// Jobs that have GPUs to themselves under the plan so far, all of them or some, by gang size.
+pub(crate) fn lone_by_size(draft: &Draft<'_>) -> BTreeMap<u32, Vec<JobId>> {
+    let mut hosts: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
+    let mut last = None;
+    for gpu in draft.occupancy().lone_gpus(draft.partition()) {
+        let tenant = draft.tenants(gpu)[0];
+        // GPUs of a job come in runs; a gang in several pieces is met again and filtered below.
+        if last.replace(tenant) != Some(tenant) {
+            hosts.entry(draft.job(tenant).spec.gpus).or_default().push(tenant);
+        }
+    }
+    for jobs in hosts.values_mut() {
+        jobs.sort_unstable();
+        jobs.dedup();
+    }
+    hosts
 }

@@ -11,6 +11,7 @@ mod pair;
 mod queue;
 mod ranked;
 mod registry;
+mod remaining;
 mod reviews;
 mod sharing;
 mod sjf;
@@ -18,6 +19,7 @@ mod sjf_bsbf;
 mod sjf_ffs;
 mod spec;
 mod srtf;
+mod tandem;
 mod tiresias;
 
 pub use pair::{Finish, Side};

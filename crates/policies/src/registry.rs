@@ -1,7 +1,7 @@
 //! The list of policies.
 
 use crate::spec::{Param, Settings};
-use crate::{fifo, gshare, lucid, sjf, sjf_bsbf, sjf_ffs, srtf, tiresias};
+use crate::{fifo, gshare, lucid, sjf, sjf_bsbf, sjf_ffs, srtf, tandem, tiresias};
 use tandem_core::Policy;
 
 /// One policy of the registry.
@@ -30,4 +30,5 @@ pub const REGISTRY: &[Entry] = &[
     sjf_bsbf::ENTRY,
     gshare::ENTRY,
     lucid::ENTRY,
+    tandem::ENTRY,
 ];

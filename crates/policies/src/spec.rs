@@ -2,7 +2,7 @@
 
 use crate::registry::{Entry, REGISTRY};
 use std::fmt;
-use tandem_core::Policy;
+use tandem_core::{PPM_ONE, Policy};
 use thiserror::Error;
 
 /// A parameter of a policy. The kind of its default is the kind of its values.
@@ -23,6 +23,8 @@ pub enum Value {
     Flag(bool),
     /// A whole number.
     Whole(u64),
+    /// A number from 0 to 1, in parts per million.
+    Share(u32),
     /// One word of a list.
     Choice {
         /// The word.
@@ -37,6 +39,7 @@ impl Value {
         match self {
             Value::Flag(_) => "true or false".to_owned(),
             Value::Whole(_) => "a whole number".to_owned(),
+            Value::Share(_) => "a number from 0 to 1".to_owned(),
             Value::Choice { of, .. } => of.join(" or "),
         }
     }
@@ -45,6 +48,7 @@ impl Value {
         match self {
             Value::Flag(_) => text.parse().ok().map(Value::Flag),
             Value::Whole(_) => text.parse().ok().map(Value::Whole),
+            Value::Share(_) => parse_share(text).map(Value::Share),
             Value::Choice { of, .. } => {
                 let word = of.iter().find(|word| **word == text)?;
                 Some(Value::Choice { word, of })
@@ -58,9 +62,18 @@ impl fmt::Display for Value {
         match self {
             Value::Flag(value) => value.fmt(f),
             Value::Whole(value) => value.fmt(f),
+            Value::Share(ppm) => (f64::from(*ppm) / f64::from(PPM_ONE)).fmt(f),
             Value::Choice { word, .. } => word.fmt(f),
         }
     }
+}
+
+/// A decimal number from 0 to 1, rounded to parts per million.
+fn parse_share(text: &str) -> Option<u32> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share: f64 = text.parse().ok().filter(|_| plain)?;
+    // `as` is exact: the value lies between 0 and a million.
+    (share <= 1.0).then(|| (share * f64::from(PPM_ONE)).round() as u32)
 }
 
 /// Values for all parameters of a policy.
@@ -88,6 +101,14 @@ impl Settings {
     pub fn whole(&self, name: &str) -> u64 {
         match self.value(name) {
             Value::Whole(value) => value,
+            other => panic!("parameter {name} is declared as {}", other.kind()),
+        }
+    }
+
+    /// A parameter declared as a share, in parts per million.
+    pub fn share(&self, name: &str) -> u32 {
+        match self.value(name) {
+            Value::Share(value) => value,
             other => panic!("parameter {name} is declared as {}", other.kind()),
         }
     }

@@ -259,6 +259,8 @@ fn prepare(
             bandwidth_util: row.bandwidth_util,
         },
         sub_batches: SubBatches::default(),
+        tolerance: row.tolerance,
+        priority: row.priority,
     };
     WorkloadJob {
         spec,

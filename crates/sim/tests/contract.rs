@@ -18,6 +18,7 @@ fn specs() -> Vec<PolicySpec> {
             let other = match param.default {
                 tandem_policies::Value::Flag(flag) => (!flag).to_string(),
                 tandem_policies::Value::Whole(number) => (number / 2 + 1).to_string(),
+                tandem_policies::Value::Share(_) => "0.5".to_owned(),
                 tandem_policies::Value::Choice { of, .. } => of.last().unwrap().to_string(),
             };
             specs.push(

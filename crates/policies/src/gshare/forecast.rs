@@ -1,28 +1,17 @@
 //! When jobs would end: alone, in a pair, or after waiting their turn. In milliseconds from now.
 
 use super::partner;
+use crate::remaining::{HORIZON_MS, left_ms, restore_ms};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use tandem_core::{Draft, Job, JobId, PPM_ONE};
 
 /// Two jobs whose rates do not add up to more than this gain nothing worth the trouble.
 const RATES_MIN: u32 = 1_050_000;
-/// What restoring its state is taken to cost a gang of up to eight GPUs, and a larger one: policies are
-/// not told what it really costs.
-const RESTORE_MS: (i64, i64) = (40_000, 60_000);
-/// No forecast looks further than this, about a thousand years.
-const HORIZON_MS: i64 = 1 << 45;
-
 /// When each of two jobs ends.
 pub(super) struct Ends {
     pub(super) guest: i64,
     pub(super) host: i64,
-}
-
-/// Solo time left, in milliseconds.
-fn left_ms(draft: &Draft<'_>, job: &Job) -> i64 {
-    let ms = job.remaining(draft.now()).0 / (1000 * u128::from(PPM_ONE));
-    i64::try_from(ms).unwrap_or(HORIZON_MS).clamp(1, HORIZON_MS)
 }
 
 /// When two jobs end that share GPUs until the first of them does; `None` where sharing is not worth
@@ -30,15 +19,12 @@ fn left_ms(draft: &Draft<'_>, job: &Job) -> i64 {
 pub(super) fn together(draft: &Draft<'_>, guest: &Job, host: &Job) -> Option<Ends> {
     let gpu = *draft.placement(host.id())?.gpus.first()?;
     let kind = draft.cluster().gpu(gpu).kind;
-    let rate = |job: &Job, beside: &Job| {
-        let rate = draft.interference().rate(&job.spec.profile, &beside.spec.profile, kind)?;
-        Some(rate.ppm().0.max(1))
-    };
-    let (of_guest, of_host) = (rate(guest, host)?, rate(host, guest)?);
+    let (of_guest, of_host) = draft.pair_rates(guest, host, kind)?;
+    let (of_guest, of_host) = (of_guest.0.max(1), of_host.0.max(1));
     if of_guest.saturating_add(of_host) <= RATES_MIN {
         return None;
     }
-    let (guest, host) = (left_ms(draft, guest), left_ms(draft, host));
+    let (guest, host) = (left_ms(guest, draft.now()), left_ms(host, draft.now()));
     let one = i64::from(PPM_ONE);
     let stretched = |left: i64, rate: u32| {
         let ms = i128::from(left) * i128::from(one) / i128::from(rate);
@@ -88,14 +74,10 @@ impl Forecast {
             return None;
         }
         let ends = together(draft, guest, host)?;
-        let (left, host_left) = (left_ms(draft, guest), left_ms(draft, host));
+        let (left, host_left) = (left_ms(guest, draft.now()), left_ms(host, draft.now()));
         // A job that is about to leave its GPUs has a state to restore too.
         let restores = guest.must_restore || guest.placement().is_some();
-        let restore = match (restores, guest.spec.gpus <= 8) {
-            (false, _) => 0,
-            (true, true) => RESTORE_MS.0,
-            (true, false) => RESTORE_MS.1,
-        };
+        let restore = if restores { restore_ms(guest) } else { 0 };
         let withheld = (ends.guest.max(ends.host) - host_left).max(0);
         let gpu_ms = i128::from(withheld) * i128::from(guest.spec.gpus);
         let withheld = gpu_ms * i128::from(self.price) / i128::from(self.scale);
@@ -125,7 +107,7 @@ fn turns(draft: &Draft<'_>, queue: &[JobId], started: &[JobId]) -> BTreeMap<JobI
     let stays = |job: &&Job| draft.placement(job.id()).is_some() && !started.contains(&job.id());
     for job in draft.placed().filter(stays).chain(started.iter().map(|&job| draft.job(job))) {
         let end = match partner(draft, job.id()) {
-            None => left_ms(draft, job),
+            None => left_ms(job, draft.now()),
             // The pair releases its GPUs when the later one ends; it is entered once.
             Some(other) if job.id() < other => {
                 let other = draft.job(other);
@@ -145,7 +127,7 @@ fn turns(draft: &Draft<'_>, queue: &[JobId], started: &[JobId]) -> BTreeMap<JobI
         }
         free = free.saturating_sub(job.spec.gpus);
         turn_ms.insert(job.id(), now);
-        releases.push(Reverse(((now + left_ms(draft, job)).min(HORIZON_MS), job.spec.gpus)));
+        releases.push(Reverse(((now + left_ms(job, draft.now())).min(HORIZON_MS), job.spec.gpus)));
     }
     turn_ms
 }

@@ -10,11 +10,12 @@
 mod forecast;
 mod waiting;
 
+use crate::hosts::lone_by_size;
 use crate::registry::Entry;
 use crate::reviews::{self, Reviews};
 use crate::spec::{Param, Value};
 use forecast::{Forecast, together};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use tandem_core::{Draft, Job, JobId, Placement, Policy, Reason, Span, Time};
 use tandem_matching::{Sparse, assign};
 use waiting::Waiting;
@@ -140,7 +141,7 @@ impl GShare {
 
     /// Gives guests to hosts where that lowers the sum of completion times most; `false` if nowhere.
     fn seat_guests(&mut self, draft: &mut Draft<'_>) -> bool {
-        let hosts = hosts_by_size(draft);
+        let hosts = lone_by_size(draft);
         let has_hosts = |size: u32| hosts.contains_key(&size);
         let guests = self.waiting.first_by_size(draft, self.age, GUESTS_MAX, has_hosts);
         if guests.is_empty() {
@@ -178,24 +179,6 @@ impl GShare {
 fn partner(draft: &Draft<'_>, job: JobId) -> Option<JobId> {
     let first = *draft.placement(job)?.gpus.first()?;
     draft.tenants(first).iter().copied().find(|&tenant| tenant != job)
-}
-
-/// Jobs that have their GPUs to themselves under the plan so far, by gang size.
-fn hosts_by_size(draft: &Draft<'_>) -> BTreeMap<u32, Vec<JobId>> {
-    let mut hosts: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
-    let mut last = None;
-    for gpu in draft.occupancy().lone_gpus(draft.partition()) {
-        let tenant = draft.tenants(gpu)[0];
-        // GPUs of a job come in runs; a gang in several pieces is met again and filtered below.
-        if last.replace(tenant) != Some(tenant) {
-            hosts.entry(draft.job(tenant).spec.gpus).or_default().push(tenant);
-        }
-    }
-    for jobs in hosts.values_mut() {
-        jobs.sort_unstable();
-        jobs.dedup();
-    }
-    hosts
 }
 
 /// Places `job` where allocations without an admitted tenant stand, the lowest ranks first; whoever

@@ -65,6 +65,9 @@ pub(super) struct Layout {
     pub(super) memory: &'static str,
     pub(super) gpu_util: &'static str,
     pub(super) bandwidth_util: &'static str,
+    pub(super) exclusive: &'static str,
+    pub(super) slowdown_max: &'static str,
+    pub(super) priority: &'static str,
     /// Power of ten from a number in a time column to microseconds.
     pub(super) time_scale: i32,
     /// Power of ten from a utilisation to thousandths of a percent.
@@ -90,6 +93,9 @@ const EMPTY: Layout = Layout {
     memory: "",
     gpu_util: "",
     bandwidth_util: "",
+    exclusive: "",
+    slowdown_max: "",
+    priority: "",
     time_scale: 6,
     util_scale: 3,
     delimiter: b',',
@@ -111,6 +117,9 @@ const TANDEM: Layout = Layout {
     memory: "memory_mib",
     gpu_util: "gpu_util",
     bandwidth_util: "bandwidth_util",
+    exclusive: "exclusive",
+    slowdown_max: "max_slowdown",
+    priority: "priority",
     ..EMPTY
 };
 
@@ -331,6 +340,7 @@ impl Layout {
             self.batch,
         ]);
         all.extend([self.amp, self.memory, self.gpu_util, self.bandwidth_util]);
+        all.extend([self.exclusive, self.slowdown_max, self.priority]);
         all.retain(|name| !name.is_empty());
         all
     }
@@ -356,6 +366,9 @@ pub(super) struct Columns {
     pub(super) memory: Option<Field>,
     pub(super) gpu_util: Option<Field>,
     pub(super) bandwidth_util: Option<Field>,
+    pub(super) exclusive: Option<Field>,
+    pub(super) slowdown_max: Option<Field>,
+    pub(super) priority: Option<Field>,
 }
 
 impl Columns {
@@ -402,6 +415,9 @@ impl Columns {
             memory: optional(layout.memory),
             gpu_util: optional(layout.gpu_util),
             bandwidth_util: optional(layout.bandwidth_util),
+            exclusive: optional(layout.exclusive),
+            slowdown_max: optional(layout.slowdown_max),
+            priority: optional(layout.priority),
         })
     }
 }

@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_distr::weighted::WeightedAliasIndex;
 use rand_distr::{Distribution, Exp, Geometric, StandardNormal};
 use std::fmt::Write;
-use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilisation};
+use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, Tolerance, UserId, Utilisation};
 
 /// What to generate.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,6 +222,8 @@ impl Population {
                 memory: Some(draw_memory(profile[0], rng)),
                 gpu_util: Some(draw_utilisation(profile[1], rng)),
                 bandwidth_util: Some(draw_utilisation(profile[2], rng)),
+                tolerance: Tolerance::Any,
+                priority: 0,
             });
         }
         size

@@ -284,6 +284,8 @@ mod tests {
             memory: None,
             gpu_util: None,
             bandwidth_util: None,
+            tolerance: tandem_core::Tolerance::Any,
+            priority: 0,
         }
     }
 

@@ -17,7 +17,7 @@ pub use problem::{BadRow, Problem, TraceError};
 pub use read::{ReadOptions, SoloSpeeds, parse, read};
 pub use write::write;
 
-use tandem_core::{ClassId, Memory, Span, Time, UserId, Utilisation};
+use tandem_core::{ClassId, Memory, Span, Time, Tolerance, UserId, Utilisation};
 
 /// A trace as read: jobs in file order, names interned.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +67,10 @@ pub struct TraceJob {
     pub gpu_util: Option<Utilisation>,
     /// Solo utilisation of the memory bandwidth.
     pub bandwidth_util: Option<Utilisation>,
+    /// What it puts up with beside others.
+    pub tolerance: Tolerance,
+    /// How urgent it is; 0 is usual.
+    pub priority: i8,
 }
 
 impl Trace {

@@ -110,6 +110,18 @@ pub enum Problem {
         /// The text.
         text: String,
     },
+    /// A priority outside the range.
+    #[error("not a whole number from -10 to 10: '{text}'")]
+    NotAPriority {
+        /// The text.
+        text: String,
+    },
+    /// A limit on slow-downs that cannot be one.
+    #[error("not a slow-down from 1 to 1000: '{text}'")]
+    NotASlowdown {
+        /// The text.
+        text: String,
+    },
     /// A job without GPUs.
     #[error("zero GPUs; leave the job out, or use --skip-bad")]
     ZeroGpus,

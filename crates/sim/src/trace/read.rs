@@ -10,7 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, UserId, Utilisation};
+use tandem_core::{
+    ClassId, MICROS_PER_SECOND, Memory, PPM_ONE, Span, Time, Tolerance, UserId, Utilisation,
+};
 
 /// The longest time that a field may state: about three thousand years. A hundred of them still add
 /// up within 64 bits of microseconds; a run that needs more is stopped.
@@ -303,6 +305,8 @@ impl<'a> Reader<'a> {
         let util = |field| row.utilisation(field, self.layout.util_scale);
         let gpu_util = row.optional(columns.gpu_util, util)?;
         let bandwidth_util = row.optional(columns.bandwidth_util, util)?;
+        let tolerance = row.tolerance(columns)?;
+        let priority = row.optional(columns.priority, |field| row.priority(field))?.unwrap_or(0);
         let mut duration = self.duration(row, gpus)?;
         let class = self.class_id(row)?;
         let columns = &self.columns;
@@ -335,6 +339,8 @@ impl<'a> Reader<'a> {
             memory,
             gpu_util,
             bandwidth_util,
+            tolerance,
+            priority,
         };
         self.trace.jobs.push(job);
         Ok(())
@@ -409,16 +415,11 @@ impl<'a> Reader<'a> {
         if self.layout.model_is_job_type {
             return Ok(Some(Class::from_job_type(model)));
         }
-        let flag = |field: Field| match row.text(field) {
-            "0" | "false" | "False" => Ok(false),
-            "1" | "true" | "True" => Ok(true),
-            text => Err(row.bad(field.name, Problem::NotAFlag { text: text.to_owned() })),
-        };
         Ok(Some(Class {
             model: model.to_owned(),
             dataset: columns.dataset.map_or("", |field| row.text(field)).to_owned(),
             batch: row.optional(columns.batch, |field| row.whole(field))?,
-            amp: row.optional(columns.amp, flag)?.unwrap_or(false),
+            amp: row.optional(columns.amp, |field| row.flag(field))?.unwrap_or(false),
         }))
     }
 
@@ -540,6 +541,42 @@ impl<'a> Row<'a> {
 
     fn utilisation(&self, field: Field, scale: i32) -> Result<Utilisation, Box<BadRow>> {
         u32::try_from(self.scaled(field, scale)?).map(Utilisation).map_err(|_| self.overflow(field))
+    }
+
+    fn flag(&self, field: Field) -> Result<bool, Box<BadRow>> {
+        match self.text(field) {
+            "0" | "false" | "False" => Ok(false),
+            "1" | "true" | "True" => Ok(true),
+            text => Err(self.bad(field.name, Problem::NotAFlag { text: text.to_owned() })),
+        }
+    }
+
+    /// A factor from 1 to 1000, in parts per million.
+    fn slowdown(&self, field: Field) -> Result<u32, Box<BadRow>> {
+        let most = self.scaled(field, 6)?;
+        let one = u64::from(PPM_ONE);
+        let in_range = (one..=1000 * one).contains(&most);
+        let text = || self.text(field).to_owned();
+        let most = u32::try_from(most).ok().filter(|_| in_range);
+        most.ok_or_else(|| self.bad(field.name, Problem::NotASlowdown { text: text() }))
+    }
+
+    /// What its user says that it puts up with beside others.
+    fn tolerance(&self, columns: &Columns) -> Result<Tolerance, Box<BadRow>> {
+        let slowdown = self.optional(columns.slowdown_max, |field| self.slowdown(field))?;
+        let exclusive = self.optional(columns.exclusive, |field| self.flag(field))?;
+        Ok(match (exclusive, slowdown) {
+            (Some(true), _) => Tolerance::Alone,
+            (_, Some(most)) => Tolerance::Slowdown(most),
+            _ => Tolerance::Any,
+        })
+    }
+
+    fn priority(&self, field: Field) -> Result<i8, Box<BadRow>> {
+        let text = self.text(field);
+        let priority = text.parse().ok().filter(|priority| (-10..=10).contains(priority));
+        priority
+            .ok_or_else(|| self.bad(field.name, Problem::NotAPriority { text: text.to_owned() }))
     }
 
     fn overflow(&self, field: Field) -> Box<BadRow> {

@@ -3,7 +3,7 @@
 use super::{Format, Trace, TraceJob};
 use crate::decimal::{Seconds, Thousandths};
 use std::io::{self, Write};
-use tandem_core::Span;
+use tandem_core::{Span, Tolerance};
 
 /// The columns of a format as we write it; `None` where a format has no place for durations.
 fn columns(format: Format) -> Option<&'static [&'static str]> {
@@ -63,17 +63,24 @@ impl Format {
     }
 }
 
+/// Columns that few traces fill: they are written where a job does.
+const WISHES: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
+
 /// Writes `trace` as CSV with a header. Columns that no job fills stay empty, so that all files of a
-/// format have the same header.
+/// format have the same header; only what users asked for of a job has columns where they did.
 ///
 /// # Panics
 /// For a format that is not [writable](Format::is_writable).
 pub fn write(trace: &Trace, format: Format, out: &mut impl Write) -> io::Result<()> {
-    let columns = columns(format).expect("the caller asks for a writable format");
+    let mut columns = columns(format).expect("the caller asks for a writable format").to_vec();
+    let wishes = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
+    if format == Format::Tandem && trace.jobs.iter().any(wishes) {
+        columns.extend(WISHES);
+    }
     let mut csv = csv::Writer::from_writer(out);
-    csv.write_record(columns).map_err(io_error)?;
+    csv.write_record(&columns).map_err(io_error)?;
     for (index, job) in trace.jobs.iter().enumerate() {
-        for column in columns {
+        for column in &columns {
             csv.write_field(field(trace, index, job, format, column)).map_err(io_error)?;
         }
         csv.write_record(None::<&[u8]>).map_err(io_error)?;
@@ -124,6 +131,12 @@ fn field(trace: &Trace, index: usize, job: &TraceJob, format: Format, column: &s
         "gmem_util" | "bandwidth_util" => {
             thousandths(job.bandwidth_util.map(|util| u64::from(util.0)))
         }
+        "exclusive" => u8::from(job.tolerance == Tolerance::Alone).to_string(),
+        "max_slowdown" => match job.tolerance {
+            Tolerance::Slowdown(most) => Seconds(u64::from(most)).to_string(),
+            Tolerance::Any | Tolerance::Alone => String::new(),
+        },
+        "priority" => job.priority.to_string(),
         other => unreachable!("column {other} is written by no format"),
     }
 }

@@ -1,0 +1,112 @@
+//! When jobs that share stop doing so: where GPUs fall free, and where sharing turns out to be a loss.
+
+use super::rates::{neighbours, rate};
+use super::worth::{Ledger, is_settled};
+use crate::remaining::{left_ms, restore_ms};
+use tandem_core::{Draft, GpuId, JobId, PPM_ONE};
+
+const ONE: i64 = PPM_ONE as i64;
+
+/// Milliseconds that a job and its neighbours save if it moves to GPUs of its own, until the first of
+/// them ends and less what restoring it costs.
+fn saving(draft: &Draft<'_>, ledger: &Ledger, job: JobId) -> i64 {
+    let own = rate(draft, job, None).max(1);
+    let until = |job: JobId, rate: i64| {
+        let ms =
+            i128::from(left_ms(draft.job(job), draft.now())) * i128::from(ONE) / i128::from(rate);
+        i64::try_from(ms).unwrap_or(i64::MAX)
+    };
+    let mut first_end_ms = until(job, own);
+    let weight = |job: JobId| ledger.of(job).weight;
+    let mut faster = i128::from(ONE - own) * i128::from(weight(job));
+    for other in neighbours(draft, job) {
+        let present = rate(draft, other, None).max(1);
+        first_end_ms = first_end_ms.min(until(other, present));
+        let gain = rate(draft, other, Some(job)) - present;
+        faster += i128::from(gain) * i128::from(weight(other));
+    }
+    let saved = faster * i128::from(first_end_ms) / i128::from(ONE);
+    let cost = i128::from(restore_ms(draft.job(job))) * i128::from(weight(job));
+    i64::try_from((saved - cost) / i128::from(ONE)).unwrap_or(i64::MAX)
+}
+
+/// The jobs that share under the plan so far, those that would save most by leaving first.
+pub(super) fn sharing(draft: &Draft<'_>, ledger: &Ledger) -> Vec<JobId> {
+    let mut jobs: Vec<(i64, JobId)> = Vec::new();
+    for gpu in shared_gpus(draft) {
+        jobs.extend(draft.tenants(gpu).iter().map(|&job| (0, job)));
+    }
+    jobs.sort_unstable();
+    jobs.dedup();
+    for (saved, job) in &mut jobs {
+        *saved = saving(draft, ledger, *job);
+    }
+    // Of two that save the same the longer one moves: its restore weighs less.
+    let left = |job: JobId| ledger.of(job).left_ms;
+    jobs.sort_by_key(|&(saved, job)| (std::cmp::Reverse((saved, left(job))), job));
+    jobs.into_iter().map(|(_, job)| job).collect()
+}
+
+/// Moves those of `sharing` to free GPUs who are better off there; `false` if nobody is.
+pub(super) fn part_to_free(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool {
+    let mut changed = false;
+    // Who leaves changes what those who stay together would save.
+    while draft.free_count() > 0 && part_once(draft, ledger, sharing) {
+        changed = true;
+    }
+    changed
+}
+
+fn part_once(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool {
+    let mut changed = false;
+    // What is free only shrinks here, so a gang size that found no room finds none later.
+    let mut no_room: Vec<u32> = Vec::new();
+    for &job in sharing {
+        if draft.free_count() == 0 {
+            break;
+        }
+        let Some(gpus) = draft.find(job).map(|job| job.spec.gpus) else { continue };
+        if no_room.contains(&gpus) || draft.placement(job).is_none() {
+            continue;
+        }
+        if !draft.has_room(gpus) {
+            no_room.push(gpus);
+            continue;
+        }
+        let settled = is_settled(draft.job(job), draft.now());
+        if settled && !neighbours(draft, job).is_empty() && saving(draft, ledger, job) > 0 {
+            changed |= draft.place_alone(job);
+        }
+    }
+    changed
+}
+
+/// Sends jobs back to the queue that cost their neighbours more than they gain themselves, or that
+/// someone does not put up with: what is believed about pairs changes as they are observed.
+pub(super) fn part_losers(draft: &mut Draft<'_>, ledger: &Ledger) -> bool {
+    let mut changed = false;
+    for job in sharing(draft, ledger) {
+        let others = neighbours(draft, job);
+        if others.is_empty() {
+            continue;
+        }
+        let mut balance = i128::from(rate(draft, job, None)) * i128::from(ledger.of(job).price);
+        let mut refused = balance == 0;
+        for other in others {
+            let present = rate(draft, other, None);
+            refused |= present == 0;
+            let lost = rate(draft, other, Some(job)) - present;
+            balance -= i128::from(lost) * i128::from(ledger.of(other).price);
+        }
+        if refused || balance < 0 && is_settled(draft.job(job), draft.now()) {
+            draft.drop(job);
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn shared_gpus<'a>(draft: &'a Draft<'_>) -> impl Iterator<Item = GpuId> + 'a {
+    let range = draft.cluster().partition(draft.partition()).gpus.clone();
+    range.map(GpuId).filter(|&gpu| draft.tenants(gpu).len() > 1)
+}

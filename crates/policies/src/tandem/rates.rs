@@ -1,0 +1,74 @@
+//! How fast jobs are believed to run beside each other, in parts per million of running alone.
+
+use tandem_core::{Draft, GpuId, Job, JobId, PPM_ONE, Ppm, Ratio};
+
+const ONE: i64 = PPM_ONE as i64;
+
+/// One rate times another.
+pub(super) fn times(one: i64, other: i64) -> i64 {
+    one * other / ONE
+}
+
+/// What a job keeps of its speed on a GPU beside `others`, some; `None` if it does not fit or does not put up
+/// with it.
+pub(super) fn beside<'a>(
+    draft: &Draft<'_>,
+    job: &Job,
+    others: impl Iterator<Item = &'a Job>,
+    gpu: GpuId,
+) -> Option<i64> {
+    let kind = draft.cluster().gpu(gpu).kind;
+    let mut rate = ONE;
+    for other in others {
+        let pair = draft.interference().rate(&job.spec.profile, &other.spec.profile, kind)?;
+        rate = times(rate, i64::from(pair.ppm().0));
+    }
+    let ppm = Ppm(u32::try_from(rate).unwrap_or(u32::MAX));
+    job.spec.tolerance.accepts(ppm).then_some(rate.max(1))
+}
+
+/// What a placed job keeps under the plan so far, as if `without` were not there: the least over its
+/// GPUs, and less if it computes its batches in parts. One that does not put up with it keeps nothing.
+pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64 {
+    let Some(placement) = draft.placement(job) else { return 0 };
+    let known = draft.job(job);
+    let mut rate = ONE;
+    let mut last: &[JobId] = &[];
+    for &gpu in placement.gpus.iter() {
+        let tenants = draft.tenants(gpu);
+        // GPUs of a gang mostly have the same neighbours as the one before.
+        if tenants.len() < 2 || tenants == last {
+            continue;
+        }
+        last = tenants;
+        let others = || tenants.iter().filter(|&&other| other != job && Some(other) != without);
+        if others().next().is_some() {
+            let here = beside(draft, known, others().map(|&other| draft.job(other)), gpu);
+            rate = rate.min(here.unwrap_or(0));
+        }
+    }
+    match placement.sub_batches {
+        1 => rate,
+        parts => known.spec.way(parts).map_or(rate, |way| slowed(rate, way.price)),
+    }
+}
+
+/// A rate of a job that pays `price` for computing its batches in parts.
+pub(super) fn slowed(rate: i64, price: Ratio) -> i64 {
+    times(rate, i64::from(price.inverse().ppm().0))
+}
+
+/// Everyone who shares a GPU with a placed job, by id.
+pub(super) fn neighbours(draft: &Draft<'_>, job: JobId) -> Vec<JobId> {
+    let Some(placement) = draft.placement(job) else { return Vec::new() };
+    let mut others: Vec<JobId> = Vec::new();
+    for &gpu in placement.gpus.iter() {
+        let tenants = draft.tenants(gpu);
+        if tenants.len() > 1 {
+            others.extend(tenants.iter().filter(|&&tenant| tenant != job));
+        }
+    }
+    others.sort_unstable();
+    others.dedup();
+    others
+}
