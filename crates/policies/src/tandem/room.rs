@@ -251,27 +251,36 @@ fn clear(draft: &Draft<'_>, ledger: &Ledger, node: NodeId, wanted: u32) -> Optio
             }
         }
     }
-    units.sort_by_key(|unit| (unit.loss / i64::from(unit.gpus), unit.jobs[0]));
-    let mut leaving: Vec<Unit> = Vec::new();
-    for unit in units {
-        if free >= wanted {
-            break;
-        }
-        free += unit.gpus;
-        leaving.push(unit);
-    }
     if free < wanted {
-        return None;
+        let leaving = cheapest(&units, (wanted - free) as usize)?;
+        free += leaving.iter().map(|unit| unit.gpus).sum::<u32>();
+        let mut leavers: Vec<JobId> =
+            leaving.iter().flat_map(|unit| unit.jobs.iter().copied()).collect();
+        leavers.sort_unstable();
+        leavers.dedup();
+        return Some(Clearing { loss: loss_of(ledger, &leavers), leavers, free });
     }
-    // Whoever turns out not to be in the way stays, the most valuable first.
-    leaving.sort_by_key(|unit| (std::cmp::Reverse(unit.loss), unit.jobs[0]));
-    leaving.retain(|unit| {
-        let needed = free - unit.gpus < wanted;
-        free -= if needed { 0 } else { unit.gpus };
-        needed
-    });
-    let mut leavers: Vec<JobId> = leaving.into_iter().flat_map(|unit| unit.jobs).collect();
-    leavers.sort_unstable();
-    leavers.dedup();
-    Some(Clearing { loss: loss_of(ledger, &leavers), leavers, free })
+    Some(Clearing { free, ..Clearing::default() })
+}
+
+/// Of `units`, those that are worth least of all that have at least `wanted` GPUs together.
+fn cheapest(units: &[Unit], wanted: usize) -> Option<Vec<&Unit>> {
+    // One bit for each: more tenants than a word has bits are looked at another time.
+    let units = &units[..units.len().min(64)];
+    // By number of GPUs up to `wanted`: the least loss that frees as many, and who leaves for it.
+    let mut best: Vec<Option<(i64, u64)>> = vec![None; wanted + 1];
+    best[0] = Some((0, 0));
+    for (index, unit) in units.iter().enumerate() {
+        for had in (0..wanted).rev() {
+            let Some((loss, leave)) = best[had] else { continue };
+            let has = (had + unit.gpus as usize).min(wanted);
+            let then = (loss.saturating_add(unit.loss), leave | 1 << index);
+            if best[has].is_none_or(|other| then < other) {
+                best[has] = Some(then);
+            }
+        }
+    }
+    let (_, leave) = best[wanted]?;
+    let leaves = |(index, _): &(usize, &Unit)| leave >> index & 1 == 1;
+    Some(units.iter().enumerate().filter(leaves).map(|(_, unit)| unit).collect())
 }
