@@ -1,7 +1,7 @@
 //! Tables for people.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
-use tandem_sim::Run;
+use tandem_sim::{LowerBound, Run};
 
 /// One row per run, times in seconds. Differences are given against the first one.
 pub(crate) fn comparison(runs: &[Run]) -> String {
@@ -39,6 +39,23 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
         rows.push(row);
     }
     plain(&header, rows)
+}
+
+/// What no policy can beat, and how far the best one is from it.
+pub(crate) fn left(bound: LowerBound, runs: &[Run]) -> String {
+    let LowerBound { exclusive_s, sharing_s } = bound;
+    let mut text = format!(
+        "no policy can have a mean JCT below {} s, and none that does not share GPUs below {} s",
+        seconds(sharing_s),
+        seconds(exclusive_s)
+    );
+    let best =
+        runs.iter().min_by(|one, other| one.metrics.avg_jct_s.total_cmp(&other.metrics.avg_jct_s));
+    if let Some(best) = best.filter(|_| sharing_s > 0.0) {
+        let above = (best.metrics.avg_jct_s / sharing_s - 1.0) * 100.0;
+        text += &format!("; {} is {above:.1} % above the former", best.policy);
+    }
+    text
 }
 
 /// A table with a rule under its header; all columns but the first are numbers.
