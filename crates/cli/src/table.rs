@@ -74,7 +74,8 @@ pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-fn seconds(value: f64) -> String {
+/// Seconds for people.
+pub(crate) fn seconds(value: f64) -> String {
     // Below a hundred seconds the tenths tell something.
     if value < 100.0 { format!("{value:.1}") } else { grouped(value.round() as u64) }
 }

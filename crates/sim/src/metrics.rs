@@ -56,7 +56,7 @@ pub(crate) struct Counts {
 }
 
 impl Metrics {
-    pub(crate) fn compute(workload: &Workload, world: &World<'_>, counts: Counts) -> Self {
+    pub(crate) fn compute(workload: &Workload, world: &World<'_>, counts: &Counts) -> Self {
         let mut jcts: Vec<u64> = Vec::with_capacity(workload.len());
         let (mut waited, mut gpu_work, mut slowdown) = (0_u128, 0_u128, 0.0);
         let (mut preemptions, mut last_end) = (0, workload.first_submit());

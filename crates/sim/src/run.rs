@@ -149,7 +149,7 @@ pub fn run(
     }
     let Simulation { engine, world, learned, active_max, .. } = simulation;
     let counts = Counts { decisions: engine.decisions(), active_jobs_max: active_max as u64 };
-    let metrics = Metrics::compute(workload, &world, counts);
+    let metrics = Metrics::compute(workload, &world, &counts);
     Ok(Run {
         policy: policy.text.clone(),
         metrics,
