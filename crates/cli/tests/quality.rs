@@ -3,13 +3,25 @@
 
 mod common;
 
-use common::{folder, read, refusal::refuses, run_in, succeed_in, workspace, write};
+use common::{folder, read, run_in, succeed_in, workspace, write};
 use std::path::Path;
 use tempfile::TempDir;
 
 const SUBSET: [&str; 14] = [
-    "bench", "quality", "--data", "data", "--out", "results.md", "--state", "state.jsonl",
-    "--policies", "srtf,sjf-bsbf,gshare", "--loads", "1,1.5", "--judge", "gshare",
+    "bench",
+    "quality",
+    "--data",
+    "data",
+    "--out",
+    "results.md",
+    "--state",
+    "state.jsonl",
+    "--policies",
+    "srtf,sjf-bsbf,gshare",
+    "--loads",
+    "1,1.5",
+    "--judge",
+    "gshare",
 ];
 const OWN: [&str; 6] = ["--traces", "none", "--trace", "own.csv", "--cluster", "cluster.toml"];
 
@@ -46,11 +58,19 @@ fn writes_markdown_and_chart_and_runs_nothing_twice() {
     let dir = data();
     let ran = succeed_in(dir.path(), &arguments(&[]));
     assert!(ran.stdout.contains("mean JCT of `gshare` the lowest"), "{ran:?}");
-    let (page, chart) = (read(&dir.path().join("results.md")), read(&dir.path().join("results.svg")));
+    let (page, chart) =
+        (read(&dir.path().join("results.md")), read(&dir.path().join("results.svg")));
     for part in [
-        "](results.svg)", "### own; Lucid's rates, RTX 3090", "| sjf-bsbf |", "×1.5, spread 0.2",
-        "lower bound, sharing", "## What holds of `gshare`", "## The trace's own estimates",
-        "## Noisy estimates", "## Goodput", "### Tails",
+        "](results.svg)",
+        "### own; Lucid's rates, RTX 3090",
+        "| sjf-bsbf |",
+        "×1.5, spread 0.2",
+        "lower bound, sharing",
+        "## What holds of `gshare`",
+        "## The trace's own estimates",
+        "## Noisy estimates",
+        "## Goodput",
+        "### Tails",
     ] {
         assert!(page.contains(part), "no {part} in:\n{page}");
     }

@@ -12,7 +12,7 @@ const HEIGHT: f64 = 132.0;
 const GAP_X: f64 = 26.0;
 const GAP_Y: f64 = 44.0;
 const LEFT: f64 = 64.0;
-const TOP: f64 = 118.0;
+const TOP: f64 = 126.0;
 const RIGHT: f64 = 24.0;
 const BOTTOM: f64 = 52.0;
 /// A legend entry takes at least so much.
@@ -49,7 +49,7 @@ pub(super) fn draw(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
          <style>{STYLE}</style>\n\
          <rect class=\"ground\" width=\"100%\" height=\"100%\" rx=\"8\"/>\n\
          <text class=\"title\" x=\"{LEFT}\" y=\"34\">Mean job completion time relative to the best exclusive policy</text>\n\
-         <text class=\"soft\" x=\"{LEFT}\" y=\"54\">Lower is better; below 100 % sharing pays. Grey: below the lower bound, out of reach for every policy.</text>\n"
+         <text class=\"soft\" x=\"{LEFT}\" y=\"54\">Lower is better; below 100 % sharing pays. Grey is out of reach for every policy; above 150 % a line leaves its plot.</text>\n"
     );
     svg += &legend;
     for (row, table) in inputs.tables.iter().enumerate() {
@@ -156,7 +156,7 @@ impl Panel<'_> {
             escape(&self.trace.title),
             left + WIDTH,
             top - 9.0,
-            self.table.name
+            escape(self.table.title)
         );
         svg += &format!("<g clip-path=\"url(#{clip})\">");
         if let Some(spread) = self.plan.spreads.first() {

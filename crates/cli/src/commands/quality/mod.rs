@@ -20,7 +20,7 @@ use crate::progress::Progress;
 use case::{Case, Figures, Found};
 use inputs::Inputs;
 use page::Section;
-use plan::Plan;
+use plan::{Chosen, Plan};
 use rayon::prelude::*;
 use serde::Serialize;
 use state::State;
@@ -31,8 +31,9 @@ use tandem_sim::LowerBound;
 use verdict::Verdict;
 
 pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
+    let chosen = Chosen::new(args)?;
     let inputs = Inputs::read(args)?;
-    let plan = Plan::new(args, &inputs)?;
+    let plan = Plan::new(args, chosen, &inputs)?;
     let chart = args.out.with_extension("svg");
     // Opened and dropped: what cannot be written is to be noticed now.
     for path in [&args.out, &chart] {

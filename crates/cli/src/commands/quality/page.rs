@@ -3,8 +3,11 @@
 use super::case::{Case, Found};
 use super::inputs::Inputs;
 use super::plan::{Ablation, Plan};
-use super::verdict::{self, Verdict};
+use super::verdict::{self, Verdict, percent, signed};
 use crate::table::{grouped, seconds};
+
+/// A longer list of misses is folded.
+const MISSES_SHOWN: usize = 8;
 
 /// A section: its heading, what was asked of it, and its text.
 pub(super) struct Section {
@@ -38,12 +41,23 @@ pub(super) fn write(
     for section in sections {
         text += &format!("## {}\n\n{}\n", section.title, section.text.trim_end());
         for verdict in section.verdicts.iter().filter(|verdict| !verdict.misses.is_empty()) {
-            text += &format!("\nNot so: {}\n\n", verdict.claim);
-            verdict.misses.iter().for_each(|miss| text += &format!("- {miss}\n"));
+            text += &misses(verdict);
         }
         text.push('\n');
     }
     format!("{}\n", text.trim_end())
+}
+
+/// Where a criterion does not hold; a long list is folded.
+fn misses(verdict: &Verdict) -> String {
+    let list: String = verdict.misses.iter().map(|miss| format!("- {miss}\n")).collect();
+    let head =
+        format!("Not so in {} of {}: {}", verdict.misses.len(), verdict.cells, verdict.claim);
+    if verdict.misses.len() <= MISSES_SHOWN {
+        return format!("\n{head}\n\n{list}");
+    }
+    let head = head.replace('`', "");
+    format!("\n<details><summary>{head}</summary>\n\n{list}\n</details>\n")
 }
 
 fn sentence(line: &str) -> String {
@@ -69,7 +83,7 @@ pub(super) fn sections(plan: &Plan, inputs: &Inputs, found: &Found) -> Vec<Secti
     };
     add("The trace's own estimates", judge(verdict::of_weak), weak(plan, inputs, found));
     add("Pair rates learned during the run", judge(verdict::of_online), online(plan, found));
-    add("Noisy estimates", judge(verdict::of_noisy), noisy(plan, found));
+    add("Noisy estimates", judge(verdict::of_noisy), noisy(plan, inputs, found));
     add("Goodput and share of GPU-time shared", Vec::new(), goodput(plan, inputs, found));
     add("Sub-batches", Vec::new(), sub_batches(plan, found));
     add("Ablation", Vec::new(), ablations(plan, found));
@@ -134,22 +148,28 @@ fn means(plan: &Plan, found: &Found, cases: &[&Case], heads: Vec<String>) -> Str
     rows.0
 }
 
-fn change(value: f64, against: f64) -> String {
-    if against.is_nan() {
-        "-".to_owned()
-    } else {
-        format!("{:+.1} %", (value / against - 1.0) * 100.0)
+/// Every case under the policies, a small table for each trace.
+fn means_by_trace(plan: &Plan, inputs: &Inputs, found: &Found, cases: &[Case]) -> String {
+    let mut text = String::new();
+    for trace in &inputs.traces {
+        let cases: Vec<&Case> = cases.iter().filter(|case| case.trace == trace.name).collect();
+        let heads = cases.iter().map(|case| case.table.clone()).collect();
+        text += &format!("\n{}:\n\n{}", trace.title, means(plan, found, &cases, heads));
     }
+    text
+}
+
+fn change(value: f64, against: f64) -> String {
+    if against.is_nan() { "-".to_owned() } else { signed(percent(value, against)) }
 }
 
 fn grid(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
     let Some(first) = plan.grid.first() else { return String::new() };
     let mut text = format!(
-        "Mean JCT in seconds; estimates {}, pair rates {}. ×1.5 is the trace with its inter-arrival times divided by 1.5. A column with a spread \
+        "Mean JCT in seconds with `--estimates {} --beliefs {}`. ×1.5 is the trace with its inter-arrival times divided by 1.5. A column with a spread \
          penalty makes a gang on more nodes than needed lose that share of its rate. Jobs of traces that lack the classes of a table draw one at random; \
          Muri's and the generated trace run on 8 nodes of 8 GPUs.\n",
-        told(&first.estimates),
-        told(&first.beliefs)
+        first.estimates, first.beliefs
     );
     for trace in &inputs.traces {
         for table in &inputs.tables {
@@ -167,10 +187,6 @@ fn grid(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
         text += &tails(plan, inputs, found, judged);
     }
     text
-}
-
-fn told(kind: &str) -> String {
-    if kind == "true" { "as they are in truth".to_owned() } else { format!("`{kind}`") }
 }
 
 /// The 99th percentile of the judged policy against the exclusive policy with the lowest mean.
@@ -238,16 +254,14 @@ fn online(plan: &Plan, found: &Found) -> String {
     )
 }
 
-fn noisy(plan: &Plan, found: &Found) -> String {
+fn noisy(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
     let Some(first) = plan.noisy.first() else { return String::new() };
-    let mut text = format!(
-        "Mean JCT in seconds with `--estimates {}` at ×{}, true pair rates.\n\n",
-        first.estimates, first.load
-    );
-    let cases: Vec<&Case> = plan.noisy.iter().collect();
-    let heads = cases.iter().map(|case| format!("{}; {}", case.trace, case.table)).collect();
-    text += &means(plan, found, &cases, heads);
-    text
+    format!(
+        "Mean JCT in seconds with `--estimates {}` at ×{}, true pair rates, by table.\n{}",
+        first.estimates,
+        first.load,
+        means_by_trace(plan, inputs, found, &plan.noisy)
+    )
 }
 
 /// What sharing does to the GPUs, on the first trace.

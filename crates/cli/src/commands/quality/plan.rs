@@ -24,6 +24,29 @@ pub(super) struct Ablation {
     pub(super) without: Vec<(&'static str, PolicySpec)>,
 }
 
+/// The policies that are named on the command line.
+pub(super) struct Chosen {
+    policies: Vec<PolicySpec>,
+    judged: Option<String>,
+    ablated: Vec<PolicySpec>,
+}
+
+impl Chosen {
+    pub(super) fn new(args: &QualityArgs) -> Result<Self, Failure> {
+        let policies = match &args.policies {
+            Some(list) => PolicySpec::parse_list(list)?,
+            None => every_policy(),
+        };
+        let judged = policies.iter().find(|policy| policy.text == args.judge);
+        let ablated = match (&args.ablate, judged) {
+            (Some(list), _) => PolicySpec::parse_list(list)?,
+            (None, judged) => judged.cloned().into_iter().collect(),
+        };
+        let judged = judged.map(|policy| policy.text.clone());
+        Ok(Self { policies, judged, ablated })
+    }
+}
+
 pub(super) struct Plan {
     pub(super) policies: Vec<PolicySpec>,
     /// The policy that the criteria are for, if it is among them.
@@ -45,18 +68,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(args: &QualityArgs, inputs: &Inputs) -> Result<Self, Failure> {
-        let policies = match &args.policies {
-            Some(list) => PolicySpec::parse_list(list)?,
-            None => every_policy(),
-        };
-        let judged = policies.iter().find(|policy| policy.text == args.judge);
-        let judged = judged.map(|policy| policy.text.clone());
-        let ablated = match (&args.ablate, &judged) {
-            (Some(list), _) => PolicySpec::parse_list(list)?,
-            (None, Some(judged)) => vec![PolicySpec::parse(judged)?],
-            (None, None) => Vec::new(),
-        };
+    pub(super) fn new(
+        args: &QualityArgs,
+        Chosen { policies, judged, ablated }: Chosen,
+        inputs: &Inputs,
+    ) -> Result<Self, Failure> {
         let cases = Cases::new(args, inputs);
         let accumulates = |policy: &&PolicySpec| flags(policy).any(|flag| flag.name == ACCUMULATE);
         let accumulating = policies.iter().filter(accumulates);

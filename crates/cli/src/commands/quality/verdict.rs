@@ -54,21 +54,30 @@ impl Verdict {
     pub(super) fn line(&self) -> String {
         let Self { claim, cells, held, .. } = self;
         let range = self.range_percent.map_or(String::new(), |(least, most)| {
-            if least == most {
-                format!(" ({least:+.1} %)")
-            } else {
-                format!(" ({least:+.1} to {most:+.1} %)")
+            match (signed(least), signed(most)) {
+                (least, most) if least == most => format!(" ({least})"),
+                (least, most) => format!(" ({least} to {most})"),
             }
         });
+        let plural = if *cells == 1 { "cell" } else { "cells" };
         match (held, cells) {
             (_, 0) => format!("{claim}: not looked at"),
-            (held, cells) if held == cells => format!("{claim}: holds in all {cells} cells{range}"),
-            _ => format!("{claim}: holds in {held} of {cells} cells{range}"),
+            (1, 1) => format!("{claim}: holds{range}"),
+            (held, cells) if held == cells => {
+                format!("{claim}: holds in all {cells} {plural}{range}")
+            }
+            _ => format!("{claim}: holds in {held} of {cells} {plural}{range}"),
         }
     }
 }
 
-fn percent(value: f64, against: f64) -> f64 {
+/// A change in percent for people.
+pub(super) fn signed(percent: f64) -> String {
+    let text = format!("{percent:+.1} %");
+    if text == "-0.0 %" { "+0.0 %".to_owned() } else { text }
+}
+
+pub(super) fn percent(value: f64, against: f64) -> f64 {
     (value / against - 1.0) * 100.0
 }
 
@@ -77,7 +86,7 @@ fn cell(case: &Case, value: f64, against: f64, whose: &str, limit: f64) -> (f64,
     let distance = percent(value, against);
     let miss = (value > against * (1.0 + limit)).then(|| {
         let (value, against) = (seconds(value), seconds(against));
-        format!("{}: {value} s against {against} s of {whose} ({distance:+.1} %)", case.name())
+        format!("{}: {value} s against {against} s of {whose} ({})", case.name(), signed(distance))
     });
     (distance, miss)
 }
@@ -90,7 +99,7 @@ pub(super) fn of_grid(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> 
         vec![Verdict::new(claim, against_others(plan, found, &plan.grid, judged, BEST_WITHIN))];
     let limit = P99_WITHIN * 100.0;
     let claim = format!(
-        "p99 JCT of `{judged}` at most {limit} % above that of the exclusive policy with the lowest mean"
+        "99th percentile of the JCT of `{judged}` at most {limit} % above that of the exclusive policy with the lowest mean"
     );
     let tails = plan.grid.iter().filter_map(|case| {
         let (best, _) = found.best(case, plan.exclusive())?;
@@ -139,8 +148,7 @@ pub(super) fn of_weak(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> 
         found.best(case, plan.exclusive()).map(|(best, mean)| (best.to_owned(), mean))
     };
     let gshare = |case: &Case| {
-        let known = judged != GSHARE && found.has(case, GSHARE);
-        known.then(|| (GSHARE.to_owned(), found.mean(case, GSHARE)))
+        found.has(case, GSHARE).then(|| (GSHARE.to_owned(), found.mean(case, GSHARE)))
     };
     let claim = |limit: f64, whose: &str| {
         let limit = limit * 100.0;
@@ -148,13 +156,15 @@ pub(super) fn of_weak(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> 
             "with weak estimates at ×{WEAK_LOAD}, mean JCT of `{judged}` at least {limit} % below {whose}"
         )
     };
-    vec![
-        Verdict::new(
-            claim(WEAK_BELOW_EXCLUSIVE, "the best exclusive policy"),
-            below(&exclusive, WEAK_BELOW_EXCLUSIVE),
-        ),
-        Verdict::new(claim(WEAK_BELOW_GSHARE, "`gshare`"), below(&gshare, WEAK_BELOW_GSHARE)),
-    ]
+    let mut verdicts = vec![Verdict::new(
+        claim(WEAK_BELOW_EXCLUSIVE, "the best exclusive policy"),
+        below(&exclusive, WEAK_BELOW_EXCLUSIVE),
+    )];
+    if judged != GSHARE {
+        let cells = below(&gshare, WEAK_BELOW_GSHARE);
+        verdicts.push(Verdict::new(claim(WEAK_BELOW_GSHARE, "`gshare`"), cells));
+    }
+    verdicts
 }
 
 /// The criterion for rates that are learned.
