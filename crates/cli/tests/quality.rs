@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{folder, read, run_in, succeed_in, workspace, write};
+use common::{finish, folder, read, run_in, succeed_in, workspace, write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use tempfile::TempDir;
 
 const SUBSET: [&str; 14] = [
@@ -110,6 +112,23 @@ fn goes_on_after_a_torn_line_and_starts_over_when_an_input_changes() {
     write(dir.path(), "data/lucid/colocate_info.csv", text);
     let ran = succeed_in(dir.path(), &arguments(&[]));
     assert!(!ran.stderr.contains("are known"), "{ran:?}");
+}
+
+#[test]
+fn another_program_starts_over() {
+    let dir = data();
+    succeed_in(dir.path(), &arguments(&["--quiet"]));
+    let known = lines(dir.path()).len();
+    // What follows the program in its file is not loaded, but makes it another file.
+    let other = dir.path().join("other");
+    let mut bytes = std::fs::read(env!("CARGO_BIN_EXE_tandem")).unwrap();
+    bytes.push(0);
+    std::fs::write(&other, bytes).unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = finish(Command::new(&other).args(arguments(&[])).current_dir(dir.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stderr.contains("are known"), "{ran:?}");
+    assert_eq!(lines(dir.path()).len(), 2 * known);
 }
 
 #[test]
