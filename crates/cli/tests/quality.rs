@@ -64,7 +64,7 @@ fn writes_markdown_and_chart_and_runs_nothing_twice() {
         (read(&dir.path().join("results.md")), read(&dir.path().join("results.svg")));
     for part in [
         "](results.svg)",
-        "### own; Lucid's rates, RTX 3090",
+        "### own; Lucid, RTX 3090",
         "| sjf-bsbf |",
         "×1.5, spread 0.2",
         "lower bound, sharing",

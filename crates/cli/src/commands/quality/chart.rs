@@ -20,6 +20,8 @@ const ENTRY: f64 = 118.0;
 /// Relative JCT at the top of a plot; what lies above leaves it.
 const CEILING: f64 = 1.5;
 const TICKS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
+/// A longer title is cut.
+const TITLE_LETTERS: usize = 14;
 /// Colours and markers repeat after so many policies.
 const LOOKS: usize = 6;
 
@@ -134,6 +136,14 @@ fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+/// A title that leaves room for what stands beside it.
+fn shortened(title: &str) -> String {
+    match title.char_indices().nth(TITLE_LETTERS) {
+        Some((end, _)) => format!("{}…", &title[..end]),
+        None => title.to_owned(),
+    }
+}
+
 /// The plot of one trace and table.
 struct Panel<'a> {
     plan: &'a Plan,
@@ -153,7 +163,7 @@ impl Panel<'_> {
             "<g><text class=\"head\" x=\"{left:.1}\" y=\"{:.1}\">{}</text><text class=\"soft end\" x=\"{:.1}\" y=\"{:.1}\">{}</text>\n\
              <clipPath id=\"{clip}\"><rect {frame}/></clipPath><rect class=\"plot\" {frame}/>\n",
             top - 9.0,
-            escape(&self.trace.title),
+            escape(&shortened(&self.trace.title)),
             left + WIDTH,
             top - 9.0,
             escape(self.table.title)

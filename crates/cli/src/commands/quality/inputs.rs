@@ -165,12 +165,10 @@ fn unique(what: &str, names: &[&str]) -> Result<(), Failure> {
 fn read_table(data: &Path, name: TableName) -> Result<TableSource, Failure> {
     let gavel = data.join("gavel/simulation_throughputs.json");
     let (name, title, file, gpu) = match name {
-        TableName::Lucid => {
-            ("lucid", "Lucid's rates, RTX 3090", data.join("lucid/colocate_info.csv"), "")
-        }
-        TableName::V100 => ("v100", "Gavel's rates, V100", gavel, ":gpu=v100"),
-        TableName::P100 => ("p100", "Gavel's rates, P100", gavel, ":gpu=p100"),
-        TableName::K80 => ("k80", "Gavel's rates, K80", gavel, ":gpu=k80"),
+        TableName::Lucid => ("lucid", "Lucid, RTX 3090", data.join("lucid/colocate_info.csv"), ""),
+        TableName::V100 => ("v100", "Gavel, V100", gavel, ":gpu=v100"),
+        TableName::P100 => ("p100", "Gavel, P100", gavel, ":gpu=p100"),
+        TableName::K80 => ("k80", "Gavel, K80", gavel, ":gpu=k80"),
     };
     let table = PairTable::read(&format!("{}{gpu}", file.display()))?;
     let fingerprint = Fingerprint::of_file(&file)?;

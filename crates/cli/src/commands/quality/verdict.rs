@@ -217,7 +217,7 @@ mod tests {
         );
         assert_eq!((verdict.held, verdict.cells), (1, 2));
         assert_eq!(verdict.misses, ["t, k80, ×2, spread 0: 150 s against 100 s of srtf (+50.0 %)"]);
-        assert_eq!(verdict.line(), "it holds: holds in 1 of 2 cells (+1.0 to +50.0 %)");
+        assert_eq!(verdict.line(), "it holds: holds in 1 of 2 cells (+1.0 % to +50.0 %)");
     }
 
     #[test]
