@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::commands::QualityArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
@@ -31,7 +32,7 @@ pub(crate) enum Command {
     /// Assign rows to columns at least cost
     #[command(subcommand)]
     Matching(MatchingCommand),
-    /// Measure how fast a part is
+    /// Measure how fast a part is, and how good the policies are
     #[command(subcommand)]
     Bench(BenchCommand),
     /// Fit the models to measurements and show how well they describe them
@@ -219,6 +220,9 @@ pub(crate) enum MatchingCommand {
 pub(crate) enum BenchCommand {
     /// Minimum-cost assignment of a generated instance
     Matching(BenchMatchingArgs),
+    /// Every policy on published traces: writes docs/results.md and its chart. Exits with 0 whatever
+    /// the verdicts: it reports
+    Quality(Box<QualityArgs>),
 }
 
 #[derive(Args)]
@@ -432,7 +436,7 @@ fn parse_up_to_one(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "a number from 0 to 1".to_owned())
 }
 
-fn parse_estimates(text: &str) -> Result<Estimates, String> {
+pub(crate) fn parse_estimates(text: &str) -> Result<Estimates, String> {
     match text.split_once(':') {
         None if text == "true" => Ok(Estimates::True),
         None if text == "trace" => Ok(Estimates::Trace),
@@ -446,7 +450,7 @@ fn parse_estimates(text: &str) -> Result<Estimates, String> {
     }
 }
 
-fn parse_load(text: &str) -> Result<Load, String> {
+pub(crate) fn parse_load(text: &str) -> Result<Load, String> {
     Load::parse(text).ok_or_else(|| "a load is a decimal number above 0, such as 1.5".to_owned())
 }
 
@@ -456,7 +460,7 @@ fn parse_offered_load(text: &str) -> Result<f64, String> {
 }
 
 /// What is kept of the rate, exactly.
-fn parse_penalty(text: &str) -> Result<Ratio, String> {
+pub(crate) fn parse_penalty(text: &str) -> Result<Ratio, String> {
     const ONE: u64 = 1_000_000_000_000;
     let parts = tandem_sim::parse_scaled(text, 12).ok().filter(|&parts| parts < ONE);
     let parts = parts.ok_or("a penalty is a decimal number from 0 to below 1, such as 0.2")?;

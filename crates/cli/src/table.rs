@@ -1,7 +1,7 @@
 //! Tables for people.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
-use tandem_sim::Run;
+use tandem_sim::{LowerBound, Run};
 
 /// One row per run, times in seconds. Differences are given against the first one.
 pub(crate) fn comparison(runs: &[Run]) -> String {
@@ -41,6 +41,23 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
     plain(&header, rows)
 }
 
+/// What no policy can beat, and how far the best one is from it.
+pub(crate) fn left(bound: LowerBound, runs: &[Run]) -> String {
+    let LowerBound { exclusive_s, sharing_s } = bound;
+    let mut text = format!(
+        "no policy can have a mean JCT below {} s, and none that does not share GPUs below {} s",
+        seconds(sharing_s),
+        seconds(exclusive_s)
+    );
+    let best =
+        runs.iter().min_by(|one, other| one.metrics.avg_jct_s.total_cmp(&other.metrics.avg_jct_s));
+    if let Some(best) = best.filter(|_| sharing_s > 0.0) {
+        let above = (best.metrics.avg_jct_s / sharing_s - 1.0) * 100.0;
+        text += &format!("; {} is {above:.1} % above the former", best.policy);
+    }
+    text
+}
+
 /// A table with a rule under its header; all columns but the first are numbers.
 pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let rule = LineStyle::none().fill('─').junction('─');
@@ -57,7 +74,8 @@ pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-fn seconds(value: f64) -> String {
+/// Seconds for people.
+pub(crate) fn seconds(value: f64) -> String {
     // Below a hundred seconds the tenths tell something.
     if value < 100.0 { format!("{value:.1}") } else { grouped(value.round() as u64) }
 }

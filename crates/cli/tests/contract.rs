@@ -20,7 +20,7 @@ const POLICY_TEXTS: [&str; 8] = [
     "sjf-bsbf:order=benefit,consolidate=true",
     "lucid",
 ];
-const RUN_FIELDS: [&str; 14] = [
+const RUN_FIELDS: [&str; 15] = [
     "policy",
     "avg_jct_s",
     "median_jct_s",
@@ -34,6 +34,7 @@ const RUN_FIELDS: [&str; 14] = [
     "preemptions",
     "restores",
     "decisions",
+    "active_jobs_max",
     "timing",
 ];
 
@@ -59,20 +60,26 @@ fn json_has_the_fields_of_the_contract_in_their_order() {
     generate(dir.path(), "200");
     let ran = succeed_in(dir.path(), &compare_args(&["--json"]));
     let results = ran.json();
-    assert_eq!(keys(&results), ["schema", "trace", "jobs", "gpus", "runs"]);
+    assert_eq!(keys(&results), ["schema", "trace", "jobs", "gpus", "lower_bound", "runs"]);
     assert_eq!(results["schema"], 1);
     assert_eq!(results["trace"], "trace.csv");
     assert_eq!((&results["jobs"], &results["gpus"]), (&200.into(), &64.into()));
+    let bound = |kind: &str| results["lower_bound"][kind].as_f64().unwrap();
+    assert_eq!(keys(&results["lower_bound"]), ["exclusive_s", "sharing_s"]);
+    assert!(0.0 < bound("sharing_s") && bound("sharing_s") <= bound("exclusive_s"));
     let runs = results["runs"].as_array().unwrap();
     let named: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();
     assert_eq!(named, POLICY_TEXTS);
     for run in runs {
         assert_eq!(keys(run), RUN_FIELDS);
-        assert_eq!(keys(&run["timing"]), ["decision_p99_ms", "cpu_s"]);
+        assert_eq!(
+            keys(&run["timing"]),
+            ["decision_p99_ms", "event_p99_ms", "slice_p99_ms", "cpu_s"]
+        );
         for share in ["gpu_busy", "shared_gpu_time"] {
             assert!((0.0..=1.0).contains(&run[share].as_f64().unwrap()), "{share}: {run}");
         }
-        for count in ["preemptions", "restores", "decisions"] {
+        for count in ["preemptions", "restores", "decisions", "active_jobs_max"] {
             assert!(run[count].is_u64(), "{count}: {run}");
         }
     }
@@ -174,6 +181,9 @@ fn without_a_list_every_policy_is_compared() {
     generate(dir.path(), "20");
     let args = ["compare", "--trace", "trace.csv", "--cluster", "8x8", "--json"];
     let results = succeed_in(dir.path(), &args).json();
+    let bound = |kind: &str| results["lower_bound"][kind].as_f64().unwrap();
+    assert_eq!(keys(&results["lower_bound"]), ["exclusive_s", "sharing_s"]);
+    assert!(0.0 < bound("sharing_s") && bound("sharing_s") <= bound("exclusive_s"));
     let runs = results["runs"].as_array().unwrap();
     let named: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();
     assert_eq!(named, REGISTRY.iter().map(|entry| entry.name).collect::<Vec<_>>());

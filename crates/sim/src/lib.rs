@@ -1,6 +1,7 @@
 //! Trace-driven simulation: the event loop, the world that knows the truth, trace readers, faults,
 //! metrics and the report. The scheduler in it is the engine of `tandem-core`, unchanged.
 
+mod bound;
 pub mod clusters;
 mod compare;
 mod decimal;
@@ -22,6 +23,7 @@ pub mod trace;
 mod workload;
 mod world;
 
+pub use bound::LowerBound;
 pub use compare::compare;
 pub use decimal::parse_scaled;
 pub use estimates::EstimateErrors;

@@ -32,6 +32,8 @@ pub struct Metrics {
     pub restores: u64,
     /// How often a policy planned.
     pub decisions: u64,
+    /// The most jobs that were submitted and not finished at one instant.
+    pub active_jobs_max: u64,
 }
 
 /// What was measured with a clock, and so differs from run to run.
@@ -39,12 +41,22 @@ pub struct Metrics {
 pub struct Timing {
     /// 99th percentile of the time of one decision.
     pub decision_p99_ms: f64,
+    /// The same of the steps at which nobody had asked to be woken; `None` if there were none.
+    pub event_p99_ms: Option<f64>,
+    /// The same of the steps at which a policy had asked to be woken; `None` if there were none.
+    pub slice_p99_ms: Option<f64>,
     /// CPU time of the simulation.
     pub cpu_s: f64,
 }
 
+/// What the event loop has counted.
+pub(crate) struct Counts {
+    pub(crate) decisions: u64,
+    pub(crate) active_jobs_max: u64,
+}
+
 impl Metrics {
-    pub(crate) fn compute(workload: &Workload, world: &World<'_>, decisions: u64) -> Self {
+    pub(crate) fn compute(workload: &Workload, world: &World<'_>, counts: &Counts) -> Self {
         let mut jcts: Vec<u64> = Vec::with_capacity(workload.len());
         let (mut waited, mut gpu_work, mut slowdown) = (0_u128, 0_u128, 0.0);
         let (mut preemptions, mut last_end) = (0, workload.first_submit());
@@ -79,7 +91,8 @@ impl Metrics {
             shared_gpu_time: ratio(meters.shared, gpu_time),
             preemptions,
             restores: world.restores,
-            decisions,
+            decisions: counts.decisions,
+            active_jobs_max: counts.active_jobs_max,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Files and JSON of finished runs.
 
+use crate::bound::LowerBound;
 use crate::decimal::{push_seconds, push_whole};
 use crate::estimates::EstimateErrors;
 use crate::metrics::{Metrics, Timing};
@@ -21,6 +22,7 @@ pub struct Results<'a> {
     trace: &'a str,
     jobs: usize,
     gpus: usize,
+    lower_bound: LowerBound,
     runs: Vec<RunResult<'a>>,
 }
 
@@ -36,9 +38,14 @@ struct RunResult<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// The results of `runs`; what was measured with a clock only if `timing` is set, because
+    /// The results of `runs` beside what no policy can beat; what was measured with a clock only if `timing` is set, because
     /// files must be the same in every run.
-    pub fn new(workload: &'a Workload, runs: &'a [Run], timing: bool) -> Self {
+    pub fn new(
+        workload: &'a Workload,
+        lower_bound: LowerBound,
+        runs: &'a [Run],
+        timing: bool,
+    ) -> Self {
         let result = |run: &'a Run| RunResult {
             policy: &run.policy,
             metrics: &run.metrics,
@@ -50,6 +57,7 @@ impl<'a> Results<'a> {
             trace: &workload.trace.name,
             jobs: workload.len(),
             gpus: workload.cluster.gpus().len(),
+            lower_bound,
             runs: runs.iter().map(result).collect(),
         }
     }

@@ -4,10 +4,10 @@ use crate::estimates::{EstimateErrors, Learned};
 use crate::faults::{FaultOptions, Faults};
 use crate::interference::Beliefs;
 use crate::links::{Links, Network};
-use crate::metrics::{Metrics, Timing};
+use crate::metrics::{Counts, Metrics, Timing};
 use crate::observer::Observer;
 use crate::record::{Record, Recorder, Sample};
-use crate::timing::Stopwatch;
+use crate::timing::{Lap, Stopwatch};
 use crate::workload::Workload;
 use crate::world::{Outcome, World, WorldOptions};
 use std::sync::Arc;
@@ -147,8 +147,9 @@ pub fn run(
             done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
         }
     }
-    let Simulation { engine, world, learned, .. } = simulation;
-    let metrics = Metrics::compute(workload, &world, engine.decisions());
+    let Simulation { engine, world, learned, active_max, .. } = simulation;
+    let counts = Counts { decisions: engine.decisions(), active_jobs_max: active_max as u64 };
+    let metrics = Metrics::compute(workload, &world, &counts);
     Ok(Run {
         policy: policy.text.clone(),
         metrics,
@@ -171,6 +172,8 @@ struct Simulation<'a> {
     /// Jobs before this one have been submitted.
     arrived: usize,
     finished: usize,
+    /// The most jobs that had arrived and not finished.
+    active_max: usize,
     /// GPUs that are lost at present.
     down: u32,
     /// Failures and repairs since a job last sat on a GPU.
@@ -213,6 +216,7 @@ impl<'a> Simulation<'a> {
             learned: Learned::new(workload),
             arrived: 0,
             finished: 0,
+            active_max: 0,
             down: 0,
             idle_faults: 0,
             wake: None,
@@ -263,9 +267,11 @@ impl<'a> Simulation<'a> {
             self.events.push(Event::Submitted(spec));
             self.arrived += 1;
         }
-        let lap = stopwatch.begin_lap();
+        self.active_max = self.active_max.max(self.arrived - self.finished);
+        let kind = if self.wake.is_some_and(|wake| wake <= now) { Lap::Slice } else { Lap::Event };
+        let lap = stopwatch.begin_lap(kind);
         let step = self.engine.step(now, &self.events);
-        stopwatch.end_lap(lap);
+        stopwatch.end_lap(kind, lap);
         self.wake = step.wake;
         self.world.act(now, step.actions);
         self.sample(now);

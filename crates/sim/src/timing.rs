@@ -5,46 +5,81 @@ use crate::metrics::Timing;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
-/// Up to here every decision is timed, beyond only one in [`STRIDE`]: reading the clock would
-/// otherwise be a good part of what it measures.
+/// Up to here every decision of a kind is timed, beyond only one in [`STRIDE`]: reading the clock
+/// would otherwise be a good part of what it measures.
 const TIMED_ALL: u64 = 4096;
 const STRIDE: u64 = 16;
 
+/// Why the engine was stepped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lap {
+    /// Something happened.
+    Event,
+    /// The policy had asked to be woken by then: the end of a slice, a review.
+    Slice,
+}
+
+/// Decision times of one kind.
+#[derive(Default)]
+struct Laps {
+    count: u64,
+    /// In nanoseconds, each with the number of decisions that it stands for; a decision above four
+    /// seconds counts as four.
+    timed: Vec<(u32, u32)>,
+}
+
 pub(crate) struct Stopwatch {
     cpu_begin_ns: u64,
-    laps: u64,
-    /// Decision times in nanoseconds; a decision above four seconds counts as four.
-    timed_ns: Vec<u32>,
+    /// By [`Lap`].
+    laps: [Laps; 2],
 }
 
 impl Stopwatch {
     pub(crate) fn start() -> Self {
-        Self { cpu_begin_ns: thread_cpu_ns(), laps: 0, timed_ns: Vec::new() }
+        Self { cpu_begin_ns: thread_cpu_ns(), laps: Default::default() }
     }
 
-    pub(crate) fn begin_lap(&mut self) -> Option<Instant> {
-        self.laps += 1;
-        let timed = self.laps <= TIMED_ALL || self.laps.is_multiple_of(STRIDE);
+    pub(crate) fn begin_lap(&mut self, lap: Lap) -> Option<Instant> {
+        let laps = &mut self.laps[lap as usize];
+        laps.count += 1;
+        let timed = laps.count <= TIMED_ALL || laps.count.is_multiple_of(STRIDE);
         timed.then(Instant::now)
     }
 
-    pub(crate) fn end_lap(&mut self, begun: Option<Instant>) {
+    pub(crate) fn end_lap(&mut self, lap: Lap, begun: Option<Instant>) {
         if let Some(begun) = begun {
-            self.timed_ns.push(u32::try_from(begun.elapsed().as_nanos()).unwrap_or(u32::MAX));
+            let laps = &mut self.laps[lap as usize];
+            let stands_for = if laps.count <= TIMED_ALL { 1 } else { STRIDE as u32 };
+            let nanos = u32::try_from(begun.elapsed().as_nanos()).unwrap_or(u32::MAX);
+            laps.timed.push((nanos, stands_for));
         }
     }
 
-    pub(crate) fn stop(mut self) -> Timing {
-        let rank = (self.timed_ns.len() * 99).div_ceil(100).max(1) - 1;
-        let p99_ns = match self.timed_ns.is_empty() {
-            true => 0,
-            false => *self.timed_ns.select_nth_unstable(rank).1,
-        };
+    pub(crate) fn stop(self) -> Timing {
+        let cpu_s = (thread_cpu_ns() - self.cpu_begin_ns) as f64 / 1e9;
+        let [mut events, mut slices] = self.laps.map(|laps| laps.timed);
+        let (event_p99_ms, slice_p99_ms) = (p99_ms(&mut events), p99_ms(&mut slices));
+        events.append(&mut slices);
         Timing {
-            decision_p99_ms: f64::from(p99_ns) / 1e6,
-            cpu_s: (thread_cpu_ns() - self.cpu_begin_ns) as f64 / 1e9,
+            decision_p99_ms: p99_ms(&mut events).unwrap_or(0.0),
+            event_p99_ms,
+            slice_p99_ms,
+            cpu_s,
         }
     }
+}
+
+/// The time that at least 99 % of the decisions do not exceed; `None` if there were none.
+fn p99_ms(timed: &mut [(u32, u32)]) -> Option<f64> {
+    timed.sort_unstable();
+    let weight = |&(_, stands_for): &(u32, u32)| u64::from(stands_for);
+    let rank = (timed.iter().map(weight).sum::<u64>() * 99).div_ceil(100);
+    let mut below = 0;
+    let found = timed.iter().find(|lap| {
+        below += weight(lap);
+        below >= rank
+    });
+    found.map(|&(nanos, _)| f64::from(nanos) / 1e6)
 }
 
 /// CPU time of this thread so far, in nanoseconds.
@@ -53,4 +88,32 @@ pub fn thread_cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
     seconds * 1_000_000_000 + nanos
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timed_decision_counts_for_those_that_were_not() {
+        assert_eq!(p99_ms(&mut []), None);
+        assert_eq!(p99_ms(&mut [(5_000_000, 1)]), Some(5.0));
+        let mut laps: Vec<(u32, u32)> = (1..=99).map(|ms| (ms * 1_000_000, 16)).collect();
+        laps.push((1_000_000_000, 16));
+        assert_eq!(p99_ms(&mut laps), Some(99.0));
+        // Sixteen slow ones among a hundred that were all timed are more than one in a hundred.
+        let mut laps = vec![(1_000_000, 1); 84];
+        laps.push((7_000_000, 16));
+        assert_eq!(p99_ms(&mut laps), Some(7.0));
+    }
+
+    #[test]
+    fn slices_and_events_are_told_apart() {
+        let mut stopwatch = Stopwatch::start();
+        let lap = stopwatch.begin_lap(Lap::Event);
+        stopwatch.end_lap(Lap::Event, lap);
+        let timing = stopwatch.stop();
+        assert_eq!(timing.slice_p99_ms, None);
+        assert_eq!(timing.event_p99_ms, Some(timing.decision_p99_ms));
+    }
 }

@@ -11,7 +11,7 @@ use tandem_policies::PolicySpec;
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
 use tandem_sim::report::{PairRates, html};
 use tandem_sim::trace::{ReadOptions, parse};
-use tandem_sim::{Run, RunOptions, Workload};
+use tandem_sim::{LowerBound, Run, RunOptions, Workload};
 
 fn recorded(workload: &Workload, policy: &str) -> Run {
     let options = RunOptions { record: true, ..RunOptions::default() };
@@ -19,7 +19,8 @@ fn recorded(workload: &Workload, policy: &str) -> Run {
 }
 
 fn page(workload: &Workload, runs: &[Run], pairs: Option<&PairRates>) -> Value {
-    let page = html(workload, runs, &[], pairs);
+    let bound = LowerBound { exclusive_s: 2.0, sharing_s: 1.0 };
+    let page = html(workload, bound, runs, &[], pairs);
     let data = page.split("type=\"application/json\">").nth(1).unwrap();
     serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()
 }

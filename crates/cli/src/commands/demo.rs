@@ -1,6 +1,6 @@
 //! `tandem demo`: the first five minutes, without a GPU, a trace or a question.
 
-use super::simulate::every_policy;
+use super::simulate::{every_policy, tenants_max};
 use super::{print, remark};
 use crate::args::DemoArgs;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use crate::table;
 use std::sync::Arc;
 use tandem_core::{ClosedForm, Cluster, Interference};
 use tandem_sim::trace::{GenerateOptions, generate};
-use tandem_sim::{Results, RunOptions, Workload, WorkloadOptions, clusters, report};
+use tandem_sim::{LowerBound, Results, RunOptions, Workload, WorkloadOptions, clusters, report};
 
 const JOBS: usize = 5000;
 const NODES: u32 = 16;
@@ -44,14 +44,15 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let notes =
         ["The trace is synthetic: generated from a seed, calibrated on published statistics."
             .to_owned()];
-    let html = report::html(&workload, &runs, &notes, None);
+    let bound = LowerBound::new(&workload, truth.as_ref(), tenants_max());
+    let html = report::html(&workload, bound, &runs, &notes, None);
     OutputFile::open(&path)?.write(|out| out.write_all(html.as_bytes()))?;
     folder.keep();
     if args.json {
-        let results = Results::new(&workload, &runs, true);
+        let results = Results::new(&workload, bound, &runs, true);
         print(&serde_json::to_string(&results).expect("plain data always serialises"))?;
     } else {
-        print(&table::comparison(&runs))?;
+        print(&format!("{}\n\n{}", table::comparison(&runs), table::left(bound, &runs)))?;
     }
     remark(&next_steps(&path.display().to_string()), args.quiet);
     Ok(())

@@ -4,11 +4,13 @@ mod demo;
 mod interference;
 mod matching;
 mod model;
+mod quality;
 mod simulate;
 mod trace;
 
 use crate::args::{BenchCommand, Cli, Command};
 use crate::failure::Failure;
+pub(crate) use quality::QualityArgs;
 use std::io::Write;
 
 pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
@@ -19,6 +21,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Trace(command) => trace::run(command),
         Command::Matching(command) => matching::run(&command),
         Command::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
+        Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
         Command::Model(command) => model::run(&command),
     }
 }

@@ -17,8 +17,8 @@ use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::report::PairRates;
 use tandem_sim::trace::{ReadOptions, Trace};
 use tandem_sim::{
-    Estimates, Network, Results, Run, RunOptions, Workload, WorkloadOptions, WorldOptions,
-    assign_classes, clusters, report, trace, write_jobs_csv,
+    Estimates, LowerBound, Network, Results, Run, RunOptions, Workload, WorkloadOptions,
+    WorldOptions, assign_classes, clusters, report, trace, write_jobs_csv,
 };
 
 pub(crate) fn sim(args: &SimArgs) -> Result<(), Failure> {
@@ -41,6 +41,11 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<(), Failure> {
 /// Every policy of the registry with its defaults.
 pub(crate) fn every_policy() -> Vec<PolicySpec> {
     REGISTRY.iter().map(PolicySpec::of).collect()
+}
+
+/// The most jobs that any policy of the registry puts on one GPU.
+pub(crate) fn tenants_max() -> usize {
+    REGISTRY.iter().map(|entry| entry.tenants_max).max().unwrap_or(1)
 }
 
 /// Reads a trace, and the table that comes with it.
@@ -96,18 +101,25 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
     let runs =
         tandem_sim::compare(&workload, policies, &truth, &options, args.threads, &progress.done)?;
     drop(progress);
+    // Whoever wants only the jobs of one policy does not wait for it.
+    let bound = (args.json || args.out.is_some() || runs.len() > 1)
+        .then(|| LowerBound::new(&workload, truth.as_ref(), tenants_max()));
     let Outputs { jobs_csv, folder } = Outputs::open(args, policies)?;
     if let (Some(file), [run]) = (jobs_csv, runs.as_slice()) {
         file.write(|mut out| write_jobs_csv(&workload, run, &mut out))?;
     }
-    if let Some(folder) = folder {
-        folder.write(&workload, &runs, &notes(args, &runs), pairs.as_ref())?;
+    if let (Some(folder), Some(bound)) = (folder, bound) {
+        folder.write(&workload, bound, &runs, &notes(args, &runs), pairs.as_ref())?;
     }
-    if args.json {
-        let results = Results::new(&workload, &runs, true);
-        print(&serde_json::to_string(&results).expect("plain data always serialises"))
-    } else {
-        print(&table::comparison(&runs))
+    match bound {
+        Some(bound) if args.json => {
+            let results = Results::new(&workload, bound, &runs, true);
+            print(&serde_json::to_string(&results).expect("plain data always serialises"))
+        }
+        Some(bound) if runs.len() > 1 => {
+            print(&format!("{}\n\n{}", table::comparison(&runs), table::left(bound, &runs)))
+        }
+        _ => print(&table::comparison(&runs)),
     }
 }
 
@@ -280,13 +292,14 @@ impl ResultFolder {
     fn write(
         self,
         workload: &Workload,
+        bound: LowerBound,
         runs: &[Run],
         notes: &[String],
         pairs: Option<&PairRates>,
     ) -> Result<(), Failure> {
-        let html = report::html(workload, runs, notes, pairs);
+        let html = report::html(workload, bound, runs, notes, pairs);
         self.report.write(|out| out.write_all(html.as_bytes()))?;
-        let results = Results::new(workload, runs, false);
+        let results = Results::new(workload, bound, runs, false);
         let json = serde_json::to_string_pretty(&results).expect("plain data always serialises");
         self.results.write(|out| writeln!(out, "{json}"))?;
         for (file, run) in self.jobs.into_iter().zip(runs) {

@@ -7,6 +7,7 @@ mod sharing;
 
 pub use pairs::PairRates;
 
+use crate::bound::LowerBound;
 use crate::metrics::Metrics;
 use crate::run::Run;
 use crate::workload::Workload;
@@ -28,6 +29,7 @@ struct Page<'a> {
     jobs: usize,
     gpus: usize,
     partitions: usize,
+    lower_bound: LowerBound,
     notes: &'a [String],
     runs: Vec<PageRun<'a>>,
     series: Axis,
@@ -70,6 +72,7 @@ struct Scatter<'a> {
 /// Draws `runs` as one HTML file. They must have been run with a record.
 pub fn html(
     workload: &Workload,
+    lower_bound: LowerBound,
     runs: &[Run],
     notes: &[String],
     pairs: Option<&PairRates>,
@@ -101,6 +104,7 @@ pub fn html(
         jobs: workload.len(),
         gpus,
         partitions: workload.cluster.partitions().len(),
+        lower_bound,
         notes,
         runs: page_runs.collect(),
         series: Axis { from_s: 0.0, to_s: seconds(span) },

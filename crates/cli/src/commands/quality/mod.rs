@@ -1,0 +1,168 @@
+//! `tandem bench quality`: every policy on published traces, under all loads, tables and spread
+//! penalties; writes the results as Markdown and a chart.
+
+mod args;
+mod case;
+mod chart;
+mod inputs;
+mod page;
+mod plan;
+mod state;
+mod verdict;
+
+pub(crate) use args::QualityArgs;
+
+use super::simulate::tenants_max;
+use super::{print, remark};
+use crate::failure::Failure;
+use crate::files::OutputFile;
+use crate::progress::Progress;
+use case::{Case, Figures, Found};
+use inputs::Inputs;
+use page::Section;
+use plan::{Chosen, Plan};
+use rayon::prelude::*;
+use serde::Serialize;
+use state::State;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use tandem_policies::PolicySpec;
+use tandem_sim::LowerBound;
+use verdict::Verdict;
+
+pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
+    let chosen = Chosen::new(args)?;
+    let inputs = Inputs::read(args)?;
+    let plan = Plan::new(args, chosen, &inputs)?;
+    let chart = args.out.with_extension("svg");
+    // Opened and dropped: what cannot be written is to be noticed now.
+    for path in [&args.out, &chart] {
+        OutputFile::open(path)?;
+    }
+    let found = simulate(args, &inputs, &plan)?;
+    let sections = page::sections(&plan, &inputs, &found);
+    let name = chart.file_name().unwrap_or_default().to_string_lossy();
+    let judged = plan.judged.as_deref();
+    let text = page::write(&sections, &command(), &name, judged);
+    OutputFile::open(&args.out)?.write(|out| out.write_all(text.as_bytes()))?;
+    let drawing = chart::draw(&plan, &inputs, &found);
+    OutputFile::open(&chart)?.write(|out| out.write_all(drawing.as_bytes()))?;
+    if args.json {
+        let results = Results::new(&sections, &found);
+        return print(&serde_json::to_string(&results).expect("plain data always serialises"));
+    }
+    let verdicts = sections.iter().flat_map(|section| &section.verdicts);
+    for verdict in verdicts {
+        print(&verdict.line())?;
+        verdict.misses.iter().try_for_each(|miss| print(&format!("  {miss}")))?;
+    }
+    remark(&format!("wrote {} and {}", args.out.display(), chart.display()), args.quiet);
+    Ok(())
+}
+
+/// Runs what the state file does not know yet.
+fn simulate(args: &QualityArgs, inputs: &Inputs, plan: &Plan) -> Result<Found, Failure> {
+    let tasks = plan.tasks();
+    let is_planned = |case: &Case| tasks.iter().any(|(planned, _)| planned == case);
+    let (state, found) = State::open(&args.state, |case, of| {
+        inputs.fingerprint(case) == Some(of) && is_planned(case)
+    })?;
+    let count = |tasks: &[(Case, Vec<PolicySpec>)]| -> usize {
+        tasks.iter().map(|(_, policies)| policies.len()).sum()
+    };
+    let all = count(&tasks);
+    let pending: Vec<(Case, Vec<PolicySpec>)> = tasks
+        .into_iter()
+        .map(|(case, mut policies)| {
+            policies.retain(|policy| !found.has(&case, &policy.text));
+            (case, policies)
+        })
+        .filter(|(_, policies)| !policies.is_empty())
+        .collect();
+    let known = all - count(&pending);
+    if known > 0 {
+        let text = format!("{known} of {all} simulations are known from {}", args.state.display());
+        remark(&text, args.quiet);
+    }
+    let jobs = |case: &Case| inputs.trace(&case.trace).map_or(0, |source| source.trace.jobs.len());
+    let total: usize = pending.iter().map(|(case, policies)| jobs(case) * policies.len()).sum();
+    let progress = Progress::start(total as u64, args.quiet);
+    let found = Mutex::new(found);
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build();
+    pool.map_err(|cause| Failure::from(std::io::Error::other(cause)))?.install(|| {
+        pending.par_iter().try_for_each(|(case, policies)| {
+            simulate_case(inputs, case, policies, &state, &found, &progress.done)
+        })
+    })?;
+    Ok(found.into_inner().expect("no thread panics while it inserts"))
+}
+
+fn simulate_case(
+    inputs: &Inputs,
+    case: &Case,
+    policies: &[PolicySpec],
+    state: &State,
+    found: &Mutex<Found>,
+    done: &AtomicU64,
+) -> Result<(), Failure> {
+    let prepared = inputs.prepare(case)?;
+    let (workload, truth) = (&prepared.workload, &prepared.truth);
+    let bound = LowerBound::new(workload, truth.as_ref(), tenants_max());
+    let of = inputs.fingerprint(case).expect("a case that was prepared has its inputs");
+    policies.par_iter().try_for_each(|policy| {
+        let run = tandem_sim::run(workload, policy, truth, &prepared.options, done)?;
+        let figures = Figures::new(&run, bound);
+        state.add(of, case, &policy.text, figures)?;
+        found.lock().expect("no thread panics while it inserts").insert(
+            case,
+            &policy.text,
+            figures,
+        );
+        Ok(())
+    })
+}
+
+/// What was called, as far as it decides the results.
+fn command() -> String {
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let hidden = ["--threads", "--state", "--quiet", "--json"];
+    let mut words = vec!["tandem".to_owned()];
+    let mut skip = false;
+    for word in given {
+        if std::mem::take(&mut skip) {
+            continue;
+        }
+        let name = word.split('=').next().unwrap_or(&word);
+        if hidden.contains(&name) {
+            skip = !word.contains('=') && ["--threads", "--state"].contains(&name);
+            continue;
+        }
+        words.push(word);
+    }
+    words.join(" ")
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Results<'a> {
+    schema: u32,
+    verdicts: Vec<&'a Verdict>,
+    runs: Vec<RunResult<'a>>,
+}
+
+#[derive(Serialize)]
+struct RunResult<'a> {
+    #[serde(flatten)]
+    case: &'a Case,
+    policy: &'a str,
+    #[serde(flatten)]
+    figures: &'a Figures,
+}
+
+impl<'a> Results<'a> {
+    fn new(sections: &'a [Section], found: &'a Found) -> Self {
+        let runs = found.iter().map(|(case, policy, figures)| RunResult { case, policy, figures });
+        let verdicts = sections.iter().flat_map(|section| &section.verdicts).collect();
+        Self { schema: 1, verdicts, runs: runs.collect() }
+    }
+}

@@ -1,0 +1,351 @@
+//! The results in Markdown.
+
+use super::case::{Case, Found};
+use super::inputs::Inputs;
+use super::plan::{Ablation, Plan};
+use super::verdict::{self, Verdict, percent, signed};
+use crate::table::{grouped, seconds};
+
+/// A longer list of misses is folded.
+const MISSES_SHOWN: usize = 8;
+
+/// A section: its heading, what was asked of it, and its text.
+pub(super) struct Section {
+    title: String,
+    pub(super) verdicts: Vec<Verdict>,
+    text: String,
+}
+
+/// Writes all sections, below `command`, which made them, and the chart.
+pub(super) fn write(
+    sections: &[Section],
+    command: &str,
+    chart: &str,
+    judged: Option<&str>,
+) -> String {
+    let mut text = "# Results\n\n".to_owned();
+    text += &format!(
+        "Written by `{command}`; simulated, so any machine gets the same figures. An interrupted run goes on where it was.\n\
+         What they mean for the choice of a policy is in [policies.md](policies.md); what a lower bound is, in [simulation.md](simulation.md#lower-bound).\n\n"
+    );
+    text += &format!(
+        "![Mean JCT of the sharing policies relative to the best exclusive policy, by load, for every trace and table]({chart})\n\n"
+    );
+    if let Some(judged) = judged {
+        text += &format!("## What holds of `{judged}`\n\n");
+        for verdict in sections.iter().flat_map(|section| &section.verdicts) {
+            text += &format!("- {}\n", sentence(&verdict.line()));
+        }
+        text.push('\n');
+    }
+    for section in sections {
+        text += &format!("## {}\n\n{}\n", section.title, section.text.trim_end());
+        for verdict in section.verdicts.iter().filter(|verdict| !verdict.misses.is_empty()) {
+            text += &misses(verdict);
+        }
+        text.push('\n');
+    }
+    format!("{}\n", text.trim_end())
+}
+
+/// Where a criterion does not hold; a long list is folded.
+fn misses(verdict: &Verdict) -> String {
+    let list: String = verdict.misses.iter().map(|miss| format!("- {miss}\n")).collect();
+    let head =
+        format!("Not so in {} of {}: {}", verdict.misses.len(), verdict.cells, verdict.claim);
+    if verdict.misses.len() <= MISSES_SHOWN {
+        return format!("\n{head}\n\n{list}");
+    }
+    let head = head.replace('`', "");
+    format!("\n<details><summary>{head}</summary>\n\n{list}\n</details>\n")
+}
+
+fn sentence(line: &str) -> String {
+    let mut letters = line.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", letters.as_str())
+}
+
+pub(super) fn sections(plan: &Plan, inputs: &Inputs, found: &Found) -> Vec<Section> {
+    let judged = plan.judged.as_deref();
+    type Criteria = fn(&Plan, &Found, &str) -> Vec<Verdict>;
+    let judge =
+        |criteria: Criteria| judged.map_or_else(Vec::new, |name| criteria(plan, found, name));
+    let mut sections = vec![Section {
+        title: "Every trace, table, load and spread penalty".to_owned(),
+        verdicts: judge(verdict::of_grid),
+        text: grid(plan, inputs, found),
+    }];
+    let mut add = |title: &str, verdicts: Vec<Verdict>, text: String| {
+        if !text.is_empty() {
+            sections.push(Section { title: title.to_owned(), verdicts, text });
+        }
+    };
+    add("The trace's own estimates", judge(verdict::of_weak), weak(plan, inputs, found));
+    add("Pair rates learned during the run", judge(verdict::of_online), online(plan, found));
+    add("Noisy estimates", judge(verdict::of_noisy), noisy(plan, inputs, found));
+    add("Goodput and share of GPU-time shared", Vec::new(), goodput(plan, inputs, found));
+    add("Sub-batches", Vec::new(), sub_batches(plan, found));
+    add("Ablation", Vec::new(), ablations(plan, found));
+    sections
+}
+
+/// Rows of a Markdown table.
+struct Rows(String);
+
+impl Rows {
+    fn new(header: &[String]) -> Self {
+        let mut rows = Self(String::new());
+        rows.push(header);
+        let rule: Vec<String> = header.iter().enumerate().map(|(column, _)| rule(column)).collect();
+        rows.push(&rule);
+        rows
+    }
+
+    fn push(&mut self, cells: &[String]) {
+        self.0 += &format!("| {} |\n", cells.join(" | "));
+    }
+}
+
+fn rule(column: usize) -> String {
+    if column == 0 { "---" } else { "---:" }.to_owned()
+}
+
+fn prefixed(first: &str, cells: impl IntoIterator<Item = String>) -> Vec<String> {
+    std::iter::once(first.to_owned()).chain(cells).collect()
+}
+
+/// Mean JCT by policy and case: the least of a column is bold, and below stands what no policy can
+/// beat.
+fn means(plan: &Plan, found: &Found, cases: &[&Case], heads: Vec<String>) -> String {
+    let mut rows = Rows::new(&prefixed("policy", heads));
+    let best: Vec<f64> = cases
+        .iter()
+        .map(|case| found.best(case, plan.names()).map_or(0.0, |(_, mean)| mean))
+        .collect();
+    for policy in plan.names() {
+        let cells = cases.iter().zip(&best).map(|(case, best)| {
+            let mean = found.mean(case, policy);
+            let mark = if mean <= *best { "**" } else { "" };
+            format!("{mark}{}{mark}", seconds(mean))
+        });
+        rows.push(&prefixed(policy, cells));
+    }
+    if let Some(judged) = &plan.judged {
+        let cells = cases.iter().map(|case| {
+            let others = plan.names().filter(|name| name != judged);
+            let best = found.best(case, others).map_or(f64::NAN, |(_, mean)| mean);
+            change(found.mean(case, judged), best)
+        });
+        rows.push(&prefixed(&format!("*{judged} against the best other*"), cells));
+    }
+    let any = plan.names().next().unwrap_or_default();
+    let least = |which: fn(&super::case::Figures) -> f64| {
+        cases.iter().map(move |case| format!("*{}*", seconds(which(&found.of(case, any)))))
+    };
+    rows.push(&prefixed("*lower bound, exclusive*", least(|figures| figures.least_exclusive_s)));
+    rows.push(&prefixed("*lower bound, sharing*", least(|figures| figures.least_sharing_s)));
+    rows.0
+}
+
+/// Every case under the policies, a small table for each trace.
+fn means_by_trace(plan: &Plan, inputs: &Inputs, found: &Found, cases: &[Case]) -> String {
+    let mut text = String::new();
+    for trace in &inputs.traces {
+        let cases: Vec<&Case> = cases.iter().filter(|case| case.trace == trace.name).collect();
+        let heads = cases.iter().map(|case| case.table.clone()).collect();
+        text += &format!("\n{}:\n\n{}", trace.title, means(plan, found, &cases, heads));
+    }
+    text
+}
+
+fn change(value: f64, against: f64) -> String {
+    if against.is_nan() { "-".to_owned() } else { signed(percent(value, against)) }
+}
+
+fn grid(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+    let Some(first) = plan.grid.first() else { return String::new() };
+    let mut text = format!(
+        "Mean JCT in seconds with `--estimates {} --beliefs {}`. ×1.5 is the trace with its inter-arrival times divided by 1.5. A column with a spread \
+         penalty makes a gang on more nodes than needed lose that share of its rate. Jobs of traces that lack the classes of a table draw one at random; \
+         Muri's and the generated trace run on 8 nodes of 8 GPUs.\n",
+        first.estimates, first.beliefs
+    );
+    for trace in &inputs.traces {
+        for table in &inputs.tables {
+            let here = |case: &&Case| case.trace == trace.name && case.table == table.name;
+            let cases: Vec<&Case> = plan.grid.iter().filter(here).collect();
+            let heads = cases.iter().map(|case| match case.spread.as_str() {
+                "0" => format!("×{}", case.load),
+                spread => format!("×{}, spread {spread}", case.load),
+            });
+            text += &format!("\n### {}; {}\n\n", trace.title, table.title);
+            text += &means(plan, found, &cases, heads.collect());
+        }
+    }
+    if let Some(judged) = &plan.judged {
+        text += &tails(plan, inputs, found, judged);
+    }
+    text
+}
+
+/// The 99th percentile of the judged policy against the exclusive policy with the lowest mean.
+fn tails(plan: &Plan, inputs: &Inputs, found: &Found, judged: &str) -> String {
+    if plan.exclusive().next().is_none() {
+        return String::new();
+    }
+    let mut heads = Vec::new();
+    for spread in &plan.spreads {
+        heads.extend(plan.loads.iter().map(|load| match spread.as_str() {
+            "0" => format!("×{load}"),
+            spread => format!("×{load}, spread {spread}"),
+        }));
+    }
+    let mut rows = Rows::new(&prefixed("trace; table", heads));
+    for trace in &inputs.traces {
+        for table in &inputs.tables {
+            let here = |case: &&Case| case.trace == trace.name && case.table == table.name;
+            let cells = plan.grid.iter().filter(here).map(|case| {
+                let best = found.best(case, plan.exclusive()).map_or(judged, |(best, _)| best);
+                let tail = |policy: &str| found.of(case, policy).p99_jct_s;
+                change(tail(judged), tail(best))
+            });
+            rows.push(&prefixed(&format!("{}; {}", trace.title, table.title), cells));
+        }
+    }
+    format!(
+        "\n### Tails\n\np99 JCT of `{judged}` against that of the exclusive policy with the lowest mean JCT in the same cell.\n\n{}",
+        rows.0
+    )
+}
+
+fn weak(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+    let mut text = String::new();
+    for trace in &inputs.traces {
+        let cases: Vec<&Case> = plan.weak.iter().filter(|case| case.trace == trace.name).collect();
+        let Some(first) = cases.first() else { continue };
+        text += &format!(
+            "Mean JCT in seconds on {}, with `--estimates trace` and table {}.\n\n",
+            trace.title, first.table
+        );
+        let heads = cases.iter().map(|case| format!("×{}", case.load)).collect();
+        text += &means(plan, found, &cases, heads);
+        text.push('\n');
+    }
+    text
+}
+
+fn online(plan: &Plan, found: &Found) -> String {
+    if plan.online.is_empty() || plan.sharing().next().is_none() {
+        return String::new();
+    }
+    let heads = prefixed("trace; table", plan.sharing().map(str::to_owned));
+    let mut rows = Rows::new(&heads);
+    for (known, learned) in &plan.online {
+        let cells = plan.sharing().map(|policy| {
+            let (truth, belief) = (found.mean(known, policy), found.mean(learned, policy));
+            format!("{} ({})", seconds(belief), change(belief, truth))
+        });
+        rows.push(&prefixed(&format!("{}; {}", known.trace, known.table), cells));
+    }
+    format!(
+        "Mean JCT in seconds with `--beliefs online`, and its change from `--beliefs true`, at ×{}; the predictor is trained on half of the table's pairs and corrected by what is observed.\n\n{}",
+        plan.focus_load, rows.0
+    )
+}
+
+fn noisy(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+    let Some(first) = plan.noisy.first() else { return String::new() };
+    format!(
+        "Mean JCT in seconds with `--estimates {}` at ×{}, true pair rates, by table.\n{}",
+        first.estimates,
+        first.load,
+        means_by_trace(plan, inputs, found, &plan.noisy)
+    )
+}
+
+/// What sharing does to the GPUs, on the first trace.
+fn goodput(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+    let Some(trace) = inputs.traces.first() else { return String::new() };
+    let at_focus = |case: &&Case| {
+        case.trace == trace.name
+            && case.load == plan.focus_load
+            && plan.spreads.first() == Some(&case.spread)
+    };
+    let cases: Vec<&Case> = plan.grid.iter().filter(at_focus).collect();
+    if cases.is_empty() || plan.sharing().next().is_none() {
+        return String::new();
+    }
+    let heads = inputs.tables.iter().map(|table| table.title.to_owned());
+    let mut rows = Rows::new(&prefixed("policy", heads));
+    for policy in plan.sharing() {
+        let cells = cases.iter().map(|case| {
+            let figures = found.of(case, policy);
+            format!("{:.3}, {:.0} %", figures.goodput, figures.shared_gpu_time * 100.0)
+        });
+        rows.push(&prefixed(policy, cells));
+    }
+    format!(
+        "{} at ×{}; goodput above 1 means that sharing pays.\n\n{}",
+        trace.title, plan.focus_load, rows.0
+    )
+}
+
+/// GPUs of little memory: gradient accumulation makes pairs fit.
+fn sub_batches(plan: &Plan, found: &Found) -> String {
+    if plan.small_gpus.is_empty() || plan.accumulating.is_empty() {
+        return String::new();
+    }
+    let mut heads = vec!["GPU memory".to_owned()];
+    for Ablation { policy, .. } in &plan.accumulating {
+        let name = &policy.text;
+        heads.extend([format!("{name}, whole batches"), name.clone(), "change".to_owned()]);
+    }
+    let mut rows = Rows::new(&heads);
+    for case in &plan.small_gpus {
+        let mut cells = vec![format!("{} MiB", grouped(case.gpu_mib.unwrap_or_default()))];
+        for Ablation { policy, without } in &plan.accumulating {
+            let with = found.mean(case, &policy.text);
+            for (_, variant) in without {
+                let whole = found.mean(case, &variant.text);
+                cells.extend([seconds(whole), seconds(with), change(with, whole)]);
+            }
+        }
+        rows.push(&cells);
+    }
+    format!(
+        "The window at ×{} on GPUs of less memory, Lucid's tables; mean JCT in seconds. Jobs that fit into no GPU are left out, so rows are not to be compared.\n\n{}",
+        plan.focus_load, rows.0
+    )
+}
+
+fn ablations(plan: &Plan, found: &Found) -> String {
+    let mut text = String::new();
+    for Ablation { policy, without } in &plan.ablations {
+        if without.is_empty() || plan.ablation_cases.is_empty() {
+            continue;
+        }
+        let heads = plan.ablation_cases.iter().map(|case| match case.estimates.as_str() {
+            "true" => format!("{}; {}", case.trace, case.table),
+            _ => format!("{}, its own estimates; {}", case.trace, case.table),
+        });
+        let mut heads = prefixed("without", heads);
+        heads.push("mean".to_owned());
+        let mut rows = Rows::new(&heads);
+        for (flag, variant) in without {
+            let changes: Vec<f64> = plan
+                .ablation_cases
+                .iter()
+                .map(|case| found.mean(case, &variant.text) / found.mean(case, &policy.text))
+                .collect();
+            let mean = changes.iter().sum::<f64>() / changes.len() as f64;
+            let cells = changes.iter().chain([&mean]).map(|ratio| change(*ratio, 1.0));
+            rows.push(&prefixed(flag, cells));
+        }
+        text += &format!(
+            "Change of the mean JCT of `{}` at ×{} when one ingredient is switched off: above zero it pays.\n\n{}\n",
+            policy.text, plan.focus_load, rows.0
+        );
+    }
+    text
+}

@@ -1,0 +1,192 @@
+//! `tandem bench quality` on a small folder of data: files, resuming, bad input.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod common;
+
+use common::{finish, folder, read, run_in, succeed_in, workspace, write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+const SUBSET: [&str; 14] = [
+    "bench",
+    "quality",
+    "--data",
+    "data",
+    "--out",
+    "results.md",
+    "--state",
+    "state.jsonl",
+    "--policies",
+    "srtf,sjf-bsbf,gshare",
+    "--loads",
+    "1,1.5",
+    "--judge",
+    "gshare",
+];
+const OWN: [&str; 6] = ["--traces", "none", "--trace", "own.csv", "--cluster", "cluster.toml"];
+
+/// The examples in the layout of the data folder, and a trace of ours.
+fn data() -> TempDir {
+    let dir = folder();
+    let examples = workspace().join("examples");
+    for part in ["lucid", "gavel"] {
+        std::fs::create_dir_all(dir.path().join("data").join(part)).unwrap();
+    }
+    let copies = [
+        ("pairs.csv", "data/lucid/colocate_info.csv"),
+        ("solo.csv", "data/lucid/single_data.csv"),
+        ("pairs.json", "data/gavel/simulation_throughputs.json"),
+        ("trace.csv", "own.csv"),
+        ("cluster.toml", "cluster.toml"),
+    ];
+    for (from, to) in copies {
+        std::fs::copy(examples.join(from), dir.path().join(to)).unwrap();
+    }
+    dir
+}
+
+fn arguments<'a>(extra: &[&'a str]) -> Vec<&'a str> {
+    [&SUBSET[..], &OWN, &["--tables", "lucid", "--spread", "0,0.2"], extra].concat()
+}
+
+fn lines(dir: &Path) -> Vec<String> {
+    read(&dir.join("state.jsonl")).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn writes_markdown_and_chart_and_runs_nothing_twice() {
+    let dir = data();
+    let ran = succeed_in(dir.path(), &arguments(&[]));
+    assert!(ran.stdout.contains("mean JCT of `gshare` the lowest"), "{ran:?}");
+    let (page, chart) =
+        (read(&dir.path().join("results.md")), read(&dir.path().join("results.svg")));
+    for part in [
+        "](results.svg)",
+        "### own; Lucid, RTX 3090",
+        "| sjf-bsbf |",
+        "×1.5, spread 0.2",
+        "lower bound, sharing",
+        "## What holds of `gshare`",
+        "## The trace's own estimates",
+        "## Noisy estimates",
+        "## Goodput",
+        "### Tails",
+    ] {
+        assert!(page.contains(part), "no {part} in:\n{page}");
+    }
+    assert!(chart.starts_with("<svg ") && chart.ends_with("</svg>\n"));
+    assert!(chart.contains("prefers-color-scheme:dark") && !chart.contains("NaN"), "{chart}");
+    let first = lines(dir.path());
+    let again = succeed_in(dir.path(), &arguments(&[]));
+    let all = first.len();
+    assert!(again.stderr.contains(&format!("{all} of {all} simulations are known")), "{again:?}");
+    assert_eq!(lines(dir.path()), first);
+    assert_eq!(read(&dir.path().join("results.md")), page);
+    // Another seed means other classes and noise: nothing of it is known.
+    succeed_in(dir.path(), &arguments(&["--seed", "2"]));
+    assert_eq!(lines(dir.path()).len(), 2 * all);
+}
+
+#[test]
+fn goes_on_after_a_torn_line_and_starts_over_when_an_input_changes() {
+    let dir = data();
+    succeed_in(dir.path(), &arguments(&["--quiet"]));
+    let (whole, page) = (lines(dir.path()), read(&dir.path().join("results.md")));
+    let torn = format!("{}\n{}", whole[0], &whole[1][..whole[1].len() / 2]);
+    write(dir.path(), "state.jsonl", &torn);
+    let ran = succeed_in(dir.path(), &arguments(&[]));
+    assert!(ran.stderr.contains(&format!("1 of {} simulations", whole.len())), "{ran:?}");
+    let now = lines(dir.path());
+    assert_eq!(now.len(), whole.len() + 1, "what was torn stays, and is made again");
+    let sorted = |mut lines: Vec<String>| {
+        lines.sort();
+        lines
+    };
+    let complete = now.into_iter().filter(|line| whole.contains(line)).collect();
+    assert_eq!(sorted(complete), sorted(whole.clone()));
+    assert_eq!(read(&dir.path().join("results.md")), page);
+    let table = dir.path().join("data/lucid/colocate_info.csv");
+    let text = read(&table).replacen("0.918", "0.917", 1);
+    write(dir.path(), "data/lucid/colocate_info.csv", text);
+    let ran = succeed_in(dir.path(), &arguments(&[]));
+    assert!(!ran.stderr.contains("are known"), "{ran:?}");
+}
+
+#[test]
+fn another_program_starts_over() {
+    let dir = data();
+    succeed_in(dir.path(), &arguments(&["--quiet"]));
+    let known = lines(dir.path()).len();
+    // What follows the program in its file is not loaded, but makes it another file.
+    let other = dir.path().join("other");
+    let mut bytes = std::fs::read(env!("CARGO_BIN_EXE_tandem")).unwrap();
+    bytes.push(0);
+    std::fs::write(&other, bytes).unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let ran = finish(Command::new(&other).args(arguments(&[])).current_dir(dir.path()));
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(!ran.stderr.contains("are known"), "{ran:?}");
+    assert_eq!(lines(dir.path()).len(), 2 * known);
+}
+
+#[test]
+fn results_do_not_depend_on_threads_and_json_has_them_all() {
+    let dir = data();
+    let json = |threads: &str, state: &str| {
+        let extra = ["--json", "--threads", threads, "--state", state];
+        let mut args = arguments(&[]);
+        args.retain(|arg| !["--state", "state.jsonl"].contains(arg));
+        args.extend(extra);
+        succeed_in(dir.path(), &args).json()
+    };
+    let one = json("1", "one.jsonl");
+    assert_eq!(one, json("3", "three.jsonl"));
+    let runs = one["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), read(&dir.path().join("one.jsonl")).lines().count());
+    for run in runs {
+        let figure = |name: &str| run[name].as_f64().unwrap();
+        assert!(figure("avg_jct_s") >= figure("least_sharing_s"), "{run}");
+    }
+    for verdict in one["verdicts"].as_array().unwrap() {
+        let count = |name: &str| verdict[name].as_u64().unwrap();
+        let misses = verdict["misses"].as_array().unwrap().len() as u64;
+        assert_eq!(count("held") + misses, count("cells"), "{verdict}");
+    }
+}
+
+#[test]
+fn flags_are_switched_off_in_turn() {
+    let dir = data();
+    succeed_in(dir.path(), &arguments(&["--ablate", "sjf-bsbf"]));
+    let page = read(&dir.path().join("results.md"));
+    let ablation = page.split("## Ablation").nth(1).unwrap();
+    assert!(ablation.contains("`sjf-bsbf`") && ablation.contains("| accumulate |"), "{ablation}");
+}
+
+#[test]
+fn bad_input_is_one_line_and_nothing_is_written() {
+    let dir = data();
+    let cases: [(&[&str], &str); 6] = [
+        (&["--policies", "nonsense"], "unknown policy 'nonsense'"),
+        (&["--loads", "0"], "--loads"),
+        (&["--traces", "muri1", "--data", "data"], "trace1.csv: cannot be read"),
+        (&["--traces", "none"], "no trace is named"),
+        (&["--trace", "missing.csv", "--cluster", "1x1", "--traces", "none"], "missing.csv"),
+        (&["--tables", "lucid,lucid", "--traces", "generated"], "table lucid is named twice"),
+    ];
+    for (extra, words) in cases {
+        let fixed = ["bench", "quality", "--out", "results.md", "--state", "state.jsonl"];
+        let mut args = [&fixed[..], extra].concat();
+        if !extra.contains(&"--data") {
+            args.extend(["--data", "data"]);
+        }
+        let ran = run_in(dir.path(), &args);
+        assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(words) && ran.stderr.lines().count() == 1, "{args:?}: {ran:?}");
+        for file in ["results.md", "results.svg", "state.jsonl"] {
+            assert!(!dir.path().join(file).exists(), "{args:?} wrote {file}");
+        }
+    }
+}
