@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::device_args::DeviceCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
@@ -37,6 +38,9 @@ pub(crate) enum Command {
     /// Fit the models to measurements and show how well they describe them
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Divide one GPU between tenants
+    #[command(subcommand)]
+    Device(DeviceCommand),
 }
 
 #[derive(Args)]

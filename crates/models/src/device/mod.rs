@@ -6,22 +6,22 @@
 //! either, or with live measurements: all it needs is [`Throughput`].
 
 mod allocate;
-
+mod duty;
 mod evaluate;
 mod gpu;
 mod modes;
 mod requests;
-
+mod summary;
 mod tenant;
 
 pub use allocate::{
     Allocation, Goal, Measurement, Objective, Promise, Throughput, Unallocated, allocate,
 };
-
+pub use duty::{DutyLaw, DutyPoint};
 pub use evaluate::{Operators, Segment, Sharing};
 pub use gpu::{BUDGET_MIN, Constants, Gpu, Scheduler};
 pub use modes::{Mode, Outcome, SHARING_PAYS_FROM, compare, is_budget, pays};
-
+pub use summary::Summary;
 pub use tenant::{
     BATCH_MAX, Kind, NS_MAX, Operator, Requests, SMS_WANTED_MAX, Tenant, check_memory,
 };
