@@ -9,7 +9,7 @@ use crate::{table, tenants};
 use serde_json::{Value, json};
 use tandem_core::{PPM_ONE, Ppm};
 use tandem_models::device::{
-    DeviceError, Goal, Gpu, Mode, Operators, Outcome, Promise, Requests, SHARING_PAYS_FROM,
+    DeviceError, Effort, Goal, Gpu, Mode, Operators, Outcome, Promise, Requests, SHARING_PAYS_FROM,
     Sharing, Summary, Tenant, Unallocated, allocate, check_memory, compare, is_budget, pays,
 };
 use tandem_sim::profiles::{GenerateOperators, write_operators};
@@ -108,22 +108,23 @@ fn share(budget: Ppm) -> f64 {
 
 /// `all`, or a list; `v=0.5/0.7` are budgets.
 fn parse_modes(text: &str, tenants: usize) -> Result<Vec<Mode>, Failure> {
-    if text == "all" {
-        return Ok(Mode::ALL.to_vec());
-    }
-    let mode = |name: &str| {
+    let modes = |name: &str| {
+        if name == "all" {
+            return Ok(Mode::ALL.to_vec());
+        }
         if let Some(budgets) = name.strip_prefix("v=") {
-            return given(budgets, tenants);
+            return given(budgets, tenants).map(|mode| vec![mode]);
         }
         let found = Mode::ALL.into_iter().find(|mode| mode.name() == name);
-        found.ok_or_else(|| {
+        found.map(|mode| vec![mode]).ok_or_else(|| {
             let known = Mode::ALL.map(|mode| mode.name()).join(", ");
             Failure::bad_input(format!(
                 "--modes: mode '{name}' is not known; known are all, {known}, v=A/B/..."
             ))
         })
     };
-    text.split(',').map(str::trim).map(mode).collect()
+    let modes = text.split(',').map(str::trim).map(modes).collect::<Result<Vec<_>, _>>()?;
+    Ok(modes.concat())
 }
 
 fn given(text: &str, tenants: usize) -> Result<Mode, Failure> {
@@ -262,7 +263,7 @@ fn by_summary(
     device: &mut Operators<'_>,
 ) -> Result<Outcome, Unallocated<DeviceError>> {
     let mut summary = Summary::new(&case.gpu, &case.tenants).map_err(Unallocated::Measure)?;
-    let found = allocate(&mut summary, &case.goal)?;
+    let found = allocate(&mut summary, &case.goal, Effort::QUICK)?;
     let mode = Mode::Given(found.budgets);
     let outcome = compare(device, &mode, &case.goal)?;
     let (tenants, evaluations) = (case.goal.failing(&outcome.measured), found.evaluations);

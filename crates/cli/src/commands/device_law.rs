@@ -180,10 +180,17 @@ fn judge(models: &[&Model], source: Source, batch_max: u32) -> Judged {
         source,
         points: all.len(),
         mape: law.error(&all),
-        p95: errors.get(errors.len() * 95 / 100).copied().unwrap_or(0.0),
+        p95: quantile(&errors, 0.95),
         left_out: left_out / all.len().max(1) as f64,
         by_model,
     }
+}
+
+/// Between the two nearest of sorted values; zero of none.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * (sorted.len().max(1) - 1) as f64;
+    let value = |index: f64| sorted.get(index as usize).copied().unwrap_or(0.0);
+    value(at.floor()) + (value(at.ceil()) - value(at.floor())) * at.fract()
 }
 
 fn print_json(measured: &MeasuredStp, judged: &[Judged]) -> Result<(), Failure> {

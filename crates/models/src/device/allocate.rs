@@ -54,15 +54,19 @@ impl Measurement {
 
     /// Standard error of `value` over the parts.
     pub fn noise(&self, value: impl Fn(&[f64]) -> f64) -> f64 {
-        let values: Vec<f64> = self.parts.iter().map(|part| value(part)).collect();
-        let count = values.len() as f64;
-        if count < 2.0 {
-            return 0.0;
-        }
-        let mean = values.iter().sum::<f64>() / count;
-        let spread: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        (spread / (count - 1.0) / count).sqrt()
+        standard_error(self.parts.iter().map(|part| value(part)))
     }
+}
+
+/// Of the mean of these values; zero of fewer than two.
+fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let count = values.clone().count() as f64;
+    if count < 2.0 {
+        return 0.0;
+    }
+    let mean = values.clone().sum::<f64>() / count;
+    let spread: f64 = values.map(|value| (value - mean).powi(2)).sum();
+    (spread / (count - 1.0) / count).sqrt()
 }
 
 /// Whoever can say what tenants achieve under given budgets: a model, or a GPU.
@@ -139,6 +143,24 @@ impl Goal {
     }
 }
 
+/// How long to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Plain vectors to climb from, the best first.
+    pub starts: usize,
+    /// Vectors to try at most; the best so far is taken then.
+    pub evaluations: usize,
+}
+
+impl Effort {
+    /// For a model, where an evaluation costs milliseconds and the answer may take seconds.
+    pub const THOROUGH: Effort = Effort { starts: usize::MAX, evaluations: 10_000 };
+    /// For decisions of the scheduler with the summary: 10 ms for eight tenants.
+    pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160 };
+    /// For live measurements, where an evaluation takes a window of real time.
+    pub const LIVE: Effort = Effort { starts: 1, evaluations: 100 };
+}
+
 /// Budgets that keep every promise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
@@ -190,6 +212,7 @@ struct Search<'a, T: Throughput> {
     source: &'a mut T,
     goal: &'a Goal,
     known: BTreeMap<Vec<Ppm>, Measurement>,
+    evaluations_max: usize,
 }
 
 /// Finds budgets for the tenants of `source`: the best of some plain vectors, then one tenant after
@@ -198,11 +221,12 @@ struct Search<'a, T: Throughput> {
 pub fn allocate<T: Throughput>(
     source: &mut T,
     goal: &Goal,
+    effort: Effort,
 ) -> Result<Allocation, Unallocated<T::Error>> {
     let starts = starts(source.tenants(), source.duties().as_deref(), goal);
-    let mut search = Search { source, goal, known: BTreeMap::new() };
-    let best = search.best_start(&starts).and_then(|start| search.climb(start));
-    let best = best.map_err(Unallocated::Measure)?;
+    let evaluations_max = effort.evaluations;
+    let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
+    let best = search.run(&starts, effort.starts).map_err(Unallocated::Measure)?;
     let evaluations = search.known.len();
     let Point { budgets, measured, broken, value, noise } = best;
     if broken > 0.0 {
@@ -257,13 +281,21 @@ impl<T: Throughput> Search<'_, T> {
         Ok(Point { budgets: budgets.to_owned(), measured, broken, value, noise })
     }
 
-    fn best_start(&mut self, starts: &[Vec<Ppm>]) -> Result<Point, T::Error> {
-        let mut best = self.point(&starts[0])?;
-        for start in &starts[1..] {
-            let point = self.point(start)?;
-            // Starts are compared as they are: there is nothing yet that noise could move away from.
-            if is_better(&point, &best, 0.0) {
-                best = point;
+    /// Climbs from the best of the starts, then from the others, and takes the highest point.
+    fn run(&mut self, starts: &[Vec<Ppm>], climbs: usize) -> Result<Point, T::Error> {
+        let mut points = Vec::new();
+        for start in starts {
+            points.push(self.point(start)?);
+        }
+        // Stable, so that an earlier start goes first among equals.
+        points.sort_by(|a, b| a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value)));
+        let mut points = points.into_iter().take(climbs.max(1));
+        let first = points.next().expect("there are starts");
+        let mut best = self.climb(first)?;
+        for start in points {
+            let top = self.climb(start)?;
+            if is_better(&top, &best, 2.0 * self.gain_noise(&top, &best)) {
+                best = top;
             }
         }
         Ok(best)
@@ -289,12 +321,22 @@ impl<T: Throughput> Search<'_, T> {
 
     /// Takes `budgets` if they are better than `best` beyond the noise.
     fn try_move(&mut self, best: &mut Point, budgets: &[Ppm]) -> Result<bool, T::Error> {
+        if self.known.len() >= self.evaluations_max && !self.known.contains_key(budgets) {
+            return Ok(false);
+        }
         let point = self.point(budgets)?;
-        let is_gain = is_better(&point, best, 2.0 * point.noise.max(best.noise));
+        let is_gain = is_better(&point, best, 2.0 * self.gain_noise(&point, best));
         if is_gain {
             *best = point;
         }
         Ok(is_gain)
+    }
+
+    /// Standard error of the gain over the parts in which both were measured: what moves both alike,
+    /// such as where in their iterations the tenants are, does not count.
+    fn gain_noise(&self, candidate: &Point, best: &Point) -> f64 {
+        let pairs = candidate.measured.parts.iter().zip(&best.measured.parts);
+        standard_error(pairs.map(|(new, old)| self.goal.value(new) - self.goal.value(old)))
     }
 
     fn vary_one(&mut self, best: &mut Point, tenant: usize) -> Result<bool, T::Error> {

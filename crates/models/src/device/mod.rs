@@ -15,7 +15,7 @@ mod summary;
 mod tenant;
 
 pub use allocate::{
-    Allocation, Goal, Measurement, Objective, Promise, Throughput, Unallocated, allocate,
+    Allocation, Effort, Goal, Measurement, Objective, Promise, Throughput, Unallocated, allocate,
 };
 pub use duty::{DutyLaw, DutyPoint};
 pub use evaluate::{Operators, Segment, Sharing};

@@ -1,6 +1,8 @@
 //! The ways to share that are compared, and whether any of them pays.
 
-use super::allocate::{Allocation, Goal, Measurement, Throughput, Unallocated, allocate, part};
+use super::allocate::{
+    Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, part,
+};
 use super::evaluate::{Operators, Sharing};
 use super::tenant::Tenant;
 use super::{BUDGET_MIN, DeviceError};
@@ -110,7 +112,8 @@ pub fn compare(
     }
     match mode {
         Mode::Search => {
-            let Allocation { budgets, measured, evaluations, .. } = allocate(device, goal)?;
+            let Allocation { budgets, measured, evaluations, .. } =
+                allocate(device, goal, Effort::THOROUGH)?;
             Ok(outcome(measured, budgets, evaluations))
         }
         Mode::Slice => {

@@ -12,6 +12,10 @@ use super::DeviceError;
 use super::allocate::{Measurement, Throughput};
 use super::gpu::{Gpu, Scheduler};
 use super::tenant::{Kind, Operator, Tenant};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use std::ops::Range;
 use tandem_core::Ppm;
 
 /// Groups of a tenant by width of its operators; those shorter and longer than a launch each.
@@ -21,6 +25,10 @@ const ROUNDS: usize = 4;
 /// States drawn × tenants: fewer draws for more tenants, so that an evaluation costs about the same.
 const DRAWS: usize = 480;
 const DRAWS_MIN: usize = 48;
+/// Any; it is fixed so that the same budgets always give the same answer.
+const DRAWS_SEED: u64 = 1;
+/// Draws of its tenant that a group's own must outweigh.
+const PRIOR: f64 = 4.0;
 /// A speed that is never quite zero, so that nothing takes for ever.
 const SPEED_MIN: f64 = 0.01;
 
@@ -41,15 +49,31 @@ struct Group {
 struct Digest {
     host_ns: f64,
     launch_ns: f64,
-    groups: Vec<Group>,
+    /// Its groups among those of all tenants.
+    groups: Range<usize>,
     alone_ns: f64,
     duty: f64,
+}
+
+/// A group under the present budgets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// SMs wanted under the cap.
+    demand: f64,
+    /// Speed under the cap with nobody else there.
+    free: f64,
+    /// How long an operator is in flight.
+    flight_ns: f64,
+    /// The share of time up to which this group, or one before it, is in flight.
+    until: f64,
+    /// Speeds in the states drawn, and how many these were.
+    sum: f64,
+    drawn: f64,
 }
 
 /// An operator in flight in a drawn state.
 #[derive(Clone, Copy, Debug, Default)]
 struct Drawn {
-    tenant: usize,
     group: usize,
     age_ns: f64,
     speed: f64,
@@ -58,15 +82,12 @@ struct Drawn {
 /// Tenants in summary on one GPU.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    sms: f64,
-    kappa: f64,
-    scheduler: Scheduler,
     gpu: Gpu,
     digests: Vec<Digest>,
+    groups: Vec<Group>,
     /// Two numbers from 0 to 1 for every draw and tenant: which group, and which part of its flight.
     draws: Vec<(f64, f64)>,
-    /// For every tenant and group: nanoseconds in flight.
-    flight_ns: Vec<Vec<f64>>,
+    loads: Vec<Load>,
     state: Vec<Drawn>,
 }
 
@@ -76,118 +97,143 @@ impl Summary {
         if tenants.is_empty() {
             return Err(DeviceError::NoTenants);
         }
-        let digests: Vec<Digest> = tenants.iter().map(|tenant| digest(tenant, gpu)).collect();
+        let mut groups = Vec::new();
+        let digests: Vec<Digest> =
+            tenants.iter().map(|tenant| digest(tenant, gpu, &mut groups)).collect();
         let count = (DRAWS / tenants.len()).max(DRAWS_MIN);
         Ok(Self {
-            sms: f64::from(gpu.sms),
-            kappa: gpu.constants.kappa,
-            scheduler: gpu.scheduler,
             gpu: gpu.clone(),
             draws: draws(count, tenants.len()),
-            flight_ns: digests.iter().map(|digest| vec![0.0; digest.groups.len()]).collect(),
+            loads: vec![Load::default(); groups.len()],
             state: Vec::with_capacity(tenants.len()),
             digests,
+            groups,
         })
     }
 
     fn solve(&mut self, budgets: &[Ppm]) -> Vec<f64> {
-        let caps: Vec<f64> = budgets.iter().map(|&v| f64::from(self.gpu.cap(v))).collect();
-        for (tenant, digest) in self.digests.iter().enumerate() {
-            for (group, flight) in digest.groups.iter().zip(&mut self.flight_ns[tenant]) {
-                let speed = (group.sms.min(caps[tenant]) / group.enough).min(1.0);
-                *flight = group.duration_ns / speed.max(SPEED_MIN);
+        for (digest, &budget) in self.digests.iter().zip(budgets) {
+            let cap = f64::from(self.gpu.cap(budget));
+            for index in digest.groups.clone() {
+                let group = &self.groups[index];
+                let demand = group.sms.min(cap);
+                let free = (demand / group.enough).min(1.0);
+                let flight_ns = group.duration_ns / free;
+                self.loads[index] = Load { demand, free, flight_ns, ..Load::default() };
             }
         }
-        for _ in 0..ROUNDS {
-            self.round(&caps);
+        self.slow_to_fit();
+        for round in 0..ROUNDS {
+            self.draw_all();
+            self.update(round < ROUNDS / 2);
         }
-        let y = |(digest, flight): (&Digest, &Vec<f64>)| digest.alone_ns / digest.period_ns(flight);
-        self.digests.iter().zip(&self.flight_ns).map(y).collect()
+        self.digests.iter().map(|digest| digest.alone_ns / self.period_ns(digest)).collect()
     }
 
-    /// Draws all states under the present flight times and replaces these by what the states imply.
-    fn round(&mut self, caps: &[f64]) {
-        let tenants = self.digests.len();
-        let mut sums: Vec<Vec<(f64, f64)>> =
-            self.digests.iter().map(|digest| vec![(0.0, 0.0); digest.groups.len()]).collect();
-        let periods: Vec<f64> =
-            self.digests.iter().zip(&self.flight_ns).map(|(d, f)| d.period_ns(f)).collect();
-        for draw in 0..self.draws.len() / tenants {
-            self.draw(draw, &periods);
-            self.divide(caps);
-            for drawn in &self.state {
-                let (sum, count) = &mut sums[drawn.tenant][drawn.group];
-                *sum += drawn.speed;
-                *count += 1.0;
+    /// An iteration at the present flight times.
+    fn period_ns(&self, digest: &Digest) -> f64 {
+        let each = digest.groups.clone().map(|index| {
+            self.groups[index].count * self.loads[index].flight_ns.max(digest.launch_ns)
+        });
+        digest.host_ns + each.sum::<f64>()
+    }
+
+    /// Begins where the tenants together want no more SMs than there are.
+    fn slow_to_fit(&mut self) {
+        let wanted = |digest: &Digest| {
+            let busy = digest.groups.clone().map(|index| {
+                let Load { demand, flight_ns, .. } = self.loads[index];
+                self.groups[index].count * flight_ns * demand
+            });
+            busy.sum::<f64>() / self.period_ns(digest)
+        };
+        let load = self.digests.iter().map(wanted).sum::<f64>() / f64::from(self.gpu.sms);
+        let slower = load.max(1.0);
+        self.loads.iter_mut().for_each(|load| load.flight_ns *= slower);
+    }
+
+    /// Draws all states under the present flight times, and notes the speeds in them.
+    fn draw_all(&mut self) {
+        for tenant in 0..self.digests.len() {
+            let period_ns = self.period_ns(&self.digests[tenant]);
+            let mut until = 0.0;
+            for index in self.digests[tenant].groups.clone() {
+                let load = &mut self.loads[index];
+                until += self.groups[index].count * load.flight_ns / period_ns;
+                (load.until, load.sum, load.drawn) = (until, 0.0, 0.0);
             }
         }
-        for (tenant, digest) in self.digests.iter().enumerate() {
-            for (index, group) in digest.groups.iter().enumerate() {
-                let (sum, count) = sums[tenant][index];
-                if count > 0.0 {
-                    let found = group.duration_ns / (sum / count).max(SPEED_MIN);
-                    let flight = &mut self.flight_ns[tenant][index];
-                    // The mean of old and new keeps two tenants from taking turns for ever.
-                    *flight = 0.5 * (*flight + found);
-                }
+        for draw in 0..self.draws.len() / self.digests.len() {
+            self.draw(draw);
+            self.divide();
+            for drawn in &self.state {
+                let load = &mut self.loads[drawn.group];
+                load.sum += drawn.speed;
+                load.drawn += 1.0;
             }
         }
     }
 
     /// Puts one state together, oldest operator first.
-    fn draw(&mut self, draw: usize, periods: &[f64]) {
+    fn draw(&mut self, draw: usize) {
         self.state.clear();
         let tenants = self.digests.len();
-        for tenant in 0..tenants {
-            let (which, part) = self.draws[draw * tenants + tenant];
-            let mut at_ns = which * periods[tenant];
-            for (group, flight) in self.flight_ns[tenant].iter().enumerate() {
-                let total = flight * self.digests[tenant].groups[group].count;
-                if at_ns < total {
-                    let age_ns = part * flight;
-                    let seat = self.state.partition_point(|other| other.age_ns >= age_ns);
-                    self.state.insert(seat, Drawn { tenant, group, age_ns, speed: 0.0 });
-                    break;
-                }
-                at_ns -= total;
-            }
+        let draws = &self.draws[draw * tenants..(draw + 1) * tenants];
+        for (digest, &(which, part)) in self.digests.iter().zip(draws) {
+            let mut groups = digest.groups.clone();
+            let Some(group) = groups.find(|&index| which < self.loads[index].until) else {
+                continue;
+            };
+            let age_ns = part * self.loads[group].flight_ns;
+            let younger = self.state.iter().rev().take_while(|other| other.age_ns < age_ns);
+            let seat = self.state.len() - younger.count();
+            self.state.insert(seat, Drawn { group, age_ns, speed: 0.0 });
         }
     }
 
     /// The rules of the event-driven evaluation.
-    fn divide(&mut self, caps: &[f64]) {
-        let digests = &self.digests;
-        let group = |drawn: &Drawn| &digests[drawn.tenant].groups[drawn.group];
-        let demand = |drawn: &Drawn| group(drawn).sms.min(caps[drawn.tenant]);
-        let part = match self.scheduler {
+    fn divide(&mut self) {
+        let (sms, loads, groups) = (f64::from(self.gpu.sms), &self.loads, &self.groups);
+        let part = match self.gpu.scheduler {
             Scheduler::Fifo => 1.0,
             Scheduler::Prop => {
-                (self.sms / self.state.iter().map(demand).sum::<f64>().max(1.0)).min(1.0)
+                let demand: f64 = self.state.iter().map(|drawn| loads[drawn.group].demand).sum();
+                (sms / demand.max(f64::MIN_POSITIVE)).min(1.0)
             }
         };
-        let (mut left, mut bandwidth, mut running) = (self.sms, 0.0, 0.0_f64);
+        let (mut left, mut bandwidth, mut running) = (sms, 0.0, 0.0_f64);
         for drawn in &mut self.state {
-            let given = (demand(drawn) * part).min(left);
+            let (load, group) = (&loads[drawn.group], &groups[drawn.group]);
+            let given = (load.demand * part).min(left);
             left -= given;
-            drawn.speed = (given / group(drawn).enough).min(1.0);
-            bandwidth += group(drawn).beta * drawn.speed;
-            running += if drawn.speed > 0.0 { 1.0 } else { 0.0 };
+            drawn.speed = (given / group.enough).min(1.0);
+            bandwidth += group.beta * drawn.speed;
+            running += if given > 0.0 { 1.0 } else { 0.0 };
         }
-        let slowed = 1.0 / (1.0 + self.kappa * (running - 1.0).clamp(0.0, 2.0));
+        let slowed = 1.0 / (1.0 + self.gpu.constants.kappa * (running - 1.0).clamp(0.0, 2.0));
         for drawn in &mut self.state {
-            let beta = group(drawn).beta;
+            let beta = groups[drawn.group].beta;
             let shared = if bandwidth > 1.0 { (1.0 - beta) + beta / bandwidth } else { 1.0 };
             drawn.speed *= shared * slowed;
         }
     }
-}
 
-impl Digest {
-    /// An iteration, if operators are in flight for so long.
-    fn period_ns(&self, flight_ns: &[f64]) -> f64 {
-        let each = self.groups.iter().zip(flight_ns);
-        let busy = each.map(|(group, flight)| group.count * flight.max(self.launch_ns));
-        self.host_ns + busy.sum::<f64>()
+    /// Replaces the flight times by what the states imply: wholly, or half of the way, because two
+    /// tenants could otherwise take turns for ever.
+    fn update(&mut self, wholly: bool) {
+        for digest in &self.digests {
+            let loads = &mut self.loads[digest.groups.clone()];
+            // What the tenant keeps of its speed under its cap, over all of its groups: a group that was
+            // drawn a few times only says little by itself.
+            let kept: f64 = loads.iter().map(|load| load.sum / load.free).sum();
+            let drawn: f64 = loads.iter().map(|load| load.drawn).sum();
+            let kept = if drawn > 0.0 { kept / drawn } else { 1.0 };
+            for (load, group) in loads.iter_mut().zip(&self.groups[digest.groups.clone()]) {
+                let speed = (load.sum + PRIOR * kept * load.free) / (load.drawn + PRIOR);
+                let found = group.duration_ns / speed.max(SPEED_MIN);
+                load.flight_ns = if wholly { found } else { (load.flight_ns * found).sqrt() };
+            }
+        }
     }
 }
 
@@ -208,58 +254,50 @@ impl Throughput for Summary {
     }
 }
 
-/// Two Kronecker sequences for each tenant, with the fractional parts of roots of primes: spread evenly,
-/// and those of different tenants unrelated.
+/// A Latin hypercube: along each of the two numbers of each tenant the draws are spread evenly, in an
+/// order of its own.
 fn draws(count: usize, tenants: usize) -> Vec<(f64, f64)> {
-    let mut primes: Vec<u32> = Vec::new();
-    let mut next = 2_u32;
-    while primes.len() < 2 * tenants {
-        if primes.iter().all(|prime| !next.is_multiple_of(*prime)) {
-            primes.push(next);
-        }
-        next += 1;
-    }
-    let point = |draw: usize, prime: u32| ((draw as f64 + 0.5) * f64::from(prime).sqrt()).fract();
-    let both = |draw: usize, tenant: usize| {
-        (point(draw, primes[2 * tenant]), point(draw, primes[2 * tenant + 1]))
+    let mut rng = ChaCha8Rng::seed_from_u64(DRAWS_SEED);
+    let mut column = || {
+        let mut order: Vec<usize> = (0..count).collect();
+        order.shuffle(&mut rng);
+        order.into_iter().map(|index| (index as f64 + 0.5) / count as f64).collect::<Vec<f64>>()
     };
-    (0..count)
-        .flat_map(|draw| (0..tenants).map(move |tenant| (draw, tenant)))
-        .map(|(d, t)| both(d, t))
-        .collect()
+    let columns: Vec<(Vec<f64>, Vec<f64>)> = (0..tenants).map(|_| (column(), column())).collect();
+    let row = |draw: usize| columns.iter().map(move |(which, part)| (which[draw], part[draw]));
+    (0..count).flat_map(row).collect()
 }
 
-fn digest(tenant: &Tenant, gpu: &Gpu) -> Digest {
+/// Adds the groups of a tenant to those of the others.
+fn digest(tenant: &Tenant, gpu: &Gpu, groups: &mut Vec<Group>) -> Digest {
     let (short, long): (Vec<&Operator>, Vec<&Operator>) =
         tenant.operators().iter().partition(|operator| operator.duration_ns < tenant.launch_ns);
-    let mut groups = Vec::new();
+    let first = groups.len();
     for mut operators in [short, long] {
         operators.sort_by(|a, b| a.sms.total_cmp(&b.sms));
         let total: f64 = operators.iter().map(|operator| operator.duration_ns).sum();
         let mut before = 0.0;
-        let part = |duration: f64| ((duration / total * WIDTHS as f64) as usize).min(WIDTHS - 1);
         let numbered: Vec<(usize, &Operator)> = operators
             .into_iter()
             .map(|operator| {
-                let index = part(before + operator.duration_ns / 2.0);
+                let middle = before + operator.duration_ns / 2.0;
                 before += operator.duration_ns;
-                (index, operator)
+                (((middle / total * WIDTHS as f64) as usize).min(WIDTHS - 1), operator)
             })
             .collect();
         for like in numbered.chunk_by(|(a, _), (b, _)| a == b) {
             groups.push(group(like.iter().map(|(_, operator)| *operator), gpu));
         }
     }
-    let mut digest = Digest {
+    let each = groups[first..].iter();
+    let busy = each.map(|group| group.count * group.duration_ns.max(tenant.launch_ns));
+    Digest {
         host_ns: tenant.host_ns,
         launch_ns: tenant.launch_ns,
-        groups,
-        alone_ns: 0.0,
+        alone_ns: tenant.host_ns + busy.sum::<f64>(),
+        groups: first..groups.len(),
         duty: tenant.duty(gpu),
-    };
-    let alone: Vec<f64> = digest.groups.iter().map(|group| group.duration_ns).collect();
-    digest.alone_ns = digest.period_ns(&alone);
-    digest
+    }
 }
 
 /// Means over operators, weighted by how long they take.
