@@ -244,7 +244,7 @@ fn gains_within_the_noise_are_not_followed_and_measurements_are_not_repeated() {
     assert_eq!(found.budgets, [Ppm::ONE, Ppm(100_000)], "a start, and ties to the smaller sum");
     assert_eq!(found.evaluations, noisy.0);
     let mut live = Live { tenants: 8, wobble: 0.0, asked: 0 };
-    let effort = Effort { starts: 9, evaluations: 37 };
+    let effort = Effort { starts: 9, evaluations: 37, best_seen: true };
     let found = allocate(&mut live, &goal(Objective::Nash, 8), effort).unwrap();
     assert!(found.evaluations <= 37 && live.asked == found.evaluations, "{found:?}");
 }

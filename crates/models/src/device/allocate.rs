@@ -150,15 +150,20 @@ pub struct Effort {
     pub starts: usize,
     /// Vectors to try at most; the best so far is taken then.
     pub evaluations: usize,
+    /// Whether the best of all that were tried is taken in the end, even where it gained less than the
+    /// noise: right for a model, which gives the same answer again, and wrong for measurements, where it
+    /// would be the luckiest.
+    pub best_seen: bool,
 }
 
 impl Effort {
     /// For a model, where an evaluation costs milliseconds and the answer may take seconds.
-    pub const THOROUGH: Effort = Effort { starts: usize::MAX, evaluations: 10_000 };
+    pub const THOROUGH: Effort =
+        Effort { starts: usize::MAX, evaluations: 10_000, best_seen: true };
     /// For decisions of the scheduler with the summary: 10 ms for eight tenants.
-    pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160 };
+    pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160, best_seen: true };
     /// For live measurements, where an evaluation takes a window of real time.
-    pub const LIVE: Effort = Effort { starts: 1, evaluations: 100 };
+    pub const LIVE: Effort = Effort { starts: 1, evaluations: 100, best_seen: false };
 }
 
 /// Budgets that keep every promise.
@@ -226,7 +231,10 @@ pub fn allocate<T: Throughput>(
     let starts = starts(source.tenants(), source.duties().as_deref(), goal);
     let evaluations_max = effort.evaluations;
     let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
-    let best = search.run(&starts, effort.starts).map_err(Unallocated::Measure)?;
+    let mut best = search.run(&starts, effort.starts).map_err(Unallocated::Measure)?;
+    if effort.best_seen {
+        best = search.best_seen(best);
+    }
     let evaluations = search.known.len();
     let Point { budgets, measured, broken, value, noise } = best;
     if broken > 0.0 {
@@ -275,10 +283,22 @@ impl<T: Throughput> Search<'_, T> {
                 measured
             }
         };
+        Ok(self.judge(budgets, measured))
+    }
+
+    fn judge(&self, budgets: &[Ppm], measured: Measurement) -> Point {
         let broken = (0..budgets.len()).map(|tenant| self.goal.broken(tenant, &measured)).sum();
         let value = self.goal.value(&measured.y);
         let noise = measured.noise(|y| self.goal.value(y));
-        Ok(Point { budgets: budgets.to_owned(), measured, broken, value, noise })
+        Point { budgets: budgets.to_owned(), measured, broken, value, noise }
+    }
+
+    /// The best of everything that was tried; `top` among equals.
+    fn best_seen(&self, top: Point) -> Point {
+        self.known.iter().fold(top, |best, (budgets, measured)| {
+            let point = self.judge(budgets, measured.clone());
+            if is_better(&point, &best, 0.0) { point } else { best }
+        })
     }
 
     /// Climbs from the best of the starts, then from the others, and takes the highest point.
