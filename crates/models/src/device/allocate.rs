@@ -1,9 +1,8 @@
 //! Searches for the budgets that serve an objective best. It only asks what tenants achieve under
 //! given budgets, so that the same code serves a model and live measurements.
 
-use super::gpu::BUDGET_MIN;
 use std::collections::BTreeMap;
-use tandem_core::{PPM_ONE, Ppm};
+use tandem_core::{BUDGET_MIN, PPM_ONE, Ppm};
 
 /// What a budget is set to when tenants are varied one by one.
 const STEPS: [Ppm; 8] = [

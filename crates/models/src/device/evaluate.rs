@@ -451,12 +451,12 @@ mod tests {
         let gpu = Gpu::known("v100").unwrap();
         let wide =
             tenant(vec![op(100.0, 200.0, Kind::Compute), op(30.0, 4.0, Kind::Memory)], 28.0, 300.0);
-        assert_eq!(y(&gpu, &[wide.clone()], &[FULL]), [1.0]);
+        assert_eq!(y(&gpu, std::slice::from_ref(&wide), &[FULL]), [1.0]);
         // Half of 80 SMs doubles the wide operator.
         close(&y(&gpu, &[wide], &[500_000]), &[430.0 / 530.0]);
         // Six tenths of the SMs saturate the bandwidth, three tenths half of it.
         let memory = tenant(vec![op(100.0, 80.0, Kind::Memory)], 0.0, 0.0);
-        close(&y(&gpu, &[memory.clone()], &[600_000]), &[1.0]);
+        close(&y(&gpu, std::slice::from_ref(&memory), &[600_000]), &[1.0]);
         close(&y(&gpu, &[memory], &[300_000]), &[0.5]);
     }
 

@@ -4,8 +4,6 @@ use super::DeviceError;
 use super::tenant::Kind;
 use tandem_core::{Memory, PPM_ONE, Ppm};
 
-/// The least budget a tenant may have.
-pub const BUDGET_MIN: Ppm = Ppm(PPM_ONE / 10);
 /// Fewer SMs than this and the least budget would be none of them.
 const SMS_MIN: u32 = 10;
 const SMS_MAX: u32 = 10_000;
@@ -119,6 +117,7 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tandem_core::BUDGET_MIN;
 
     #[test]
     fn budgets_are_rounded_down_to_whole_sms_and_a_third_is_a_third() {

@@ -17,9 +17,9 @@ mod tenant;
 pub use allocate::{
     Allocation, Effort, Goal, Measurement, Objective, Promise, Throughput, Unallocated, allocate,
 };
-pub use duty::{DutyLaw, DutyPoint};
+pub use duty::{DutyLaw, DutyPoint, DutyShares};
 pub use evaluate::{Operators, Segment, Sharing};
-pub use gpu::{BUDGET_MIN, Constants, Gpu, Scheduler};
+pub use gpu::{Constants, Gpu, Scheduler};
 pub use modes::{Mode, Outcome, SHARING_PAYS_FROM, compare, is_budget, pays};
 pub use summary::Summary;
 pub use tenant::{

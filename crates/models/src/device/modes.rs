@@ -1,12 +1,12 @@
 //! The ways to share that are compared, and whether any of them pays.
 
+use super::DeviceError;
 use super::allocate::{
     Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, part,
 };
 use super::evaluate::{Operators, Sharing};
 use super::tenant::Tenant;
-use super::{BUDGET_MIN, DeviceError};
-use tandem_core::Ppm;
+use tandem_core::{BUDGET_MIN, Ppm};
 
 /// Co-location that gives less than this over one after the other is not worth its risks.
 pub const SHARING_PAYS_FROM: f64 = 1.05;
