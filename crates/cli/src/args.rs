@@ -119,6 +119,9 @@ pub(crate) struct CommonArgs {
     /// What policies are told about pair rates
     #[arg(long, value_enum, default_value = "true")]
     pub(crate) beliefs: Beliefs,
+    /// What says how fast jobs run together that were not measured together
+    #[arg(long, value_enum, default_value = "closed-form")]
+    pub(crate) unmeasured: UnmeasuredArg,
     /// Share of the table's pairs that a predictor is trained on
     #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = parse_up_to_one)]
     pub(crate) train_pairs: f64,
@@ -397,6 +400,14 @@ pub(crate) enum Beliefs {
     Model,
     /// Predicted, then corrected by what is observed during the run
     Online,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum UnmeasuredArg {
+    /// min(1, 100 / sum of utilisations) for a pair, the product for more
+    ClosedForm,
+    /// The device model: by what each keeps busy alone and its budget, for any number of tenants
+    Device,
 }
 
 #[derive(Clone, Copy)]
