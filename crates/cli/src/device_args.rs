@@ -1,5 +1,6 @@
 //! The command line of `tandem device`.
 
+use crate::args::PairDataArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_models::device::{Objective, Scheduler};
@@ -63,6 +64,14 @@ pub(crate) enum DeviceCommand {
         /// Largest batch size that counts in the errors
         #[arg(long, value_name = "N", default_value_t = u32::MAX, hide_default_value = true)]
         batch_max: u32,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Judge the device model's rates of pairs by measured ones, beside the closed form's
+    Pairs {
+        #[command(flatten)]
+        data: PairDataArgs,
         /// Print one JSON object
         #[arg(long)]
         json: bool,

@@ -141,6 +141,19 @@ fn copies_of_one_model_follow_the_law() {
 }
 
 #[test]
+fn utilisations_say_more_by_the_device_model_than_by_the_closed_form() {
+    let Some(data) = reference_data() else { return };
+    let file = |name: &str| data.join("lucid").join(name).display().to_string();
+    let (pairs, solo) = (file("colocate_info.csv"), file("single_data.csv"));
+    let args = ["device", "pairs", "--interference", &pairs, "--solo", &solo, "--json"];
+    let printed = succeed_in(Path::new("."), &args).json();
+    assert_eq!(printed["device"]["rows"], 2776);
+    let mae = |law: &str| number(&printed[law], "mae");
+    assert!((mae("closed_form") - 0.081).abs() < 0.002, "{printed}");
+    assert!(mae("device") < 0.073, "{printed}");
+}
+
+#[test]
 fn latency_holds_while_training_uses_the_rest() {
     let Some(data) = reference_data() else { return };
     let tenants = "resnet50_32_fb1:h=10,H=100,mobilenetv2_4_fwd:batch=1,h=10,H=100,p99=10";

@@ -248,3 +248,51 @@ fn gains_within_the_noise_are_not_followed_and_measurements_are_not_repeated() {
     let found = allocate(&mut live, &goal(Objective::Nash, 8), effort).unwrap();
     assert!(found.evaluations <= 37 && live.asked == found.evaluations, "{found:?}");
 }
+
+/// The figures of docs/device.md about the summary and about climbing from one start only.
+/// `cargo test -p tandem-models --test device -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures for the documents, which takes minutes"]
+fn figures() {
+    let gpu = Gpu::known("v100").unwrap();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    for count in [2, 3, 5, 8] {
+        let (mut errors, mut losses) = (Vec::new(), Vec::new());
+        for seed in 200..216 {
+            let tenants = random_tenants(seed, count);
+            let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
+            let mut summary = Summary::new(&gpu, &tenants).unwrap();
+            for times in 1..=3 {
+                let budget = (times * 1_000_000 / count).clamp(100_000, 1_000_000);
+                let budgets = vec![Ppm(u32::try_from(budget).unwrap()); count];
+                let (found, truth) =
+                    (summary.measure(&budgets).unwrap(), exact.measure(&budgets).unwrap());
+                errors.push((found.stp() / truth.stp() - 1.0).abs());
+            }
+            let goal = goal(Objective::Nash, count);
+            let quick = allocate(&mut summary, &goal, Effort::QUICK).unwrap();
+            let one_climb = Effort { starts: 1, ..Effort::THOROUGH };
+            let effort = if count <= 3 { Effort::THOROUGH } else { one_climb };
+            let best = allocate(&mut exact, &goal, effort).unwrap();
+            let achieved = exact.measure(&quick.budgets).unwrap();
+            let score = |y: &[f64]| score(Objective::Nash, &goal, y);
+            losses.push(1.0 - score(&achieved.y) / score(&best.measured.y));
+        }
+        println!(
+            "{count} tenants: STP of the summary off by {:.3} on average, {:.3} at most; its budgets lose {:.3}, {:.3} at most",
+            mean(&errors),
+            most(&errors),
+            mean(&losses),
+            most(&losses)
+        );
+    }
+    let from_one: Vec<f64> = (0..12)
+        .map(|seed| {
+            let tenants = random_tenants(seed, 3);
+            let effort = Effort { starts: 1, ..Effort::THOROUGH };
+            behind(Operators::new(&gpu, &tenants, 1).unwrap(), Objective::Stp, effort)
+        })
+        .collect();
+    println!("3 tenants, one climb: behind exhaustive search by {:.3} at most", most(&from_one));
+}

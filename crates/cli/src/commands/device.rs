@@ -23,6 +23,7 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<(), Failure> {
         DeviceCommand::Validate { files, without, batch_max, json } => {
             device_law::validate(files, without, *batch_max, *json)
         }
+        DeviceCommand::Pairs { data, json } => device_law::pairs(data, *json),
         DeviceCommand::Generate { operators, duration_us, sms, seed, out } => {
             let (operators, duration_us, sms, seed) = (*operators, *duration_us, *sms, *seed);
             let wanted = GenerateOperators { operators, duration_us, sms, seed };

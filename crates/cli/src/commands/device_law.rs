@@ -1,13 +1,16 @@
 //! `tandem device validate`: the duty law against measurements of several copies of one model.
 
 use super::model::SCHEMA;
-use super::print;
+use super::{interference, print};
+use crate::args::PairDataArgs;
 use crate::failure::Failure;
 use crate::table;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use tandem_models::device::{DutyLaw, DutyPoint};
+use tandem_models::device::{DutyLaw, DutyPoint, DutyShares};
+use tandem_models::errors::Errors;
+use tandem_models::interference::ClassProfile;
 use tandem_sim::profiles::{CopiesPoint, read_copies};
 
 /// The instance that is the whole GPU.
@@ -252,4 +255,41 @@ fn print_tables(measured: &MeasuredStp, judged: &[Judged]) -> Result<(), Failure
         print(&table::plain(&header, by_model.iter().map(row).collect()))?;
     }
     Ok(())
+}
+
+/// The rates of measured pairs from utilisations alone: by the closed form and by the device model.
+pub(super) fn pairs(args: &PairDataArgs, json: bool) -> Result<(), Failure> {
+    let (_, data) = interference::read(args, args.gpu.as_deref())?;
+    let duty = |class: &ClassProfile| match (class.gpu_util, class.bandwidth_util) {
+        (Some(busy), Some(bandwidth)) => Some(busy.max(bandwidth)),
+        (busy, bandwidth) => busy.or(bandwidth),
+    };
+    let duties: Vec<Option<f64>> = data.profiles.iter().map(duty).collect();
+    let law = DutyShares::default();
+    let (mut closed, mut device) = (Vec::new(), Vec::new());
+    for pair in &data.pairs {
+        let both = [(pair.a, pair.b, pair.rate_a), (pair.b, pair.a, pair.rate_b)];
+        for (job, beside, rate) in both {
+            if let (Some(own), Some(other)) = (duties[job], duties[beside]) {
+                closed.push((1.0_f64.min(1.0 / (own + other)), rate));
+                device.push((law.kept((own, 1.0), [(other, 1.0)]), rate));
+            }
+        }
+    }
+    if closed.is_empty() {
+        let problem = "no pair of classes with a known utilisation; give --solo FILE";
+        return Err(Failure::bad_input(problem));
+    }
+    let judged = [("closed form", Errors::of(&closed)), ("device model", Errors::of(&device))];
+    if json {
+        let [closed, device] = judged.map(|(_, errors)| errors);
+        return print(
+            &json!({ "schema": SCHEMA, "closed_form": closed, "device": device }).to_string(),
+        );
+    }
+    let row = |(name, errors): (&str, Errors)| {
+        let r2 = errors.r2.map_or("-".to_owned(), |r2| format!("{r2:.3}"));
+        vec![name.to_owned(), errors.rows.to_string(), r2, format!("{:.4}", errors.mae)]
+    };
+    print(&table::plain(&["rates by", "rates", "R²", "MAE"], judged.map(row).to_vec()))
 }

@@ -16,7 +16,7 @@ const COLOURS: [&str; 8] =
 pub struct Panel {
     /// What it says above it.
     pub title: String,
-    /// In order of time; those of one span in order of issue.
+    /// In order of time.
     pub segments: Vec<Segment>,
 }
 
@@ -57,9 +57,11 @@ fn draw(page: &mut String, panel: &Panel, sms: u32, span_ms: f64) {
     );
     let per_ns = WIDTH / (span_ms * 1e6);
     let per_sm = HEIGHT / f64::from(sms);
-    // The segments of one span begin together and are stacked from below.
+    // The segments of one span begin together and are stacked from below, each tenant in its place.
     for span in panel.segments.chunk_by(|a, b| a.from_ns == b.from_ns) {
         let mut below = 0.0;
+        let mut span: Vec<&Segment> = span.iter().collect();
+        span.sort_by_key(|segment| segment.tenant);
         for segment in span {
             let (x, width) = (segment.from_ns * per_ns, (segment.to_ns - segment.from_ns) * per_ns);
             let height = segment.sms * per_sm;
