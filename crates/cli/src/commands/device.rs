@@ -44,12 +44,10 @@ struct Case {
 }
 
 impl Case {
-    /// Reads everything; tenants with a latency to keep get `arrivals` if given.
     fn read(args: &DeviceArgs) -> Result<Self, Failure> {
         let mut gpu = tenants::gpu(&args.gpu)?;
         gpu.scheduler = args.scheduler.into();
         let tenants = tenants::tenants(&args.tenants, &gpu)?;
-        check_memory(&gpu, &tenants)?;
         let promise = |tenant: &Tenant| Promise {
             weight: tenant.weight,
             floor: tenant.floor,
@@ -73,7 +71,9 @@ impl Case {
         }
     }
 
+    /// The tenants on their GPU, if they fit: asked for when all that was said is understood.
     fn device(&self) -> Result<Operators<'_>, Failure> {
+        check_memory(&self.gpu, &self.tenants)?;
         Ok(Operators::new(&self.gpu, &self.tenants, self.seed)?)
     }
 

@@ -159,6 +159,8 @@ impl Effort {
     /// For a model, where an evaluation costs milliseconds and the answer may take seconds.
     pub const THOROUGH: Effort =
         Effort { starts: usize::MAX, evaluations: 10_000, best_seen: true };
+    /// For a model and many tenants, where a thorough search would take minutes.
+    pub const BOUNDED: Effort = Effort { starts: 1, evaluations: 240, best_seen: true };
     /// For decisions of the scheduler with the summary: 10 ms for eight tenants.
     pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160, best_seen: true };
     /// For live measurements, where an evaluation takes a window of real time.
@@ -227,7 +229,18 @@ pub fn allocate<T: Throughput>(
     goal: &Goal,
     effort: Effort,
 ) -> Result<Allocation, Unallocated<T::Error>> {
-    let starts = starts(source.tenants(), source.duties().as_deref(), goal);
+    allocate_from(&[], source, goal, effort)
+}
+
+/// The same, with more vectors to climb from.
+pub(super) fn allocate_from<T: Throughput>(
+    more: &[Vec<Ppm>],
+    source: &mut T,
+    goal: &Goal,
+    effort: Effort,
+) -> Result<Allocation, Unallocated<T::Error>> {
+    let mut starts = starts(source.tenants(), source.duties().as_deref(), goal);
+    starts.extend_from_slice(more);
     let evaluations_max = effort.evaluations;
     let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
     let mut best = search.run(&starts, effort.starts).map_err(Unallocated::Measure)?;

@@ -67,6 +67,16 @@ impl<'a> Operators<'a> {
         Ok(Self { gpu, tenants, ends_alone: tenants.iter().map(ends_alone).collect(), seed })
     }
 
+    /// The GPU.
+    pub(super) fn gpu(&self) -> &'a Gpu {
+        self.gpu
+    }
+
+    /// The tenants.
+    pub(super) fn list(&self) -> &'a [Tenant] {
+        self.tenants
+    }
+
     /// What every tenant keeps of its speed alone.
     pub fn evaluate(&self, sharing: Sharing<'_>) -> Result<Measurement, DeviceError> {
         let mut run = Run::new(self, sharing);

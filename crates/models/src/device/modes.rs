@@ -2,14 +2,18 @@
 
 use super::DeviceError;
 use super::allocate::{
-    Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, part,
+    Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, allocate_from, part,
 };
 use super::evaluate::{Operators, Sharing};
+use super::summary::Summary;
 use super::tenant::Tenant;
 use tandem_core::{BUDGET_MIN, Ppm};
 
 /// Co-location that gives less than this over one after the other is not worth its risks.
 pub const SHARING_PAYS_FROM: f64 = 1.05;
+
+/// Tenants for which a search from every start takes a second or so.
+const THOROUGH_MAX: usize = 3;
 
 /// A way to share a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,8 +116,7 @@ pub fn compare(
     }
     match mode {
         Mode::Search => {
-            let Allocation { budgets, measured, evaluations, .. } =
-                allocate(device, goal, Effort::THOROUGH)?;
+            let Allocation { budgets, measured, evaluations, .. } = search(device, goal)?;
             Ok(outcome(measured, budgets, evaluations))
         }
         Mode::Slice => {
@@ -127,6 +130,18 @@ pub fn compare(
             Ok(outcome(measured, whole, 0))
         }
     }
+}
+
+/// Climbs from everywhere for few tenants. For many it begins with what the summary finds, if it finds
+/// anything, and stays near it.
+fn search(device: &mut Operators<'_>, goal: &Goal) -> Result<Allocation, Unallocated<DeviceError>> {
+    if device.tenants() <= THOROUGH_MAX {
+        return allocate(device, goal, Effort::THOROUGH);
+    }
+    let mut summary = Summary::new(device.gpu(), device.list()).map_err(Unallocated::Measure)?;
+    let hint = allocate(&mut summary, goal, Effort::QUICK).map(|found| found.budgets);
+    let hints: Vec<Vec<Ppm>> = hint.into_iter().collect();
+    allocate_from(&hints, device, goal, Effort::BOUNDED)
 }
 
 /// Whether any of these modes is worth sharing the GPU for.
