@@ -337,6 +337,31 @@ fn bad_input_is_refused_in_one_line() {
 }
 
 #[test]
+fn many_tenants_are_searched_for_within_bounds() {
+    let dir = generated();
+    let tenants = "narrow_4_fwd,narrow_4_fwd:slo=0.5,wide_4_fwd,wide_4_fwd:batch=2";
+    let found = compare(dir.path(), tenants, &["--modes", "equal,double,uncapped,search"]);
+    let nash = |mode: &Value| numbers(&mode["y"]).iter().map(|y| y.ln()).sum::<f64>();
+    assert!(found[..3].iter().all(|mode| nash(mode) <= nash(&found[3])), "{found:?}");
+    assert!(numbers(&found[3]["y"])[1] >= 0.5 && number(&found[3], "evaluations") <= 240.0);
+}
+
+#[test]
+fn the_script_for_a_gpu_says_what_it_would_do_and_what_it_lacks() {
+    let script = workspace().join("scripts/measure-gpu");
+    let run = |args: &[&str]| {
+        let mut python = std::process::Command::new("python3");
+        common::finish(python.arg(&script).args(args))
+    };
+    let listed = run(&["--list"]);
+    assert!(listed.code == Some(0) && listed.stdout.lines().count() == 5, "{listed:?}");
+    assert!(listed.stdout.contains("stp: 60 runs of 10 s"), "{listed:?}");
+    let unknown = run(&["--only", "colour"]);
+    assert_eq!((unknown.code, unknown.stderr.lines().count()), (Some(1), 1), "{unknown:?}");
+    assert!(unknown.stderr.contains("'colour' is not known"), "{unknown:?}");
+}
+
+#[test]
 fn generated_traces_are_those_of_the_examples() {
     let examples = workspace().join("examples");
     let dir = folder();
