@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::commands::QualityArgs;
+use crate::device_args::DeviceCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
@@ -38,6 +39,9 @@ pub(crate) enum Command {
     /// Fit the models to measurements and show how well they describe them
     #[command(subcommand)]
     Model(ModelCommand),
+    /// Divide one GPU between tenants
+    #[command(subcommand)]
+    Device(DeviceCommand),
 }
 
 #[derive(Args)]
@@ -116,6 +120,9 @@ pub(crate) struct CommonArgs {
     /// What policies are told about pair rates
     #[arg(long, value_enum, default_value = "true")]
     pub(crate) beliefs: Beliefs,
+    /// What says how fast jobs run together that were not measured together
+    #[arg(long, value_enum, default_value = "closed-form")]
+    pub(crate) unmeasured: UnmeasuredArg,
     /// Share of the table's pairs that a predictor is trained on
     #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = parse_up_to_one)]
     pub(crate) train_pairs: f64,
@@ -397,6 +404,14 @@ pub(crate) enum Beliefs {
     Model,
     /// Predicted, then corrected by what is observed during the run
     Online,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+pub(crate) enum UnmeasuredArg {
+    /// min(1, 100 / sum of utilisations) for a pair, the product for more
+    ClosedForm,
+    /// The device model: by what each keeps busy alone and its budget, for any number of tenants
+    Device,
 }
 
 #[derive(Clone, Copy)]

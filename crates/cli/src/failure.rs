@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use tandem_models::device::DeviceError;
 use tandem_models::interference::FitError;
 use tandem_policies::SpecError;
 use tandem_sim::RunError;
@@ -14,6 +15,8 @@ use tandem_sim::trace::TraceError;
 const FAILED: u8 = 1;
 /// Exit code of wrong usage or bad input.
 const BAD_INPUT: u8 = 2;
+/// Exit code of what is well said but can never run.
+const NEVER: u8 = 5;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -26,6 +29,11 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn bad_input(message: impl Display) -> Self {
         Self::Said { message: message.to_string(), code: BAD_INPUT }
+    }
+
+    /// Well said, but it can never run.
+    pub(crate) fn never(message: impl Display) -> Self {
+        Self::Said { message: message.to_string(), code: NEVER }
     }
 
     /// Wrong usage, in one line.
@@ -71,6 +79,15 @@ impl From<RunError> for Failure {
             | RunError::NeverStarts { .. } => FAILED,
         };
         Self::Said { message: error.to_string(), code }
+    }
+}
+
+impl From<DeviceError> for Failure {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::MemoryOver { .. } => Self::never(error),
+            _ => Self::bad_input(error),
+        }
     }
 }
 

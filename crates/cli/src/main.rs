@@ -3,10 +3,12 @@
 mod args;
 mod commands;
 mod costs_csv;
+mod device_args;
 mod failure;
 mod files;
 mod progress;
 mod table;
+mod tenants;
 
 use args::Cli;
 use clap::Parser;

@@ -4,7 +4,7 @@ use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::JobId;
 use crate::occupancy::Seats;
-use crate::plan::{Change, Plan};
+use crate::plan::{BUDGET_MIN, Change, Plan};
 use crate::state::State;
 use crate::units::{Memory, Ppm, Ratio, Time};
 use thiserror::Error;
@@ -77,6 +77,14 @@ pub enum Illegal {
         job: JobId,
         /// The parts.
         count: u32,
+    },
+    /// A budget that no tenant may have.
+    #[error("job {job:?} is given a budget of {} ppm of its GPUs; from {} to {} can be", budget.0, BUDGET_MIN.0, Ppm::ONE.0)]
+    NoSuchBudget {
+        /// The job.
+        job: JobId,
+        /// The budget.
+        budget: Ppm,
     },
     /// Memory over.
     #[error("{gpu:?} would need {wanted}, it has {available}")]
@@ -174,6 +182,10 @@ fn check_job(
     let count = placement.sub_batches;
     if known.spec.way(count).is_none() {
         return Err(Illegal::NoSuchSubBatches { job, count });
+    }
+    let budget = placement.budget;
+    if !(BUDGET_MIN..=Ppm::ONE).contains(&budget) {
+        return Err(Illegal::NoSuchBudget { job, budget });
     }
     Ok(())
 }

@@ -25,9 +25,12 @@ fn seat(state: &State, job: JobId, placement: Placement) -> Option<Action> {
     let known = state.job(job);
     match known.placement() {
         None => Some(Action::Start { job, placement, restore: known.must_restore }),
-        // Another number of sub-batches takes a restart, even in the same place.
+        // Another number of sub-batches takes a restart, even in the same place, and so does another
+        // budget: a cap is read when a process starts.
         Some(present)
-            if present.gpus != placement.gpus || present.sub_batches != placement.sub_batches =>
+            if present.gpus != placement.gpus
+                || present.sub_batches != placement.sub_batches
+                || present.budget != placement.budget =>
         {
             Some(Action::Move { job, placement })
         }

@@ -2,7 +2,7 @@
 
 use crate::cluster::GpuTypeId;
 use crate::job::Profile;
-use crate::units::{Ratio, Utilisation};
+use crate::units::{Ppm, Ratio, Utilisation};
 use std::sync::Arc;
 
 /// A model of co-location. The world has a true one, the policies a believed one.
@@ -11,8 +11,31 @@ pub trait Interference: Send + Sync {
     /// `None` if the two do not fit in its memory together.
     fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
 
+    /// Whether groups and budgets follow from [`Interference::rate`] alone: the rate of a job among several
+    /// is the product of its pair rates, whatever the budgets.
+    fn is_pairwise(&self) -> bool {
+        true
+    }
+
+    /// Speed of `job` next to all of `beside` on a GPU of kind `gpu`, each within its budget, relative to
+    /// its speed alone there without one; `None` if they do not fit in its memory together.
+    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], gpu: GpuTypeId) -> Option<Ratio> {
+        beside.iter().try_fold(Ratio::ONE, |rate, other| {
+            Some(rate.times(self.rate(job.profile, other.profile, gpu)?))
+        })
+    }
+
     /// Takes in a rate that was observed; a model that does not learn passes it over.
     fn observe(&mut self, _: &Observation) {}
+}
+
+/// A tenant as a model of groups sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Share<'a> {
+    /// What it does to a GPU.
+    pub profile: &'a Profile,
+    /// The most it may use of it.
+    pub budget: Ppm,
 }
 
 /// What a job showed about itself while it ran beside one other job for a while.
@@ -34,6 +57,14 @@ pub struct Observation {
 impl Interference for Arc<dyn Interference> {
     fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         self.as_ref().rate(job, beside, gpu)
+    }
+
+    fn is_pairwise(&self) -> bool {
+        self.as_ref().is_pairwise()
+    }
+
+    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], gpu: GpuTypeId) -> Option<Ratio> {
+        self.as_ref().group_rate(job, beside, gpu)
     }
 }
 

@@ -27,13 +27,13 @@ pub use cluster::{
 pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
-pub use interference::{ClosedForm, Interference, Observation};
+pub use interference::{ClosedForm, Interference, Observation, Share};
 pub use job::{
     ClassId, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState, Tolerance, UserId,
 };
 pub use job_map::JobMap;
 pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
-pub use plan::{Change, Placement, Plan};
+pub use plan::{BUDGET_MIN, Change, Placement, Plan};
 pub use policy::Policy;
 pub use state::{Rules, State};
 pub use sub_batch::{SubBatch, SubBatches};

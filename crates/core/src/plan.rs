@@ -5,7 +5,10 @@
 use crate::cluster::GpuId;
 use crate::job::{JobId, Reason};
 use crate::occupancy::Gpus;
-use crate::units::Time;
+use crate::units::{PPM_ONE, Ppm, Time};
+
+/// The least budget a tenant may have.
+pub const BUDGET_MIN: Ppm = Ppm(PPM_ONE / 10);
 
 /// Where and how a job sits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,9 @@ pub struct Placement {
     pub paused: bool,
     /// The parts in which it computes each batch; 1 is the batch as a whole.
     pub sub_batches: u32,
+    /// The most of each of its GPUs' SMs that it may occupy, from [`BUDGET_MIN`] to all: a cap, never a
+    /// reservation, so that the budgets of the tenants of a GPU may add up to more than one.
+    pub budget: Ppm,
 }
 
 impl Placement {
@@ -25,7 +31,7 @@ impl Placement {
     }
 
     pub(crate) fn of(gpus: Gpus) -> Self {
-        Self { gpus, paused: false, sub_batches: 1 }
+        Self { gpus, paused: false, sub_batches: 1, budget: Ppm::ONE }
     }
 }
 

@@ -230,6 +230,24 @@ fn waiting_jobs_have_reasons_and_others_have_none() {
 }
 
 #[test]
+fn budgets_are_checked_and_another_one_takes_a_restart() {
+    let mut bench = Bench::new(2);
+    bench.submit(0, 1, 100);
+    let within = |ppm| Placement { budget: Ppm(ppm), ..on(&[0]) };
+    for ppm in [0, 99_999, 1_000_001, u32::MAX] {
+        bench.step(0, &[], move |draft| draft.place(JobId(0), within(ppm)));
+        let illegal = Illegal::NoSuchBudget { job: JobId(0), budget: Ppm(ppm) };
+        assert_eq!(bench.refusal(), Some(illegal));
+    }
+    let start = bench.step(0, &[], move |draft| draft.place(JobId(0), within(100_000)));
+    let placement = within(100_000);
+    assert_eq!(start, [Action::Start { job: JobId(0), placement, restore: false }]);
+    assert_eq!(bench.step(1, &[], move |draft| draft.place(JobId(0), within(100_000))), []);
+    let more = bench.step(2, &[], move |draft| draft.place(JobId(0), within(600_000)));
+    assert_eq!(more, [Action::Move { job: JobId(0), placement: within(600_000) }]);
+}
+
+#[test]
 fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     let mut bench = Bench::new(2);
     let way = |count, mib| SubBatch { count, price: Ratio::ONE, memory: Memory::from_mib(mib) };

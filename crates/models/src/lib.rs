@@ -1,6 +1,7 @@
 //! What jobs need, how fast they run and how they slow each other down: pure models, fitted from data
 //! that comes in through readers at the edge.
 
+pub mod device;
 pub mod errors;
 pub mod history;
 pub mod interference;

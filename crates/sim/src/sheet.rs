@@ -116,7 +116,7 @@ impl Row<'_> {
     }
 }
 
-fn error(file: &str, line: u64, field: &str, problem: String) -> TableError {
+pub(crate) fn error(file: &str, line: u64, field: &str, problem: String) -> TableError {
     TableError::Line { file: file.to_owned(), line, field: field.to_owned(), problem }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use tandem_core::{
     Action, Event, GpuId, Gpus, Interference, JobId, JobMap, NodeId, Placement, Ppm, Progress,
-    Ratio, Span, Tenants, Time, Work, only_tenant,
+    Ratio, Share, Span, Tenants, Time, Work, only_tenant,
 };
 
 /// The costs of this world.
@@ -61,6 +61,8 @@ struct Body {
     gpus: Option<Gpus>,
     paused: bool,
     spread: bool,
+    /// The most it may use of its GPUs.
+    budget: Ppm,
     /// What its rate keeps while it computes its batches in parts.
     accumulating: Option<Ratio>,
     /// The nodes whose links it uses; none inside a node, or where links cost nothing.
@@ -269,6 +271,7 @@ impl<'a> World<'a> {
             }
         };
         body.gpus = Some(placement.gpus.clone());
+        body.budget = placement.budget;
         body.paused = placement.paused;
         if let Some(links) = &mut self.links {
             body.links = spanned_nodes(&self.workload.cluster, &placement.gpus);
@@ -419,7 +422,8 @@ impl<'a> World<'a> {
         let seats = body.gpus().iter().flat_map(|gpu| self.tenants[gpu.index()].iter().copied());
         let mut others = seats.filter(|&other| other != job);
         let first = others.next()?;
-        let runs = |job: JobId| !self.bodies[job].paused;
+        // What a pair does under caps says little about what it does without.
+        let runs = |job: JobId| !self.bodies[job].paused && self.bodies[job].budget == Ppm::ONE;
         (runs(job) && runs(first) && others.all(|other| other == first)).then_some(first)
     }
 
@@ -440,13 +444,17 @@ impl<'a> World<'a> {
             // A job that runs makes some progress, or it would hold its GPUs for ever.
             rate.ppm().max(Ppm(1))
         };
-        if let ([only], false) = (cluster.types(), shares) {
+        if let ([only], false, Ppm::ONE) = (cluster.types(), shares, body.budget) {
             return spread(only.factor);
         }
         let profile = |job: JobId| &self.workload.spec(job).profile;
+        let is_pairwise = self.truth.is_pairwise();
         let on_gpu = |&gpu: &GpuId| {
             let kind = cluster.gpu(gpu).kind;
             let mut rate = cluster.types()[kind.index()].factor;
+            if !is_pairwise {
+                return rate.times(self.group_rate(job, gpu));
+            }
             for &other in &self.tenants[gpu.index()] {
                 if other != job && !self.bodies[other].paused {
                     let pair = self.truth.rate(profile(job), profile(other), kind);
@@ -457,6 +465,20 @@ impl<'a> World<'a> {
             rate
         };
         spread(body.gpus().iter().map(on_gpu).min().expect("a placed job has GPUs"))
+    }
+
+    /// What a job keeps on one of its GPUs, where more counts than pairs.
+    fn group_rate(&self, job: JobId, gpu: GpuId) -> Ratio {
+        let share = |job: JobId| Share {
+            profile: &self.workload.spec(job).profile,
+            budget: self.bodies[job].budget,
+        };
+        let tenants = self.tenants[gpu.index()].iter();
+        let others = tenants.filter(|&&other| other != job && !self.bodies[other].paused);
+        let others: Vec<Share<'_>> = others.map(|&other| share(other)).collect();
+        let kind = self.workload.cluster.gpu(gpu).kind;
+        let rate = self.truth.group_rate(share(job), &others, kind);
+        rate.expect("no plan puts tenants together that do not fit")
     }
 
     /// What the network leaves a gang across nodes of its rate.

@@ -5,12 +5,15 @@ mod common;
 
 use common::{cluster, simulate, times, workload};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use tandem_core::{
-    ClusterBuilder, Draft, GpuId, Job, JobId, Memory, Placement, Policy, Ratio, Span, Time,
+    ClusterBuilder, Draft, GpuId, Interference, Job, JobId, Memory, Placement, Policy, Ppm, Ratio,
+    Span, Time,
 };
+use tandem_models::device::DutyShares;
 use tandem_policies::{Entry, PolicySpec};
 use tandem_sim::{
-    Estimates, FaultOptions, Network, RunOptions, Workload, WorkloadOptions, WorldOptions,
+    Estimates, FaultOptions, Network, RunOptions, Workload, WorkloadOptions, WorldOptions, run,
 };
 
 /// Puts every job on the GPUs from number 0 on, whoever sits there.
@@ -146,6 +149,47 @@ const PAUSE: Entry = Entry {
 fn a_pause_in_place_costs_only_its_own_length() {
     let times = run_times(&PAUSE, "a,0,1,15,,\n", "1x1", &RunOptions::default());
     assert_eq!(times, [(0.0, 35.0)]);
+}
+
+/// Puts the first two jobs on one GPU, the second within half of it.
+const CAPPED: Entry = Entry {
+    name: "capped",
+    summary: "two jobs on a GPU, one of them capped",
+    params: &[],
+    tenants_max: 2,
+    build: |_| {
+        let turn = |draft: &mut Draft<'_>, _, _| {
+            for (job, budget) in [(JobId(0), 1_000_000), (JobId(1), 500_000)] {
+                if draft.find(job).is_some() {
+                    let budget = Ppm(budget);
+                    draft.place(job, Placement { budget, ..Placement::on([GpuId(0)]) });
+                }
+            }
+        };
+        Box::new(Script(turn))
+    },
+};
+
+#[test]
+fn budgets_change_rates_where_the_device_model_is_the_truth_and_only_there() {
+    let rows = "a,0,1,100,40,\nb,0,1,100,80,\n";
+    let workload = workload(&format!("{HEADER}{rows}"), cluster("1x1"));
+    let law = DutyShares::default();
+    let truth: Arc<dyn Interference> = Arc::new(law);
+    let (policy, options) = (PolicySpec::of(&CAPPED), RunOptions::default());
+    let capped = run(&workload, &policy, &truth, &options, &AtomicU64::new(0)).unwrap();
+    // The first keeps what the second, held to half of the GPU, leaves it. Then that one runs alone
+    // within its half, at 5/8 of its speed.
+    let kept = law.kept((0.4, 1.0), [(0.8, 0.5)]);
+    let beside = law.kept((0.8, 0.5), [(0.4, 1.0)]);
+    let first = 100.0 / kept;
+    let second = first + (100.0 - first * beside) / 0.625;
+    let ends: Vec<f64> = times(&capped).iter().map(|(_, end)| *end).collect();
+    let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-4;
+    assert!(near(ends[0], first) && near(ends[1], second), "{ends:?} {first} {second}");
+    // Pair rates alone know no budgets: 100 / 120 for both, then alone.
+    let pairwise = times(&simulate(&workload, &policy, &options));
+    assert!(pairwise.iter().all(|(_, end)| near(*end, 120.0)), "{pairwise:?}");
 }
 
 const MOVE: Entry = Entry {

@@ -169,7 +169,10 @@ pub(super) fn fit(
     OutputFile::open(out)?.write(|file| writeln!(file, "{text}"))
 }
 
-fn read(args: &PairDataArgs, gpu: Option<&str>) -> Result<(PairTable, PairData), Failure> {
+pub(super) fn read(
+    args: &PairDataArgs,
+    gpu: Option<&str>,
+) -> Result<(PairTable, PairData), Failure> {
     let table = match gpu {
         Some(gpu) => PairTable::read(&format!("{}:gpu={gpu}", args.interference))?,
         None => PairTable::read(&args.interference)?,

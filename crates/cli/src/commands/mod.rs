@@ -1,6 +1,8 @@
 //! One file per command.
 
 mod demo;
+mod device;
+mod device_law;
 mod interference;
 mod matching;
 mod model;
@@ -23,6 +25,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
         Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
         Command::Model(command) => model::run(&command),
+        Command::Device(command) => device::run(&command),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{print, remark};
 use crate::args::{
     Beliefs as BeliefsArg, Classes, CommonArgs, CompareArgs, NetworkArg, SimArgs, TraceInput,
+    UnmeasuredArg,
 };
 use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
@@ -11,6 +12,7 @@ use crate::table;
 use std::path::Path;
 use std::sync::Arc;
 use tandem_core::{ClosedForm, Interference};
+use tandem_models::device::DutyShares;
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
@@ -149,7 +151,11 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
             if let Classes::Table { seed } = classes {
                 assign_classes(&mut trace, table, seed);
             }
-            Some(Arc::new(table.for_trace(&trace)?))
+            let measured = table.for_trace(&trace)?;
+            Some(Arc::new(match args.unmeasured {
+                UnmeasuredArg::ClosedForm => measured,
+                UnmeasuredArg::Device => measured.with_device(DutyShares::default()),
+            }))
         }
         (None, Classes::Trace) => None,
         (None, Classes::Table { .. }) => {
@@ -160,7 +166,10 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
     let solo = args.solo.as_deref().map(SoloProfiles::read).transpose()?;
     let truth: Arc<dyn Interference> = match &measured {
         Some(measured) => measured.clone(),
-        None => Arc::new(ClosedForm),
+        None => match args.unmeasured {
+            UnmeasuredArg::ClosedForm => Arc::new(ClosedForm),
+            UnmeasuredArg::Device => Arc::new(DutyShares::default()),
+        },
     };
     let beliefs = match args.beliefs {
         BeliefsArg::True => None,
@@ -210,16 +219,18 @@ fn beliefs(
 /// What a reader of the report should know about how the figures came about.
 fn notes(args: &CommonArgs, runs: &[Run]) -> Vec<String> {
     let mut notes = Vec::new();
-    match &args.input.interference {
-        Some(table) => notes.push(format!(
-            "Pair rates are measured ones from {}; pairs that it lacks use min(1, 100 / (sum of GPU utilisations)).",
+    let unmeasured = match args.unmeasured {
+        UnmeasuredArg::ClosedForm => "min(1, 100 / (sum of GPU utilisations))",
+        UnmeasuredArg::Device => "those of the device model, from utilisations and budgets",
+    };
+    notes.push(match &args.input.interference {
+        Some(table) => format!(
+            "Pair rates are measured ones from {}; for pairs that it lacks they are {unmeasured}.",
             Path::new(table).file_name().unwrap_or_default().to_string_lossy()
-        )),
-        None => notes.push(
-            "Pair rates, where jobs share a GPU, are min(1, 100 / (sum of GPU utilisations)).".to_owned(),
         ),
-    }
-    if runs.iter().any(|run| run.crowded) {
+        None => format!("Pair rates, where jobs share a GPU, are {unmeasured}."),
+    });
+    if args.unmeasured == UnmeasuredArg::ClosedForm && runs.iter().any(|run| run.crowded) {
         notes.push(
             "Three or more tenants on a GPU run at the product of their pair rates: an assumption."
                 .to_owned(),

@@ -15,7 +15,8 @@ use crate::one_line::OneLine;
 use crate::sheet::read_bytes;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};
 use std::path::Path;
-use tandem_core::{ClassId, ClosedForm, GpuTypeId, Interference, Profile, Ratio};
+use tandem_core::{ClassId, ClosedForm, GpuTypeId, Interference, Ppm, Profile, Ratio, Share};
+use tandem_models::device::DutyShares;
 use thiserror::Error;
 
 /// What is wrong with a table.
@@ -162,7 +163,7 @@ impl PairTable {
             let (table, jobs) = (self.name.clone(), trace.jobs.len());
             return Err(TableError::TooFewKnown { table, known, jobs });
         }
-        Ok(Measured { numbers, rates: self.rates.clone() })
+        Ok(Measured { numbers, rates: self.rates.clone(), device: None })
     }
 }
 
@@ -172,9 +173,18 @@ pub struct Measured {
     /// From the trace's classes to the table's.
     numbers: Vec<Option<u32>>,
     rates: Vec<Vec<Entry>>,
+    /// What says more than the closed form where nothing was measured, and what budgets do.
+    device: Option<DutyShares>,
 }
 
 impl Measured {
+    /// The same, with the device model where nothing was measured: for pairs, for groups of which a pair
+    /// was not measured, and for what budgets change.
+    #[must_use]
+    pub fn with_device(self, device: DutyShares) -> Self {
+        Self { device: Some(device), ..self }
+    }
+
     /// What was measured of the trace's class `a` beside `b`; zero if the two do not fit.
     pub(crate) fn measured(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
         let (a, b) = (self.numbers[a.index()]?, self.numbers[b.index()]?);
@@ -199,8 +209,39 @@ impl Interference for Measured {
         match self.entry(job, beside) {
             Entry::Rate(rate) => Some(rate),
             Entry::DoesNotFit => None,
-            Entry::Missing => ClosedForm.rate(job, beside, gpu),
+            Entry::Missing => match &self.device {
+                Some(device) => device.rate(job, beside, gpu),
+                None => ClosedForm.rate(job, beside, gpu),
+            },
         }
+    }
+
+    fn is_pairwise(&self) -> bool {
+        self.device.is_none()
+    }
+
+    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], gpu: GpuTypeId) -> Option<Ratio> {
+        let mut product = Ratio::ONE;
+        let mut all_measured = true;
+        for other in beside {
+            product = product.times(self.rate(job.profile, other.profile, gpu)?);
+            all_measured &= self.entry(job.profile, other.profile) != Entry::Missing;
+        }
+        let Some(device) = &self.device else { return Some(product) };
+        let within = device.group_rate(job, beside, gpu)?;
+        if !all_measured {
+            return Some(within);
+        }
+        // What was measured was measured without caps; the model says what they change.
+        let whole = Ppm::ONE;
+        let beside: Vec<Share<'_>> =
+            beside.iter().map(|share| Share { budget: whole, ..*share }).collect();
+        let without = device.group_rate(Share { budget: whole, ..job }, &beside, gpu)?;
+        Some(if within == without {
+            product
+        } else {
+            product.times(Ratio::from_f64(within.as_f64() / without.as_f64()))
+        })
     }
 }
 
@@ -276,6 +317,41 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
         assert_eq!((ppm(&measured, &trace, 1, 2), ppm(&measured, &trace, 2, 1)), (None, None));
         assert_eq!(ppm(&measured, &trace, 1, 3), Some(1_000_000), "a class known alone only");
         assert_eq!(table.speeds[&(Class::from_job_type("B"), 2)], 3.5);
+    }
+
+    #[test]
+    fn the_device_model_speaks_where_the_table_is_silent_and_about_budgets() {
+        let table = lucid::parse(LUCID.as_bytes(), "t.csv").unwrap();
+        let trace =
+            crate::trace::parse(TRACE.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
+        let law = DutyShares::default();
+        let measured = table.for_trace(&trace).unwrap();
+        assert!(measured.is_pairwise());
+        let measured = measured.with_device(law);
+        assert!(!measured.is_pairwise());
+        assert_eq!(ppm(&measured, &trace, 0, 1), Some(900_000));
+        let known = Ratio::from_f64(law.kept((0.8, 1.0), [(0.8, 1.0)])).ppm();
+        assert_eq!(ppm(&measured, &trace, 0, 2), Some(known.0));
+        let profiles: Vec<Profile> = trace
+            .jobs
+            .iter()
+            .map(|job| Profile { class: job.class, gpu_util: job.gpu_util, ..Profile::default() })
+            .collect();
+        let share = |job: usize, budget| Share { profile: &profiles[job], budget: Ppm(budget) };
+        let rate = |job, beside: &[Share<'_>]| {
+            measured.group_rate(job, beside, GpuTypeId(0)).unwrap().as_f64()
+        };
+        let whole = 1_000_000;
+        // Measured pairs as measured, the product of several of them, the model for a group with a
+        // stranger.
+        assert_eq!(rate(share(0, whole), &[share(1, whole)]), 0.9);
+        let three = rate(share(0, whole), &[share(1, whole), share(0, whole)]);
+        assert!((three - 0.9 * 0.85).abs() < 1e-9, "{three}");
+        let stranger = rate(share(0, whole), &[share(1, whole), share(2, whole)]);
+        assert!((stranger - law.kept((0.8, 1.0), [(0.8, 1.0); 2])).abs() < 1e-9, "{stranger}");
+        // A capped partner presses less, and a cap of one's own takes its part.
+        assert!(rate(share(0, whole), &[share(1, 300_000)]) > 0.9);
+        assert!(rate(share(0, 400_000), &[share(1, whole)]) < 0.9 * 0.75);
     }
 
     #[test]

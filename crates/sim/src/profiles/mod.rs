@@ -1,11 +1,17 @@
 //! Measurements of jobs that run alone, as the models take them: speed, utilisation and memory per
 //! class, and step times per placement and batch size. What they mean is the models' business.
 
+mod generate;
 mod lucid_solo;
+mod operators;
+mod parvagpu;
 mod pollux;
 mod shares;
 
+pub use generate::{GenerateOperators, write_operators};
 pub use lucid_solo::{ClassFit, SoloProfile, SoloProfiles};
+pub use operators::{batch_in_name, read_operators};
+pub use parvagpu::{CopiesPoint, read_copies};
 pub use shares::read_shares;
 
 use crate::interference::TableError;

@@ -1,6 +1,7 @@
 //! The HTML report: one self-contained file. This module reduces the runs to what the page draws;
 //! `template.html` holds the page.
 
+pub mod device;
 mod gantt;
 mod pairs;
 mod sharing;

@@ -1,0 +1,72 @@
+//! How long a decision about budgets takes: the search with the summary, which the scheduler uses, and
+//! one evaluation and one search with operators, which `tandem device` uses.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that panics has failed")]
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::hint::black_box;
+use tandem_core::Ppm;
+use tandem_models::device::{
+    Effort, Goal, Gpu, Kind, Objective, Operator, Operators, Promise, Sharing, Summary, Tenant,
+    Throughput, allocate,
+};
+
+/// Tenants of 150 operators each, narrow to wide.
+fn tenants(count: usize) -> Vec<Tenant> {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut operator = |wide: f64| Operator {
+        sms: (wide + rng.random_range(-1.5..1.5_f64)).exp().ceil(),
+        duration_ns: rng.random_range(5e3..8e4),
+        kind: [Kind::Compute, Kind::Memory, Kind::Unknown][rng.random_range(0..3)],
+    };
+    let tenant = |index: usize| {
+        let wide = 2.0 + 3.0 * index as f64 / count as f64;
+        let operators = (0..150).map(|_| operator(wide)).collect();
+        Tenant::new(&index.to_string(), operators).unwrap()
+    };
+    (0..count).map(tenant).collect()
+}
+
+fn goal(count: usize) -> Goal {
+    let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
+    Goal { objective: Objective::Nash, promises: vec![promise; count] }
+}
+
+fn device(criterion: &mut Criterion) {
+    let gpu = Gpu::known("v100").unwrap();
+    for count in [2, 3, 8] {
+        let tenants = tenants(count);
+        let goal = goal(count);
+        criterion.bench_function(&format!("decision, summary, {count} tenants"), |bencher| {
+            bencher.iter(|| {
+                // What a decision costs that knows the tenants' operators only.
+                let mut summary = Summary::new(&gpu, black_box(&tenants)).unwrap();
+                allocate(&mut summary, &goal, Effort::QUICK).unwrap()
+            });
+        });
+        let mut summary = Summary::new(&gpu, &tenants).unwrap();
+        let budgets = vec![Ppm(500_000); count];
+        criterion.bench_function(&format!("evaluation, summary, {count} tenants"), |bencher| {
+            bencher.iter(|| summary.measure(black_box(&budgets)).unwrap());
+        });
+        let exact = Operators::new(&gpu, &tenants, 1).unwrap();
+        criterion.bench_function(&format!("evaluation, operators, {count} tenants"), |bencher| {
+            bencher.iter(|| exact.evaluate(Sharing::Budgets(black_box(&budgets))).unwrap());
+        });
+    }
+    let mut slow = criterion.benchmark_group("operators");
+    slow.sample_size(10);
+    for count in [2, 3] {
+        let tenants = tenants(count);
+        slow.bench_function(format!("decision, operators, {count} tenants"), |bencher| {
+            bencher.iter(|| {
+                let mut exact = Operators::new(&gpu, black_box(&tenants), 1).unwrap();
+                allocate(&mut exact, &goal(count), Effort::THOROUGH).unwrap()
+            });
+        });
+    }
+}
+
+criterion_group!(benches, device);
+criterion_main!(benches);

@@ -1,0 +1,414 @@
+//! Searches for the budgets that serve an objective best. It only asks what tenants achieve under
+//! given budgets, so that the same code serves a model and live measurements.
+
+use std::collections::BTreeMap;
+use tandem_core::{BUDGET_MIN, PPM_ONE, Ppm};
+
+/// What a budget is set to when tenants are varied one by one.
+const STEPS: [Ppm; 8] = [
+    Ppm(100_000),
+    Ppm(200_000),
+    Ppm(300_000),
+    Ppm(400_000),
+    Ppm(500_000),
+    Ppm(600_000),
+    Ppm(800_000),
+    Ppm(1_000_000),
+];
+/// What one tenant gives another when two are varied together.
+const SHIFTS: [u32; 2] = [100_000, 50_000];
+/// Rounds over all tenants at most.
+const ROUNDS_MAX: usize = 4;
+/// Moves of pairs at most: with noise that is too small to see, gains could go on for ever.
+const SHIFTS_MAX: usize = 64;
+/// Values closer than this are equal.
+const TIE: f64 = 1e-9;
+/// A tenant that stands still would make the sum of logarithms endless.
+const Y_MIN: f64 = 1e-9;
+
+/// What tenants achieve under some budgets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measurement {
+    /// Speed of each tenant relative to alone.
+    pub y: Vec<f64>,
+    /// The same over each of several windows, or parts of one; fewer than two mean that there is no
+    /// noise.
+    pub parts: Vec<Vec<f64>>,
+    /// 99th percentile of the latency, of tenants that answer requests.
+    pub p99_ns: Vec<Option<f64>>,
+    /// What it was measured over.
+    pub window_ns: f64,
+}
+
+impl Measurement {
+    /// System throughput: the sum of all speeds relative to alone; one after the other is 1.
+    pub fn stp(&self) -> f64 {
+        self.y.iter().sum()
+    }
+
+    /// The smallest of them.
+    pub fn worst(&self) -> f64 {
+        self.y.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// Standard error of `value` over the parts.
+    pub fn noise(&self, value: impl Fn(&[f64]) -> f64) -> f64 {
+        standard_error(self.parts.iter().map(|part| value(part)))
+    }
+}
+
+/// Of the mean of these values; zero of fewer than two.
+fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let count = values.clone().count() as f64;
+    if count < 2.0 {
+        return 0.0;
+    }
+    let mean = values.clone().sum::<f64>() / count;
+    let spread: f64 = values.map(|value| (value - mean).powi(2)).sum();
+    (spread / (count - 1.0) / count).sqrt()
+}
+
+/// Whoever can say what tenants achieve under given budgets: a model, or a GPU.
+pub trait Throughput {
+    /// Why it could not be said.
+    type Error;
+
+    /// How many tenants there are.
+    fn tenants(&self) -> usize;
+
+    /// Share of the GPU that each keeps busy alone, if that is known.
+    fn duties(&self) -> Option<Vec<f64>> {
+        None
+    }
+
+    /// What they achieve.
+    fn measure(&mut self, budgets: &[Ppm]) -> Result<Measurement, Self::Error>;
+}
+
+/// What is to be large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Objective {
+    /// Σ w·ln y: nobody starves.
+    #[default]
+    Nash,
+    /// Σ w·y: total throughput.
+    Stp,
+}
+
+/// What a tenant counts and is promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Promise {
+    /// How much it counts.
+    pub weight: f64,
+    /// The least share of its speed alone; zero promises nothing.
+    pub floor: f64,
+    /// The largest 99th percentile of its latency.
+    pub p99_ns: Option<f64>,
+}
+
+/// What budgets are judged by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Goal {
+    /// What is to be large.
+    pub objective: Objective,
+    /// One promise for each tenant.
+    pub promises: Vec<Promise>,
+}
+
+impl Goal {
+    /// The objective at these speeds.
+    pub fn value(&self, y: &[f64]) -> f64 {
+        let terms = self.promises.iter().zip(y).map(|(promise, &y)| match self.objective {
+            Objective::Nash => promise.weight * y.max(Y_MIN).ln(),
+            Objective::Stp => promise.weight * y,
+        });
+        terms.sum()
+    }
+
+    /// By how much the promise to a tenant is broken, relative to it; zero if it is kept.
+    fn broken(&self, tenant: usize, measured: &Measurement) -> f64 {
+        let Promise { floor, p99_ns, .. } = self.promises[tenant];
+        let speed = if floor > 0.0 { (floor - measured.y[tenant]).max(0.0) / floor } else { 0.0 };
+        let latency = match (p99_ns, measured.p99_ns.get(tenant).copied().flatten()) {
+            (Some(promised), Some(found)) => (found / promised - 1.0).max(0.0),
+            _ => 0.0,
+        };
+        speed + latency
+    }
+
+    /// The tenants whose promise is broken.
+    pub fn failing(&self, measured: &Measurement) -> Vec<usize> {
+        (0..measured.y.len()).filter(|&tenant| self.broken(tenant, measured) > 0.0).collect()
+    }
+}
+
+/// How long to search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Plain vectors to climb from, the best first.
+    pub starts: usize,
+    /// Vectors to try at most; the best so far is taken then.
+    pub evaluations: usize,
+    /// Whether the best of all that were tried is taken in the end, even where it gained less than the
+    /// noise: right for a model, which gives the same answer again, and wrong for measurements, where it
+    /// would be the luckiest.
+    pub best_seen: bool,
+}
+
+impl Effort {
+    /// For a model, where an evaluation costs milliseconds and the answer may take seconds.
+    pub const THOROUGH: Effort =
+        Effort { starts: usize::MAX, evaluations: 10_000, best_seen: true };
+    /// For a model and many tenants, where a thorough search would take minutes.
+    pub const BOUNDED: Effort = Effort { starts: 1, evaluations: 240, best_seen: true };
+    /// For decisions of the scheduler with the summary: 10 ms for eight tenants.
+    pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160, best_seen: true };
+    /// For live measurements, where an evaluation takes a window of real time.
+    pub const LIVE: Effort = Effort { starts: 1, evaluations: 100, best_seen: false };
+}
+
+/// Budgets that keep every promise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Allocation {
+    /// One for each tenant.
+    pub budgets: Vec<Ppm>,
+    /// What they achieve.
+    pub measured: Measurement,
+    /// The objective there.
+    pub value: f64,
+    /// Its standard error.
+    pub noise: f64,
+    /// Vectors that were tried.
+    pub evaluations: usize,
+}
+
+/// Why there are no budgets.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Unallocated<E> {
+    /// Nothing that was tried keeps every promise.
+    Promises {
+        /// The tenants whose promise is broken where the least is.
+        tenants: Vec<usize>,
+        /// What comes closest.
+        closest: Measurement,
+        /// Vectors that were tried.
+        evaluations: usize,
+    },
+    /// It could not be measured.
+    Measure(E),
+}
+
+/// A vector of budgets and how good it is.
+#[derive(Clone, Debug)]
+struct Point {
+    budgets: Vec<Ppm>,
+    measured: Measurement,
+    broken: f64,
+    value: f64,
+    noise: f64,
+}
+
+impl Point {
+    fn sum(&self) -> u64 {
+        self.budgets.iter().map(|budget| u64::from(budget.0)).sum()
+    }
+}
+
+struct Search<'a, T: Throughput> {
+    source: &'a mut T,
+    goal: &'a Goal,
+    known: BTreeMap<Vec<Ppm>, Measurement>,
+    evaluations_max: usize,
+}
+
+/// Finds budgets for the tenants of `source`: the best of some plain vectors, then one tenant after
+/// the other, then what one tenant can give another. Ties go to the smaller sum of budgets, then to
+/// the earlier tenant.
+pub fn allocate<T: Throughput>(
+    source: &mut T,
+    goal: &Goal,
+    effort: Effort,
+) -> Result<Allocation, Unallocated<T::Error>> {
+    allocate_from(&[], source, goal, effort)
+}
+
+/// The same, with more vectors to climb from.
+pub(super) fn allocate_from<T: Throughput>(
+    more: &[Vec<Ppm>],
+    source: &mut T,
+    goal: &Goal,
+    effort: Effort,
+) -> Result<Allocation, Unallocated<T::Error>> {
+    let mut starts = starts(source.tenants(), source.duties().as_deref(), goal);
+    starts.extend_from_slice(more);
+    let evaluations_max = effort.evaluations;
+    let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
+    let mut best = search.run(&starts, effort.starts).map_err(Unallocated::Measure)?;
+    if effort.best_seen {
+        best = search.best_seen(best);
+    }
+    let evaluations = search.known.len();
+    let Point { budgets, measured, broken, value, noise } = best;
+    if broken > 0.0 {
+        let tenants = goal.failing(&measured);
+        return Err(Unallocated::Promises { tenants, closest: measured, evaluations });
+    }
+    Ok(Allocation { budgets, measured, value, noise, evaluations })
+}
+
+/// Equal parts, twice as much, everything, in proportion to what each keeps busy; and where promises
+/// were made, those first.
+fn starts(tenants: usize, duties: Option<&[f64]>, goal: &Goal) -> Vec<Vec<Ppm>> {
+    let mut starts: Vec<Vec<Ppm>> = [1, 2].map(|times| vec![part(times, tenants); tenants]).into();
+    starts.push(vec![Ppm::ONE; tenants]);
+    if let Some(duties) = duties {
+        let sum = duties.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        starts.push(duties.iter().map(|duty| budget(2.0 * duty / sum)).collect());
+    }
+    let promised = |promise: &Promise| promise.floor > 0.0 || promise.p99_ns.is_some();
+    if goal.promises.iter().any(promised) {
+        let everything_or_least =
+            |promise: &Promise| if promised(promise) { Ppm::ONE } else { BUDGET_MIN };
+        starts.push(goal.promises.iter().map(everything_or_least).collect());
+    }
+    starts
+}
+
+/// `times` of `tenants` parts of the GPU, within what a budget may be.
+pub(super) fn part(times: usize, tenants: usize) -> Ppm {
+    budget(times as f64 / tenants.max(1) as f64)
+}
+
+/// A share of the GPU as a budget.
+fn budget(share: f64) -> Ppm {
+    let ppm = (share * f64::from(PPM_ONE)).round() as u32;
+    Ppm(ppm).clamp(BUDGET_MIN, Ppm::ONE)
+}
+
+impl<T: Throughput> Search<'_, T> {
+    fn point(&mut self, budgets: &[Ppm]) -> Result<Point, T::Error> {
+        let measured = match self.known.get(budgets) {
+            Some(known) => known.clone(),
+            None => {
+                let measured = self.source.measure(budgets)?;
+                self.known.insert(budgets.to_owned(), measured.clone());
+                measured
+            }
+        };
+        Ok(self.judge(budgets, measured))
+    }
+
+    fn judge(&self, budgets: &[Ppm], measured: Measurement) -> Point {
+        let broken = (0..budgets.len()).map(|tenant| self.goal.broken(tenant, &measured)).sum();
+        let value = self.goal.value(&measured.y);
+        let noise = measured.noise(|y| self.goal.value(y));
+        Point { budgets: budgets.to_owned(), measured, broken, value, noise }
+    }
+
+    /// The best of everything that was tried; `top` among equals.
+    fn best_seen(&self, top: Point) -> Point {
+        self.known.iter().fold(top, |best, (budgets, measured)| {
+            let point = self.judge(budgets, measured.clone());
+            if is_better(&point, &best, 0.0) { point } else { best }
+        })
+    }
+
+    /// Climbs from the best of the starts, then from the others, and takes the highest point.
+    fn run(&mut self, starts: &[Vec<Ppm>], climbs: usize) -> Result<Point, T::Error> {
+        let mut points = Vec::new();
+        for start in starts {
+            points.push(self.point(start)?);
+        }
+        // Stable, so that an earlier start goes first among equals.
+        points.sort_by(|a, b| a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value)));
+        let mut points = points.into_iter().take(climbs.max(1));
+        let first = points.next().expect("there are starts");
+        let mut best = self.climb(first)?;
+        for start in points {
+            let top = self.climb(start)?;
+            if is_better(&top, &best, 2.0 * self.gain_noise(&top, &best)) {
+                best = top;
+            }
+        }
+        Ok(best)
+    }
+
+    fn climb(&mut self, mut best: Point) -> Result<Point, T::Error> {
+        for _ in 0..ROUNDS_MAX {
+            let mut moved = false;
+            for tenant in 0..best.budgets.len() {
+                moved |= self.vary_one(&mut best, tenant)?;
+            }
+            if !moved {
+                break;
+            }
+        }
+        for _ in 0..SHIFTS_MAX {
+            if !self.vary_two(&mut best)? {
+                break;
+            }
+        }
+        Ok(best)
+    }
+
+    /// Takes `budgets` if they are better than `best` beyond the noise.
+    fn try_move(&mut self, best: &mut Point, budgets: &[Ppm]) -> Result<bool, T::Error> {
+        if self.known.len() >= self.evaluations_max && !self.known.contains_key(budgets) {
+            return Ok(false);
+        }
+        let point = self.point(budgets)?;
+        let is_gain = is_better(&point, best, 2.0 * self.gain_noise(&point, best));
+        if is_gain {
+            *best = point;
+        }
+        Ok(is_gain)
+    }
+
+    /// Standard error of the gain over the parts in which both were measured: what moves both alike,
+    /// such as where in their iterations the tenants are, does not count.
+    fn gain_noise(&self, candidate: &Point, best: &Point) -> f64 {
+        let pairs = candidate.measured.parts.iter().zip(&best.measured.parts);
+        standard_error(pairs.map(|(new, old)| self.goal.value(new) - self.goal.value(old)))
+    }
+
+    fn vary_one(&mut self, best: &mut Point, tenant: usize) -> Result<bool, T::Error> {
+        let mut moved = false;
+        for step in STEPS {
+            if step != best.budgets[tenant] {
+                let mut budgets = best.budgets.clone();
+                budgets[tenant] = step;
+                moved |= self.try_move(best, &budgets)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn vary_two(&mut self, best: &mut Point) -> Result<bool, T::Error> {
+        let mut moved = false;
+        for shift in SHIFTS {
+            for taker in 0..best.budgets.len() {
+                for giver in (0..best.budgets.len()).filter(|&giver| giver != taker) {
+                    let more = best.budgets[taker].0 + shift;
+                    let less = best.budgets[giver].0.saturating_sub(shift);
+                    if more <= PPM_ONE && less >= BUDGET_MIN.0 {
+                        let mut budgets = best.budgets.clone();
+                        (budgets[taker], budgets[giver]) = (Ppm(more), Ppm(less));
+                        moved |= self.try_move(best, &budgets)?;
+                    }
+                }
+            }
+        }
+        Ok(moved)
+    }
+}
+
+/// Promises come first, then the objective, if it gains more than `least`; equal ones are decided by
+/// the smaller sum of budgets.
+fn is_better(candidate: &Point, best: &Point, least: f64) -> bool {
+    let broken = candidate.broken - best.broken;
+    if broken.abs() > TIE {
+        return broken < 0.0;
+    }
+    let gain = candidate.value - best.value;
+    gain > least.max(TIE) || (gain.abs() <= TIE && candidate.sum() < best.sum())
+}

@@ -1,0 +1,143 @@
+//! The GPU that tenants divide, and the constants of the model.
+
+use super::DeviceError;
+use super::tenant::Kind;
+use tandem_core::{Memory, PPM_ONE, Ppm};
+
+/// Fewer SMs than this and the least budget would be none of them.
+const SMS_MIN: u32 = 10;
+const SMS_MAX: u32 = 10_000;
+
+/// How the SMs are handed to operators that want more than there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduler {
+    /// In order of issue: a later operator gets what earlier ones leave.
+    #[default]
+    Fifo,
+    /// In proportion to what each wants.
+    Prop,
+}
+
+/// What is assumed of the hardware; none of it but κ is measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constants {
+    /// Fraction of the peak DRAM bandwidth that an operator takes at full speed: compute.
+    pub beta_compute: f64,
+    /// The same, memory.
+    pub beta_memory: f64,
+    /// The same, unknown.
+    pub beta_unknown: f64,
+    /// Share of the SMs that saturates the bandwidth.
+    pub sigma: f64,
+    /// Slow-down by each of up to two co-runners.
+    pub kappa: f64,
+}
+
+impl Default for Constants {
+    fn default() -> Self {
+        Self { beta_compute: 0.35, beta_memory: 0.85, beta_unknown: 0.20, sigma: 0.6, kappa: 0.10 }
+    }
+}
+
+impl Constants {
+    /// Fraction of the peak bandwidth at full speed.
+    pub fn beta(&self, kind: Kind) -> f64 {
+        match kind {
+            Kind::Compute => self.beta_compute,
+            Kind::Memory => self.beta_memory,
+            Kind::Unknown => self.beta_unknown,
+        }
+    }
+}
+
+/// One GPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpu {
+    /// What it is called.
+    pub name: String,
+    /// Streaming multiprocessors.
+    pub sms: u32,
+    /// Memory.
+    pub memory: Memory,
+    /// Memory that each process takes beyond what its tenant asks for.
+    pub context: Memory,
+    /// How operators get SMs.
+    pub scheduler: Scheduler,
+    /// What is assumed of it.
+    pub constants: Constants,
+}
+
+/// Name, SMs and memory in GiB, as the vendor states them.
+const KNOWN: [(&str, u32, u64); 8] = [
+    ("v100", 80, 16),
+    ("v100-32g", 80, 32),
+    ("a100", 108, 80),
+    ("a100-40g", 108, 40),
+    ("h100", 132, 80),
+    ("p100", 56, 16),
+    ("t4", 40, 16),
+    ("rtx3090", 82, 24),
+];
+
+impl Gpu {
+    /// A GPU by name.
+    pub fn known(name: &str) -> Result<Self, DeviceError> {
+        let found = KNOWN.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name));
+        let &(name, sms, gib) = found.ok_or_else(|| {
+            let names: Vec<&str> = KNOWN.iter().map(|(name, ..)| *name).collect();
+            DeviceError::UnknownGpu { name: name.to_owned(), known: names.join(", ") }
+        })?;
+        Ok(Self {
+            name: name.to_owned(),
+            sms,
+            memory: Memory::from_mib(gib * 1024),
+            context: Memory::from_mib(500),
+            scheduler: Scheduler::Fifo,
+            constants: Constants::default(),
+        })
+    }
+
+    /// The same with another number of SMs.
+    pub fn with_sms(self, sms: u32) -> Result<Self, DeviceError> {
+        match (SMS_MIN..=SMS_MAX).contains(&sms) {
+            true => Ok(Self { sms, ..self }),
+            false => Err(DeviceError::Sms { sms, min: SMS_MIN, max: SMS_MAX }),
+        }
+    }
+
+    /// The SMs a budget allows, rounded down. A third is stored as 0.333333, so half a millionth is
+    /// forgiven: otherwise a third of 108 SMs would be 35.
+    pub fn cap(&self, budget: Ppm) -> u32 {
+        let halves = (u64::from(budget.0) * 2 + 1) * u64::from(self.sms);
+        let cap = halves / (2 * u64::from(PPM_ONE));
+        u32::try_from(cap).unwrap_or(u32::MAX).min(self.sms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_core::BUDGET_MIN;
+
+    #[test]
+    fn budgets_are_rounded_down_to_whole_sms_and_a_third_is_a_third() {
+        let a100 = Gpu::known("A100").unwrap();
+        assert_eq!(a100.cap(Ppm(333_333)), 36);
+        assert_eq!(a100.cap(Ppm(666_667)), 72);
+        assert_eq!(a100.cap(Ppm::ONE), 108);
+        let v100 = Gpu::known("v100").unwrap();
+        assert_eq!(
+            [333_333, 666_667, 670_000, 600_000].map(|v| v100.cap(Ppm(v))),
+            [26, 53, 53, 48]
+        );
+        assert_eq!(v100.cap(BUDGET_MIN), 8);
+        assert_eq!(v100.cap(Ppm(99_999)), 7);
+    }
+
+    #[test]
+    fn a_gpu_that_nobody_knows_is_refused_with_the_names_of_the_others() {
+        let error = Gpu::known("k9").unwrap_err().to_string();
+        assert!(error.contains("k9") && error.contains("v100"), "{error}");
+        assert!(Gpu::known("v100").unwrap().with_sms(9).is_err());
+    }
+}

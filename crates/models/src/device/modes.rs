@@ -1,0 +1,155 @@
+//! The ways to share that are compared, and whether any of them pays.
+
+use super::DeviceError;
+use super::allocate::{
+    Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, allocate_from, part,
+};
+use super::evaluate::{Operators, Sharing};
+use super::summary::Summary;
+use super::tenant::Tenant;
+use tandem_core::{BUDGET_MIN, Ppm};
+
+/// Co-location that gives less than this over one after the other is not worth its risks.
+pub const SHARING_PAYS_FROM: f64 = 1.05;
+
+/// Tenants for which a search from every start takes a second or so.
+const THOROUGH_MAX: usize = 3;
+
+/// A way to share a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// One tenant after the other.
+    Sequential,
+    /// In turns, nothing side by side.
+    Slice,
+    /// Side by side, each within an equal part.
+    Equal,
+    /// Side by side, each within twice that.
+    Double,
+    /// Side by side without caps.
+    Uncapped,
+    /// Side by side within the budgets that serve the objective best.
+    Search,
+    /// Side by side within budgets that were given.
+    Given(Vec<Ppm>),
+}
+
+impl Mode {
+    /// All that need nothing more than a name.
+    pub const ALL: [Mode; 6] =
+        [Mode::Sequential, Mode::Slice, Mode::Equal, Mode::Double, Mode::Uncapped, Mode::Search];
+
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Mode::Sequential => "sequential",
+            Mode::Slice => "slice",
+            Mode::Equal => "equal",
+            Mode::Double => "double",
+            Mode::Uncapped => "uncapped",
+            Mode::Search => "search",
+            Mode::Given(_) => "given",
+        }
+    }
+
+    /// The budgets of modes that have them by definition.
+    fn budgets(&self, tenants: usize) -> Option<Vec<Ppm>> {
+        match self {
+            Mode::Equal => Some(vec![part(1, tenants); tenants]),
+            Mode::Double => Some(vec![part(2, tenants); tenants]),
+            Mode::Uncapped => Some(vec![Ppm::ONE; tenants]),
+            Mode::Given(budgets) => Some(budgets.clone()),
+            Mode::Sequential | Mode::Slice | Mode::Search => None,
+        }
+    }
+}
+
+/// What a mode achieves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The mode.
+    pub mode: Mode,
+    /// What the tenants achieve.
+    pub measured: Measurement,
+    /// Their budgets; all of the GPU where the mode sets none.
+    pub budgets: Vec<Ppm>,
+    /// Vectors of budgets that were tried.
+    pub evaluations: usize,
+}
+
+impl Outcome {
+    /// Standard error of the STP over the halves of the window.
+    pub fn noise(&self) -> f64 {
+        self.measured.noise(|y| y.iter().sum())
+    }
+
+    /// Time that one iteration of every tenant takes one after the other ÷ time until the last of them
+    /// has made one, side by side.
+    pub fn makespan_ratio(&self, tenants: &[Tenant]) -> f64 {
+        let alone: Vec<f64> = tenants.iter().map(Tenant::alone_ns).collect();
+        if self.mode == Mode::Sequential {
+            return 1.0;
+        }
+        let shared = alone.iter().zip(&self.measured.y).map(|(alone, y)| alone / y);
+        alone.iter().sum::<f64>() / shared.fold(0.0, f64::max)
+    }
+}
+
+/// Evaluates one mode. The goal is that of the search; other modes take no account of it.
+pub fn compare(
+    device: &mut Operators<'_>,
+    mode: &Mode,
+    goal: &Goal,
+) -> Result<Outcome, Unallocated<DeviceError>> {
+    let tenants = device.tenants();
+    let whole = vec![Ppm::ONE; tenants];
+    let outcome = |measured, budgets, evaluations| Outcome {
+        mode: mode.clone(),
+        measured,
+        budgets,
+        evaluations,
+    };
+    if let Some(budgets) = mode.budgets(tenants) {
+        let sharing = Sharing::Budgets(&budgets);
+        let measured = device.evaluate(sharing).map_err(Unallocated::Measure)?;
+        return Ok(outcome(measured, budgets, 1));
+    }
+    match mode {
+        Mode::Search => {
+            let Allocation { budgets, measured, evaluations, .. } = search(device, goal)?;
+            Ok(outcome(measured, budgets, evaluations))
+        }
+        Mode::Slice => {
+            let measured = device.evaluate(Sharing::Slice).map_err(Unallocated::Measure)?;
+            Ok(outcome(measured, whole, 1))
+        }
+        _ => {
+            // By definition: each has the GPU for its part of the time.
+            let y = vec![1.0 / tenants as f64; tenants];
+            let measured = Measurement { y, ..Measurement::default() };
+            Ok(outcome(measured, whole, 0))
+        }
+    }
+}
+
+/// Climbs from everywhere for few tenants. For many it begins with what the summary finds, if it finds
+/// anything, and stays near it.
+fn search(device: &mut Operators<'_>, goal: &Goal) -> Result<Allocation, Unallocated<DeviceError>> {
+    if device.tenants() <= THOROUGH_MAX {
+        return allocate(device, goal, Effort::THOROUGH);
+    }
+    let mut summary = Summary::new(device.gpu(), device.list()).map_err(Unallocated::Measure)?;
+    let hint = allocate(&mut summary, goal, Effort::QUICK).map(|found| found.budgets);
+    let hints: Vec<Vec<Ppm>> = hint.into_iter().collect();
+    allocate_from(&hints, device, goal, Effort::BOUNDED)
+}
+
+/// Whether any of these modes is worth sharing the GPU for.
+pub fn pays(outcomes: &[Outcome]) -> bool {
+    outcomes.iter().any(|outcome| outcome.measured.stp() > SHARING_PAYS_FROM)
+}
+
+/// Whether a budget is one that a tenant may have.
+pub fn is_budget(budget: Ppm) -> bool {
+    (BUDGET_MIN..=Ppm::ONE).contains(&budget)
+}

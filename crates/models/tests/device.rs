@@ -1,0 +1,302 @@
+//! The allocator against exhaustive search, and the summary against the event-driven evaluation, on
+//! random tenants. Every case comes from a seed that the message of a failure names.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tandem_core::Ppm;
+use tandem_models::device::{
+    Allocation, Effort, Goal, Gpu, Kind, Measurement, Objective, Operator, Operators, Promise,
+    Summary, Tenant, Throughput, Unallocated, allocate,
+};
+
+const STEPS: [u32; 8] = [100_000, 200_000, 300_000, 400_000, 500_000, 600_000, 800_000, 1_000_000];
+
+/// A tenant of 5 to 60 operators, from narrow and quick to wide and slow.
+fn random_tenant(rng: &mut ChaCha8Rng, index: usize) -> Tenant {
+    let (wide, long) = (rng.random_range(2.0..5.5_f64), rng.random_range(2.0..5.0_f64));
+    let operators = (0..rng.random_range(5..60))
+        .map(|_| Operator {
+            sms: (wide + rng.random_range(-1.5..1.5_f64)).exp().ceil(),
+            duration_ns: (long + rng.random_range(-1.0..1.0_f64)).exp() * 1e3,
+            kind: [Kind::Compute, Kind::Memory, Kind::Unknown][rng.random_range(0..3)],
+        })
+        .collect();
+    let mut tenant = Tenant::new(&format!("tenant {index}"), operators).unwrap();
+    tenant.launch_ns = [2e3, 1e4, 2.8e4][rng.random_range(0..3)];
+    tenant.host_ns = rng.random_range(1e4..5e5);
+    tenant
+}
+
+fn random_tenants(seed: u64, count: usize) -> Vec<Tenant> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    (0..count).map(|index| random_tenant(&mut rng, index)).collect()
+}
+
+fn goal(objective: Objective, tenants: usize) -> Goal {
+    let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
+    Goal { objective, promises: vec![promise; tenants] }
+}
+
+/// All vectors of steps.
+fn grid(tenants: usize) -> Vec<Vec<Ppm>> {
+    let mut vectors = vec![Vec::new()];
+    for _ in 0..tenants {
+        vectors = vectors
+            .iter()
+            .flat_map(|vector: &Vec<Ppm>| {
+                STEPS.map(|step| [vector.as_slice(), &[Ppm(step)]].concat())
+            })
+            .collect();
+    }
+    vectors
+}
+
+/// What is compared: the sum of speeds, or their geometric mean.
+fn score(objective: Objective, goal: &Goal, y: &[f64]) -> f64 {
+    match objective {
+        Objective::Stp => goal.value(y),
+        Objective::Nash => (goal.value(y) / y.len() as f64).exp(),
+    }
+}
+
+/// How far the allocator stays behind the best vector of the grid, relative to it.
+fn behind<T: Throughput>(mut source: T, objective: Objective, effort: Effort) -> f64
+where
+    T::Error: std::fmt::Debug,
+{
+    let tenants = source.tenants();
+    let goal = goal(objective, tenants);
+    let Allocation { measured, .. } = allocate(&mut source, &goal, effort).unwrap();
+    let found = score(objective, &goal, &measured.y);
+    let scores = grid(tenants)
+        .into_iter()
+        .map(|budgets| score(objective, &goal, &source.measure(&budgets).unwrap().y));
+    1.0 - found / scores.fold(0.0, f64::max)
+}
+
+/// Grid search over `seeds` with both objectives; nothing may be more than 1 % ahead.
+fn nothing_ahead(
+    seeds: std::ops::Range<u64>,
+    count: usize,
+    behind_best: impl Fn(&[Tenant], Objective) -> f64,
+) {
+    for seed in seeds {
+        let tenants = random_tenants(seed, count);
+        for objective in [Objective::Nash, Objective::Stp] {
+            let behind = behind_best(&tenants, objective);
+            assert!(behind < 0.01, "seed {seed}, {count} tenants, {objective:?}: {behind}");
+        }
+    }
+}
+
+#[test]
+fn found_from_operators_is_within_a_percent_of_exhaustive_search() {
+    let gpu = Gpu::known("v100").unwrap();
+    let behind_best = |tenants: &[Tenant], objective| {
+        behind(Operators::new(&gpu, tenants, 1).unwrap(), objective, Effort::THOROUGH)
+    };
+    nothing_ahead(0..8, 2, behind_best);
+    nothing_ahead(0..2, 3, behind_best);
+}
+
+#[test]
+fn found_from_summaries_is_within_a_percent_of_exhaustive_search() {
+    let gpu = Gpu::known("v100").unwrap();
+    let behind_best = |tenants: &[Tenant], objective| {
+        behind(Summary::new(&gpu, tenants).unwrap(), objective, Effort::QUICK)
+    };
+    nothing_ahead(0..40, 2, behind_best);
+    nothing_ahead(0..40, 3, behind_best);
+}
+
+#[test]
+fn summaries_come_near_the_operators_and_so_do_the_budgets_found_with_them() {
+    let gpu = Gpu::known("v100").unwrap();
+    let (mut errors, mut losses) = (Vec::new(), Vec::new());
+    for seed in 100..106 {
+        let tenants = random_tenants(seed, 3);
+        let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
+        let mut summary = Summary::new(&gpu, &tenants).unwrap();
+        for budget in [333_333, 666_667, 1_000_000] {
+            let budgets = [Ppm(budget); 3];
+            let (found, truth) =
+                (summary.measure(&budgets).unwrap(), exact.measure(&budgets).unwrap());
+            errors.push((found.stp() / truth.stp() - 1.0).abs());
+        }
+        let goal = goal(Objective::Nash, 3);
+        let quick = allocate(&mut summary, &goal, Effort::QUICK).unwrap();
+        let thorough = allocate(&mut exact, &goal, Effort::THOROUGH).unwrap();
+        let achieved = exact.measure(&quick.budgets).unwrap();
+        losses.push(
+            1.0 - score(Objective::Nash, &goal, &achieved.y)
+                / score(Objective::Nash, &goal, &thorough.measured.y),
+        );
+    }
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    assert!(mean(&errors) < 0.10, "{errors:?}");
+    assert!(mean(&losses) < 0.03, "{losses:?}");
+}
+
+#[test]
+fn alone_every_evaluation_gives_one_and_repeats_itself() {
+    let gpu = Gpu::known("a100").unwrap();
+    for seed in 0..20 {
+        let tenants = random_tenants(seed, 1);
+        let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
+        let mut summary = Summary::new(&gpu, &tenants).unwrap();
+        assert_eq!(exact.measure(&[Ppm::ONE]).unwrap().y, [1.0], "seed {seed}");
+        assert!((summary.measure(&[Ppm::ONE]).unwrap().y[0] - 1.0).abs() < 1e-9, "seed {seed}");
+    }
+    let tenants = random_tenants(3, 3);
+    let search = || {
+        let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
+        allocate(&mut exact, &goal(Objective::Nash, 3), Effort::LIVE).unwrap()
+    };
+    assert_eq!(search(), search());
+}
+
+/// A GPU of which only this is known: y = v, less what the others take beyond the whole.
+struct Live {
+    tenants: usize,
+    /// Added to every second window.
+    wobble: f64,
+    asked: usize,
+}
+
+impl Throughput for Live {
+    type Error = ();
+
+    fn tenants(&self) -> usize {
+        self.tenants
+    }
+
+    fn measure(&mut self, budgets: &[Ppm]) -> Result<Measurement, ()> {
+        self.asked += 1;
+        let v: Vec<f64> = budgets.iter().map(|budget| f64::from(budget.0) / 1e6).collect();
+        let over = (v.iter().sum::<f64>() - 1.0).max(0.0);
+        let y: Vec<f64> = v.iter().map(|v| v / (1.0 + over)).collect();
+        let window = |sign: f64| y.iter().map(|y| y * (1.0 + sign * self.wobble)).collect();
+        let parts = vec![window(1.0), window(-1.0)];
+        Ok(Measurement { parts, y, ..Measurement::default() })
+    }
+}
+
+#[test]
+fn promises_are_kept_or_named() {
+    let mut live = Live { tenants: 2, wobble: 0.0, asked: 0 };
+    let mut wanted = goal(Objective::Nash, 2);
+    wanted.promises[1].floor = 0.8;
+    let found = allocate(&mut live, &wanted, Effort::LIVE).unwrap();
+    assert!(found.measured.y[1] >= 0.8, "{found:?}");
+    assert!(found.measured.y[0] >= 0.099, "{found:?}");
+    wanted.promises[0].floor = 0.5;
+    match allocate(&mut live, &wanted, Effort::THOROUGH) {
+        Err(Unallocated::Promises { tenants, .. }) => assert!(!tenants.is_empty()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn weights_decide_who_gets_more() {
+    let mut live = Live { tenants: 2, wobble: 0.0, asked: 0 };
+    let mut wanted = goal(Objective::Nash, 2);
+    wanted.promises[0].weight = 4.0;
+    let found = allocate(&mut live, &wanted, Effort::LIVE).unwrap();
+    assert!(found.measured.y[0] > 2.0 * found.measured.y[1], "{found:?}");
+}
+
+#[test]
+fn equal_vectors_go_to_the_smaller_sum() {
+    /// Budgets do not matter at all.
+    struct Same;
+    impl Throughput for Same {
+        type Error = ();
+        fn tenants(&self) -> usize {
+            3
+        }
+        fn measure(&mut self, _: &[Ppm]) -> Result<Measurement, ()> {
+            Ok(Measurement { y: vec![0.5; 3], ..Measurement::default() })
+        }
+    }
+    let found = allocate(&mut Same, &goal(Objective::Stp, 3), Effort::LIVE).unwrap();
+    assert_eq!(found.budgets, [Ppm(100_000); 3]);
+}
+
+#[test]
+fn gains_within_the_noise_are_not_followed_and_measurements_are_not_repeated() {
+    /// A larger first budget seems better by a little, which differs from window to window.
+    struct Noisy(usize);
+    impl Throughput for Noisy {
+        type Error = ();
+        fn tenants(&self) -> usize {
+            2
+        }
+        fn measure(&mut self, budgets: &[Ppm]) -> Result<Measurement, ()> {
+            self.0 += 1;
+            let seems = f64::from(budgets[0].0) / 1e6 * 0.01;
+            let parts = vec![vec![0.5 + 3.0 * seems, 0.5], vec![0.5 - seems, 0.5]];
+            Ok(Measurement { y: vec![0.5 + seems, 0.5], parts, ..Measurement::default() })
+        }
+    }
+    let mut noisy = Noisy(0);
+    let found = allocate(&mut noisy, &goal(Objective::Stp, 2), Effort::LIVE).unwrap();
+    assert_eq!(found.budgets, [Ppm::ONE, Ppm(100_000)], "a start, and ties to the smaller sum");
+    assert_eq!(found.evaluations, noisy.0);
+    let mut live = Live { tenants: 8, wobble: 0.0, asked: 0 };
+    let effort = Effort { starts: 9, evaluations: 37, best_seen: true };
+    let found = allocate(&mut live, &goal(Objective::Nash, 8), effort).unwrap();
+    assert!(found.evaluations <= 37 && live.asked == found.evaluations, "{found:?}");
+}
+
+/// The figures of docs/device.md about the summary and about climbing from one start only.
+/// `cargo test -p tandem-models --test device -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures for the documents, which takes minutes"]
+fn figures() {
+    let gpu = Gpu::known("v100").unwrap();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
+    for count in [2, 3, 5, 8] {
+        let (mut errors, mut uncapped, mut losses) = (Vec::new(), Vec::new(), Vec::new());
+        for seed in 200..216 {
+            let tenants = random_tenants(seed, count);
+            let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
+            let mut summary = Summary::new(&gpu, &tenants).unwrap();
+            let mut off = |budget: usize| {
+                let budget = u32::try_from(budget.clamp(100_000, 1_000_000)).unwrap();
+                let budgets = vec![Ppm(budget); count];
+                let (found, truth) =
+                    (summary.measure(&budgets).unwrap(), exact.measure(&budgets).unwrap());
+                (found.stp() / truth.stp() - 1.0).abs()
+            };
+            errors.extend([1, 2, 3].map(|times| off(times * 1_000_000 / count)));
+            uncapped.push(off(1_000_000));
+            let goal = goal(Objective::Nash, count);
+            let quick = allocate(&mut summary, &goal, Effort::QUICK).unwrap();
+            let one_climb = Effort { starts: 1, ..Effort::THOROUGH };
+            let effort = if count <= 3 { Effort::THOROUGH } else { one_climb };
+            let best = allocate(&mut exact, &goal, effort).unwrap();
+            let achieved = exact.measure(&quick.budgets).unwrap();
+            let score = |y: &[f64]| score(Objective::Nash, &goal, y);
+            losses.push(1.0 - score(&achieved.y) / score(&best.measured.y));
+        }
+        println!(
+            "{count} tenants: STP of the summary off by {:.3} on average, {:.3} at most; uncapped {:.3}, {:.3} at most; its budgets lose {:.3}, {:.3} at most",
+            mean(&errors),
+            most(&errors),
+            mean(&uncapped),
+            most(&uncapped),
+            mean(&losses),
+            most(&losses)
+        );
+    }
+    let from_one: Vec<f64> = (0..12)
+        .map(|seed| {
+            let tenants = random_tenants(seed, 3);
+            let effort = Effort { starts: 1, ..Effort::THOROUGH };
+            behind(Operators::new(&gpu, &tenants, 1).unwrap(), Objective::Stp, effort)
+        })
+        .collect();
+    println!("3 tenants, one climb: behind exhaustive search by {:.3} at most", most(&from_one));
+}
