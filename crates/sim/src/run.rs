@@ -252,7 +252,7 @@ impl<'a> Simulation<'a> {
     fn step(&mut self, now: Time, stopwatch: &mut Stopwatch) -> Result<(), RunError> {
         self.world.advance(now);
         self.events.clear();
-        self.world.report(&mut self.events);
+        self.world.report(now, &mut self.events);
         let reported = self.events.len();
         self.world.finish(now, &mut self.events);
         self.finished += self.events.len() - reported;

@@ -177,7 +177,12 @@ impl<'a> World<'a> {
     }
 
     /// Hands over what jobs have reported since the last step.
-    pub(crate) fn report(&mut self, events: &mut Vec<Event>) {
+    pub(crate) fn report(&mut self, now: Time, events: &mut Vec<Event>) {
+        while let Some((job, beside)) =
+            self.observer.as_mut().and_then(|observer| observer.next_due(now))
+        {
+            self.observe(job, beside);
+        }
         events.append(&mut self.reports);
     }
 
@@ -405,7 +410,13 @@ impl<'a> World<'a> {
     /// Tells the observer beside whom a job runs from now on, and reports what it saw until now.
     fn watch(&mut self, job: JobId, partner: Option<JobId>, now: Time) {
         let Some(observer) = &mut self.observer else { return };
-        let Some(beside) = observer.watch(job, partner, now) else { return };
+        if let Some(beside) = observer.watch(job, partner, now) {
+            self.observe(job, beside);
+        }
+    }
+
+    fn observe(&mut self, job: JobId, beside: JobId) {
+        let Some(observer) = &mut self.observer else { return };
         let profile = |job: JobId| self.workload.spec(job).profile;
         let gpu = self.bodies[job].gpus().first().expect("a job that was watched has GPUs");
         let kind = self.workload.cluster.gpu(*gpu).kind;
