@@ -63,7 +63,7 @@ pub(crate) struct DemoArgs {
 #[derive(Args)]
 pub(crate) struct SimArgs {
     /// Policy: NAME[:key=value,...]
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", default_value = "tandem")]
     pub(crate) policy: String,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
