@@ -182,7 +182,11 @@ impl Tandem {
         if rules.share {
             ledger.price(draft);
             if rules.part && draft.free_count() > 0 {
-                changed |= partings::part_to_free(draft, ledger, &partings::sharing(draft, ledger));
+                changed |= partings::part_to_free(
+                    draft,
+                    ledger,
+                    &partings::sharing_by_saving(draft, ledger),
+                );
             }
             if rules.matching {
                 changed |= pairs::pair_equals(draft, ledger, rules);
@@ -191,7 +195,7 @@ impl Tandem {
                 changed |= guests::seat(draft, ledger, rules, &mut self.first_node);
             }
             if rules.part {
-                self.sharing = partings::sharing(draft, ledger);
+                self.sharing = partings::sharing_by_saving(draft, ledger);
                 changed |= partings::part_to_free(draft, ledger, &self.sharing);
             }
         }

@@ -3,48 +3,58 @@
 use super::rates::{neighbours, rate};
 use super::worth::{Ledger, is_settled};
 use crate::remaining::{left_ms, restore_ms};
+use std::cmp::Reverse;
 use tandem_core::{Draft, GpuId, JobId, PPM_ONE};
 
 const ONE: i64 = PPM_ONE as i64;
 
 /// Milliseconds that a job and its neighbours save if it moves to GPUs of its own, until the first of
-/// them ends and less what restoring it costs.
-fn saving(draft: &Draft<'_>, ledger: &Ledger, job: JobId) -> i64 {
-    let own = rate(draft, job, None).max(1);
+/// them ends and less what restoring it costs. `present` gives their rates.
+fn saving(draft: &Draft<'_>, ledger: &Ledger, job: JobId, present: impl Fn(JobId) -> i64) -> i64 {
+    let own = present(job);
     let until = |job: JobId, rate: i64| {
-        let ms =
-            i128::from(left_ms(draft.job(job), draft.now())) * i128::from(ONE) / i128::from(rate);
-        i64::try_from(ms).unwrap_or(i64::MAX)
+        let left = i128::from(left_ms(draft.job(job), draft.now()));
+        i64::try_from(left * i128::from(ONE) / i128::from(rate.max(1))).unwrap_or(i64::MAX)
     };
     let mut first_end_ms = until(job, own);
     let weight = |job: JobId| ledger.of(job).weight;
     let mut faster = i128::from(ONE - own) * i128::from(weight(job));
     for other in neighbours(draft, job) {
-        let present = rate(draft, other, None).max(1);
-        first_end_ms = first_end_ms.min(until(other, present));
-        let gain = rate(draft, other, Some(job)) - present;
-        faster += i128::from(gain) * i128::from(weight(other));
+        let now = present(other);
+        first_end_ms = first_end_ms.min(until(other, now));
+        // Whoever it does not affect gains nothing; to find out how much takes long.
+        if now != ONE {
+            let gain = rate(draft, other, Some(job)) - now;
+            faster += i128::from(gain) * i128::from(weight(other));
+        }
     }
     let saved = faster * i128::from(first_end_ms) / i128::from(ONE);
     let cost = i128::from(restore_ms(draft.job(job))) * i128::from(weight(job));
     i64::try_from((saved - cost) / i128::from(ONE)).unwrap_or(i64::MAX)
 }
 
-/// The jobs that share under the plan so far, those that would save most by leaving first.
-pub(super) fn sharing(draft: &Draft<'_>, ledger: &Ledger) -> Vec<JobId> {
-    let mut jobs: Vec<(i64, JobId)> = Vec::new();
+/// The jobs that share under the plan so far, in order of submission.
+fn sharing(draft: &Draft<'_>) -> Vec<JobId> {
+    let mut jobs: Vec<JobId> = Vec::new();
     for gpu in shared_gpus(draft) {
-        jobs.extend(draft.tenants(gpu).iter().map(|&job| (0, job)));
+        jobs.extend(draft.tenants(gpu));
     }
     jobs.sort_unstable();
     jobs.dedup();
-    for (saved, job) in &mut jobs {
-        *saved = saving(draft, ledger, *job);
-    }
-    // Of two that save the same the longer one moves: its restore weighs less.
+    jobs
+}
+
+/// The jobs that share under the plan so far, those that would save most by leaving first.
+pub(super) fn sharing_by_saving(draft: &Draft<'_>, ledger: &Ledger) -> Vec<JobId> {
+    let jobs = sharing(draft);
+    let rates: Vec<i64> = jobs.iter().map(|&job| rate(draft, job, None)).collect();
+    let present = |job: JobId| rates[jobs.binary_search(&job).expect("a neighbour shares")];
     let left = |job: JobId| ledger.of(job).left_ms;
-    jobs.sort_by_key(|&(saved, job)| (std::cmp::Reverse((saved, left(job))), job));
-    jobs.into_iter().map(|(_, job)| job).collect()
+    // Of two that save the same the longer one moves: its restore weighs less.
+    let key = |&job: &JobId| (Reverse((saving(draft, ledger, job, present), left(job))), job);
+    let mut order = jobs.clone();
+    order.sort_by_cached_key(key);
+    order
 }
 
 /// Moves those of `sharing` to free GPUs who are better off there; `false` if nobody is.
@@ -74,7 +84,10 @@ fn part_once(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool 
             continue;
         }
         let settled = is_settled(draft.job(job), draft.now());
-        if settled && !neighbours(draft, job).is_empty() && saving(draft, ledger, job) > 0 {
+        if settled
+            && !neighbours(draft, job).is_empty()
+            && saving(draft, ledger, job, |job| rate(draft, job, None)) > 0
+        {
             changed |= draft.place_alone(job);
         }
     }
@@ -85,7 +98,8 @@ fn part_once(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool 
 /// someone does not put up with: what is believed about pairs changes as they are observed.
 pub(super) fn part_losers(draft: &mut Draft<'_>, ledger: &Ledger) -> bool {
     let mut changed = false;
-    for job in sharing(draft, ledger) {
+    // The latest first: guests rather than hosts.
+    for job in sharing(draft).into_iter().rev() {
         let others = neighbours(draft, job);
         if others.is_empty() {
             continue;

@@ -2,7 +2,9 @@
 //!
 //! **Value.** A job with r left finishes 1/r of itself per unit of time, so GPUs do most for the mean
 //! completion time where the sum of 1/r of their tenants is greatest: shortest remaining time first, but
-//! counted per GPU and added up where one gang takes the place of several jobs.
+//! counted per GPU and added up where one gang takes the place of several jobs. A gang of g counts
+//! g^¼ times: between one job and g jobs, because gangs are harder to place again, and because whoever
+//! is passed over for long are the large ones.
 //!
 //! **Price.** Sharing is a different question: one job loses a moment, another wins one. If a job ends a
 //! moment later, so does everyone who waits for its GPUs: with n jobs in the queue of a partition of P
@@ -44,6 +46,13 @@ fn weight(job: &Job) -> i64 {
     if priority >= 0 { one << priority } else { one >> -priority }
 }
 
+/// The fourth root of the GPUs of a gang, in parts per million.
+fn gang_factor(gpus: u32) -> i128 {
+    let one = u128::from(PPM_ONE);
+    let root = (u128::from(gpus) * one * one * one * one).isqrt().isqrt();
+    i128::try_from(root).expect("a root of 112 bits is small")
+}
+
 /// Where a job stands among those that wait, the smallest first: remaining time × GPUs / weight. It
 /// does not change while a job waits.
 pub(super) fn rank(job: &Job) -> u128 {
@@ -66,6 +75,7 @@ impl Worth {
         let left_ms = (left_ms(job, now) + restore).max(LEFT_MS_MIN);
         let weight = fairness.adjust(job.spec.user, weight(job));
         let value = i128::from(weight) * VALUE_SCALE / i128::from(left_ms);
+        let value = value * gang_factor(job.spec.gpus) / i128::from(PPM_ONE);
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         let loss = if is_settled(job, now) { value } else { i64::MAX };
         Self { left_ms, gpus: job.spec.gpus, weight, value, loss, price: weight }
