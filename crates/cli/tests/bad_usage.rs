@@ -75,7 +75,6 @@ fn options() {
     }
     let commands: &[(&[&str], &[&str])] = &[
         (&["sim"], &["--trace"]),
-        (&["sim", "--trace", "trace.csv", "--cluster", "8x8"], &["--policy"]),
         (&["sim", "--trace", "trace.csv", "--policy", "fifo"], &["--cluster"]),
         (&["simulate"], &["simulate"]),
         (
