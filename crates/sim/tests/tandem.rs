@@ -49,9 +49,9 @@ fn a_short_job_takes_the_place_of_a_long_one_but_not_of_one_about_as_short() {
 
 #[test]
 fn a_gang_yields_to_several_small_jobs_that_are_worth_more_together_and_not_to_one() {
-    let one = run("tandem", "1x8", "gang,u,0,8,1000,100,1000\nsmall,u,10,1,5000,100,1000\n");
-    assert_eq!(ends(&one), [1000.0, 6000.0]);
-    let mut rows = "gang,u,0,8,1000,100,1000\n".to_owned();
+    let one = run("tandem", "1x8", "gang,u,0,8,2000,100,1000\nsmall,u,10,1,5000,100,1000\n");
+    assert_eq!(ends(&one), [2000.0, 7000.0]);
+    let mut rows = "gang,u,0,8,2000,100,1000\n".to_owned();
     for small in 0..8 {
         writeln!(rows, "s{small},u,10,1,5000,100,1000").unwrap();
     }
@@ -180,4 +180,23 @@ fn it_is_better_than_its_ingredients_left_out_on_a_busy_cluster() {
         worse.insert(less, mean(less));
     }
     assert!(worse.values().all(|&other| other > whole), "{whole} against {worse:?}");
+}
+
+#[test]
+fn extreme_wishes_and_lengths_overflow_nothing() {
+    let mut rows = String::new();
+    for job in 0..200 {
+        let (gpus, priority) = (1 + job % 16, if job % 2 == 0 { 10 } else { -10 });
+        let duration = if job % 5 == 0 { 90_000_000_000_u64 } else { 1 };
+        writeln!(rows, "j{job},u{},0,{gpus},{duration},35,100,{priority}", job % 7).unwrap();
+    }
+    let run = run_with("tandem:fairness=1", "2x8", ",priority", &rows);
+    assert!(run.outcomes.iter().all(|outcome| outcome.end.is_some()));
+}
+
+#[test]
+fn one_tenant_at_most_is_no_sharing() {
+    let rows = "a,u,0,1,1000,40,1000\nb,u,10,1,1000,40,1000\n";
+    let run = run("tandem:tenants=1", "1x1", rows);
+    assert!(run.outcomes.iter().all(|outcome| outcome.shared.0 == 0));
 }

@@ -13,6 +13,8 @@ const SEAT_MS: i64 = 600_000;
 /// What guests cost others counts this much more than what they gain, in percent: rates are believed, and
 /// a guest who leaves again has to restore.
 const CAUTION_PERCENT: i64 = 110;
+/// No gain counts for more, so that the matching can add them up.
+const GAIN_MAX: i128 = 1 << 50;
 /// Nodes looked at for one guest; the search goes round in larger partitions.
 const NODES_MAX: u32 = 128;
 /// Guests that are looked for seats in one review.
@@ -23,10 +25,11 @@ const GUESTS_MAX: usize = 128;
 pub(super) fn gain(guest: &Job, worth: &Worth, rate: i64, cost: i64, others_end_ms: i64) -> i64 {
     let own_end_ms = worth.left_ms.saturating_mul(ONE) / rate.max(1);
     let lasts_ms = own_end_ms.min(others_end_ms).min(SEAT_MS);
-    let moments = times(rate, worth.price) - cost * CAUTION_PERCENT / 100;
-    let gain = i128::from(moments) * i128::from(lasts_ms) / i128::from(ONE)
-        - i128::from(restore_ms(guest)) * i128::from(worth.price) / i128::from(ONE);
-    i64::try_from(gain).unwrap_or(i64::MAX)
+    let cost = i128::from(cost) * i128::from(CAUTION_PERCENT) / 100;
+    let moments = i128::from(times(rate, worth.price)) - cost;
+    let restore = i128::from(restore_ms(guest)) * i128::from(worth.price);
+    let gain = (moments * i128::from(lasts_ms) - restore) / i128::from(ONE);
+    i64::try_from(gain.min(GAIN_MAX)).unwrap_or(i64::MIN)
 }
 
 /// The way to run `guest` in the memory that is left on all of `gpus`.

@@ -99,14 +99,15 @@ struct Tandem {
 
 impl Tandem {
     fn new(settings: &Settings) -> Self {
+        let tenants_max = settings.whole(TENANTS.name).clamp(1, 4);
         let rules = Rules {
             preempt: settings.flag(PREEMPT.name),
-            share: settings.flag(SHARE.name),
+            share: settings.flag(SHARE.name) && tenants_max > 1,
             matching: settings.flag(MATCH.name),
             mix: settings.flag(MIX.name),
             part: settings.flag(PART.name),
             accumulate: settings.flag(ACCUMULATE.name),
-            tenants_max: usize::try_from(settings.whole(TENANTS.name).clamp(1, 4)).unwrap_or(4),
+            tenants_max: usize::try_from(tenants_max).expect("at most four"),
         };
         Self {
             rules,

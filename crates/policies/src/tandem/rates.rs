@@ -4,9 +4,10 @@ use tandem_core::{Draft, GpuId, Job, JobId, PPM_ONE, Ppm, Ratio};
 
 const ONE: i64 = PPM_ONE as i64;
 
-/// One rate times another.
-pub(super) fn times(one: i64, other: i64) -> i64 {
-    one * other / ONE
+/// A rate times another, or times a price, which can be large.
+pub(super) fn times(rate: i64, other: i64) -> i64 {
+    let product = i128::from(rate) * i128::from(other) / i128::from(ONE);
+    i64::try_from(product).unwrap_or(i64::MAX)
 }
 
 /// What a job keeps of its speed on a GPU beside `others`, some; `None` if it does not fit or does not put up
