@@ -1,0 +1,1 @@
+//! The live scheduler of one machine.
