@@ -4,7 +4,7 @@ use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::JobId;
 use crate::occupancy::Seats;
-use crate::plan::{BUDGET_MIN, Change, Plan};
+use crate::plan::{BUDGET_MIN, Change, Placement, Plan};
 use crate::state::State;
 use crate::units::{Memory, Ppm, Ratio, Time};
 use thiserror::Error;
@@ -26,6 +26,9 @@ pub enum Illegal {
     /// Only a placed job can be dropped.
     #[error("plan drops job {0:?}, which is not placed")]
     DropOfWaiting(JobId),
+    /// A job that cannot be stopped stays where it is.
+    #[error("plan drops or moves job {0:?}, which cannot be stopped")]
+    NotStoppable(JobId),
     /// All or nothing.
     #[error("gang of job {job:?} is broken: it needs {wanted} GPUs and is given {given}")]
     BrokenGang {
@@ -162,10 +165,17 @@ fn check_job(
     }
     let Change::Place(placement) = change else {
         return match known.placement() {
+            Some(_) if !known.spec.stoppable => Err(Illegal::NotStoppable(job)),
             Some(_) => Ok(()),
             None => Err(Illegal::DropOfWaiting(job)),
         };
     };
+    // Another number of sub-batches in the same place is no harm: such a job changes it as it runs.
+    let moves =
+        |present: &Placement| present.gpus != placement.gpus || present.budget != placement.budget;
+    if !known.spec.stoppable && known.placement().is_some_and(moves) {
+        return Err(Illegal::NotStoppable(job));
+    }
     let range = &state.cluster().partition(partition).gpus;
     for &gpu in placement.gpus.iter() {
         if !range.contains(&gpu.0) {

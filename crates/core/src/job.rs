@@ -82,6 +82,8 @@ pub struct JobSpec {
     pub tolerance: Tolerance,
     /// How urgent it is: each step counts twice as much; 0 is usual.
     pub priority: i8,
+    /// It can be stopped and go on later. No plan drops or moves one that cannot.
+    pub stoppable: bool,
 }
 
 impl JobSpec {
@@ -258,6 +260,7 @@ mod tests {
             sub_batches: SubBatches::default(),
             tolerance: Tolerance::Any,
             priority: 0,
+            stoppable: true,
         });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job

@@ -48,18 +48,10 @@ impl Bench {
     }
 
     fn submit_with(&mut self, id: u32, gpus: u32, memory_mib: u64, sub_batches: SubBatches) {
-        let spec = JobSpec {
-            id: JobId(id),
-            user: UserId(0),
-            partition: PartitionId(0),
-            submit: Time(0),
-            gpus,
-            estimate: Span::from_secs(100),
-            profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
-            sub_batches,
-            tolerance: Tolerance::Any,
-            priority: 0,
-        };
+        self.hand_in(JobSpec { sub_batches, ..spec(id, gpus, memory_mib) });
+    }
+
+    fn hand_in(&mut self, spec: JobSpec) {
         assert!(self.step(0, &[Event::Submitted(spec)], |_| {}).is_empty());
     }
 
@@ -78,6 +70,22 @@ impl Bench {
 
     fn refusal(&self) -> Option<Illegal> {
         self.engine.refused().1.cloned()
+    }
+}
+
+fn spec(id: u32, gpus: u32, memory_mib: u64) -> JobSpec {
+    JobSpec {
+        id: JobId(id),
+        user: UserId(0),
+        partition: PartitionId(0),
+        submit: Time(0),
+        gpus,
+        estimate: Span::from_secs(100),
+        profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
+        sub_batches: SubBatches::default(),
+        tolerance: Tolerance::Any,
+        priority: 0,
+        stoppable: true,
     }
 }
 
@@ -278,4 +286,29 @@ fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     bench.step(2, &[Event::Finished { job: JobId(1) }], |_| {});
     let occupancy = bench.engine.state().occupancy();
     assert_eq!(occupancy.memory_used(GpuId(0)), Memory::default());
+}
+
+#[test]
+fn a_job_that_cannot_be_stopped_stays_but_may_pause_and_change_its_sub_batches() {
+    let mut bench = Bench::new(1);
+    let way = SubBatch { count: 2, price: Ratio::ONE, memory: Memory::from_mib(50) };
+    let sub_batches = SubBatches::new([way]);
+    bench.hand_in(JobSpec { stoppable: false, sub_batches, ..spec(0, 1, 100) });
+    bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0])));
+    let plans: [Plan; 3] = [
+        Box::new(|draft| draft.drop(JobId(0))),
+        Box::new(|draft| draft.place(JobId(0), on(&[1]))),
+        Box::new(|draft| draft.place(JobId(0), Placement { budget: Ppm(500_000), ..on(&[0]) })),
+    ];
+    for (count, plan) in (1..).zip(plans) {
+        assert_eq!(bench.step(1, &[], plan), []);
+        assert_eq!(bench.engine.refused(), (count, Some(&Illegal::NotStoppable(JobId(0)))));
+    }
+    let paused = Placement { paused: true, ..on(&[0]) };
+    let pause = bench.step(2, &[], move |draft| draft.place(JobId(0), paused.clone()));
+    assert_eq!(pause, [Action::Pause { job: JobId(0) }]);
+    let parts = Placement { sub_batches: 2, ..on(&[0]) };
+    let placement = parts.clone();
+    let altered = bench.step(3, &[], move |draft| draft.place(JobId(0), parts.clone()));
+    assert_eq!(altered, [Action::Move { job: JobId(0), placement }]);
 }

@@ -261,6 +261,7 @@ fn prepare(
         sub_batches: SubBatches::default(),
         tolerance: row.tolerance,
         priority: row.priority,
+        stoppable: true,
     };
     WorkloadJob {
         spec,

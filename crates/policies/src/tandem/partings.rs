@@ -112,7 +112,9 @@ pub(super) fn part_losers(draft: &mut Draft<'_>, ledger: &Ledger) -> bool {
             let lost = rate(draft, other, Some(job)) - present;
             balance -= i128::from(lost) * i128::from(ledger.of(other).price);
         }
-        if refused || balance < 0 && is_settled(draft.job(job), draft.now()) {
+        let known = draft.job(job);
+        let loses = refused || balance < 0 && is_settled(known, draft.now());
+        if loses && known.spec.stoppable {
             draft.drop(job);
             changed = true;
         }

@@ -61,11 +61,12 @@ pub(super) fn rank(job: &Job) -> u128 {
 }
 
 /// Whether a placed job may leave again: one that had to restore its state first makes as much use of that
-/// as it cost, so that everyone gets on whatever the policy changes its mind about.
+/// as it cost, so that everyone gets on whatever the policy changes its mind about. One that cannot be
+/// stopped never may.
 pub(super) fn is_settled(job: &Job, now: Time) -> bool {
     let JobState::Placed { since, .. } = job.state else { return true };
     let stays_us = 2 * 1000 * restore_ms(job).unsigned_abs();
-    !job.must_restore || now.since(since).0 >= stays_us
+    job.spec.stoppable && (!job.must_restore || now.since(since).0 >= stays_us)
 }
 
 impl Worth {
