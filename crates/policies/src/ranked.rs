@@ -21,7 +21,7 @@ pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
                 continue;
             }
         }
-        left -= gpus;
+        left = left.saturating_sub(gpus);
     }
     draft.explain_others(Reason::Outranked);
 }

@@ -79,8 +79,8 @@ fn part_once(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool 
         if no_room.contains(&gpus) || draft.placement(job).is_none() {
             continue;
         }
-        if !draft.has_room(gpus) {
-            no_room.push(gpus);
+        if !draft.has_room(job) {
+            no_room.extend(draft.fits_every_gpu(job).then_some(gpus));
             continue;
         }
         let settled = is_settled(draft.job(job), draft.now());

@@ -70,6 +70,9 @@ pub(super) fn is_settled(job: &Job, now: Time) -> bool {
 }
 
 impl Worth {
+    const UNKNOWN: Worth =
+        Worth { left_ms: LEFT_MS_MIN, gpus: 1, weight: 1, value: 1, loss: i64::MAX, price: 1 };
+
     fn of(job: &Job, now: Time, fairness: &Fairness) -> Self {
         let restores = job.placement().is_none() && job.must_restore;
         let restore = if restores { restore_ms(job) } else { 0 };
@@ -116,8 +119,9 @@ impl Ledger {
         }
     }
 
+    /// A job that came to GPUs since the last review counts for next to nothing until the next one.
     pub(super) fn of(&self, job: JobId) -> &Worth {
-        &self.worths[job]
+        self.worths.get(job).unwrap_or(&Worth::UNKNOWN)
     }
 
     /// Those that waited when this was last looked at, the most valuable per GPU first.
