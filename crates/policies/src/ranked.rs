@@ -21,9 +21,15 @@ pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
                 continue;
             }
         }
-        left -= gpus;
+        left = left.saturating_sub(gpus);
     }
     draft.explain_others(Reason::Outranked);
+}
+
+/// Whether a plan may take a job off its GPUs: it can be stopped, or sits there only under this plan.
+fn may_leave(draft: &Draft<'_>, job: JobId) -> bool {
+    let job = draft.job(job);
+    job.spec.stoppable || job.placement().is_none()
 }
 
 /// Places `job` where some of `lower` sit, ranked like them; `false` and no change if it fits nowhere.
@@ -32,6 +38,9 @@ fn place_instead(draft: &mut Draft<'_>, job: JobId, lower: &[JobId]) -> bool {
     let mut placed = false;
     for &victim in lower.iter().rev() {
         let Some(placement) = draft.placement(victim).cloned() else { continue };
+        if !may_leave(draft, victim) {
+            continue;
+        }
         draft.drop(victim);
         left.push((victim, placement));
         placed = draft.place_alone(job);

@@ -72,7 +72,9 @@ impl<C: Choose> Policy for Sharing<C> {
                 return Next::Job;
             }
             let wanted = size as usize;
+            let memory = draft.job(job).spec.profile.memory + draft.rules().context;
             let free = draft.occupancy().free_gpus(draft.partition());
+            let free = free.filter(|&gpu| draft.occupancy().has_memory(gpu, memory));
             seats.clear();
             seats.extend(free.map(|gpu| Seat { gpu, sub_batches: 1 }));
             if seats.len() < wanted || *consolidate {

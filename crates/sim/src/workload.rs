@@ -261,6 +261,7 @@ fn prepare(
         sub_batches: SubBatches::default(),
         tolerance: row.tolerance,
         priority: row.priority,
+        stoppable: true,
     };
     WorkloadJob {
         spec,
@@ -324,10 +325,10 @@ impl<'a> Admission<'a> {
             ));
         };
         let described = self.cluster.partition(partition);
-        let placeable = self
-            .placeable
-            .entry((partition, job.gpus))
-            .or_insert_with(|| self.empty.has_room(partition, job.gpus, self.options.placement));
+        let placeable = self.placeable.entry((partition, job.gpus)).or_insert_with(|| {
+            let rule = self.options.placement;
+            self.empty.has_room(partition, job.gpus, Memory::default(), rule)
+        });
         if !*placeable {
             let (gpus, size) = (job.gpus, described.gpu_count());
             let partition = described.name.clone();

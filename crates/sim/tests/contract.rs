@@ -63,6 +63,25 @@ fn every_policy_is_legal_idempotent_deterministic_and_loses_no_job() {
 }
 
 #[test]
+fn no_policy_drops_or_moves_a_job_that_cannot_be_stopped() {
+    let faults = FaultOptions::parse("mtbf_h=100,repair_h=2,checkpoint_min=10").unwrap();
+    for (seed, faults) in [(1, None), (2, None), (3, Some(faults))] {
+        let mut workload = generated(250, 1.2, seed, cluster("4x8"));
+        for job in workload.jobs.iter_mut().step_by(3) {
+            job.spec.stoppable = false;
+        }
+        for policy in specs() {
+            let options = RunOptions { faults, seed, ..RunOptions::default() };
+            let run = verified(&workload, &policy, &options);
+            for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
+                let stays = job.spec.stoppable || outcome.preemptions == 0;
+                assert!(stays, "{} seed {seed}: {:?}", policy.text, job.spec.id);
+            }
+        }
+    }
+}
+
+#[test]
 fn every_policy_survives_failing_gpus() {
     let workload = generated(150, 0.8, 5, cluster("4x8"));
     let faults = FaultOptions::parse("mtbf_h=50,repair_h=2,checkpoint_min=10").unwrap();
