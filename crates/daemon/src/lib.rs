@@ -3,8 +3,16 @@
 
 pub mod api;
 pub mod class;
+pub mod clock;
+pub mod command;
+mod crash;
+pub mod cycle;
 pub mod job;
 pub mod journal;
+pub mod links;
+pub mod meter;
+pub mod publish;
 pub mod request;
 pub mod scheduler;
 pub mod store;
+pub mod time;

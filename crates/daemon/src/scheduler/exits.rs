@@ -9,7 +9,7 @@ use tandem_core::{Event, Span, UserId, Work};
 /// A job that ran out of memory is expected to need so much more than was seen.
 const OOM_GROWTH: f64 = 1.5;
 /// The exit code of a job that ran out of memory.
-pub const OOM_EXIT_CODE: i32 = 253;
+const OOM_EXIT_CODE: i32 = 253;
 
 impl Scheduler {
     pub(super) fn exited(&mut self, run: RunId, exit: &Exit) {

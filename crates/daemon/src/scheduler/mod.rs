@@ -17,6 +17,7 @@ mod view;
 pub use active::{Active, Caps, Phase};
 pub use classes::{Beliefs, Class, Classes, memory};
 pub use input::{Fact, Input, Now, Submission};
+pub(crate) use settle::socket;
 pub use start::{Found, Kept, Start};
 pub use view::{View, Waiting};
 
@@ -198,54 +199,14 @@ impl Scheduler {
     }
 
     fn submit(&mut self, submission: &Submission) {
-        let request = Arc::new(submission.request.clone());
-        let Ok(tasks) = request.tasks() else { return };
-        let dependencies = request.dependencies().unwrap_or_default();
-        let class = crate::class::of(&request);
-        for (id, task) in (submission.first..).zip(tasks.tasks) {
-            let job = Job {
-                id,
-                uid: submission.uid,
-                gid: submission.gid,
-                user: submission.user.clone(),
-                request: request.clone(),
-                task: task.number.map(|number| ArrayTask {
-                    first: submission.first,
-                    number,
-                    at_a_time: tasks.at_a_time,
-                }),
-                params: task.params,
-                dependencies: dependencies.clone(),
-                class: class.clone(),
-                state: if request.hold { JobState::Held } else { JobState::Pending },
-                reason: request.hold.then(|| "held".to_owned()),
-                submit_us: self.now.unix_us,
-                start_us: None,
-                end_us: None,
-                runs: 0,
-                retried: 0,
-                oom_retried: false,
-                exit_code: None,
-                signal: None,
-                devices: Vec::new(),
-                ran_us: 0,
-                shared_us: 0,
-                done_us: 0,
-                user_paused: false,
-                memory_peak_bytes: 0,
-                cpu_s: 0.0,
-                accum: None,
-                entered_us: None,
-                placed: false,
-                sub_batches: 1,
-                caps: [false; 3],
-            };
+        for job in new_jobs(submission, self.now) {
+            let id = job.id;
             self.next_job = self.next_job.max(id + 1);
             let over = |dependency: &Dependency| {
                 let job = dependency.job;
-                submission.over.iter().find(|(over, _)| *over == job).map(|&(_, state)| (job, state))
+                submission.over.iter().find(|(over, _)| *over == job).copied()
             };
-            let over: Vec<(u64, JobState)> = dependencies.iter().filter_map(over).collect();
+            let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
             self.admit(Active::new(job));
             for (other, state) in over {
                 self.depend(id, other, state);
@@ -651,4 +612,31 @@ impl Scheduler {
     fn of_run(&mut self, run: RunId) -> Option<&mut Active> {
         self.jobs.get_mut(&run.job).filter(|active| active.job.runs == run.run)
     }
+}
+
+/// The jobs that a submission becomes.
+pub fn new_jobs(submission: &Submission, now: Now) -> Vec<Job> {
+    let request = Arc::new(submission.request.clone());
+    // Both were checked before the submission was accepted.
+    let Ok(tasks) = request.tasks() else { return Vec::new() };
+    let dependencies = request.dependencies().unwrap_or_default();
+    let class = crate::class::of(&request);
+    let at_a_time = tasks.at_a_time;
+    let job = |(id, task): (u64, crate::request::Task)| Job {
+        id,
+        uid: submission.uid,
+        gid: submission.gid,
+        user: submission.user.clone(),
+        request: request.clone(),
+        task: task.number.map(|number| ArrayTask { first: submission.first, number, at_a_time }),
+        params: task.params,
+        dependencies: dependencies.clone(),
+        class: class.clone(),
+        state: if request.hold { JobState::Held } else { JobState::Pending },
+        reason: request.hold.then(|| "held".to_owned()),
+        submit_us: now.unix_us,
+        sub_batches: 1,
+        ..Job::default()
+    };
+    (submission.first..).zip(tasks.tasks).map(job).collect()
 }

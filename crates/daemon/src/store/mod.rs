@@ -4,9 +4,9 @@
 mod reader;
 mod schema;
 
-pub use reader::{Filter, Reader, Stored, UserTotal};
+pub use reader::{Filter, Reader, UserTotal};
 
-use crate::job::{Job, JobState};
+use crate::job::Job;
 use crate::request::JobRequest;
 use crate::scheduler::{Class, Input, Now, Start};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -125,19 +125,9 @@ impl Store {
         Ok(jobs)
     }
 
-    /// How jobs ended, of those of `ids` that are over.
-    pub fn over(&self, ids: &[u64]) -> Result<Vec<(u64, JobState)>, StoreError> {
-        let mut select =
-            self.connection.prepare_cached("SELECT state FROM jobs WHERE id = ?1 AND is_over = 1")?;
-        let mut over = Vec::new();
-        for &id in ids {
-            let state: Option<String> =
-                select.query_row([id as i64], |row| row.get(0)).optional()?;
-            if let Some(state) = state.as_deref().and_then(JobState::parse) {
-                over.push((id, state));
-            }
-        }
-        Ok(over)
+    /// A job, over or not.
+    pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
+        reader::job(&self.connection, id)
     }
 
     /// The environment of a job.

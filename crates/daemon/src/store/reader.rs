@@ -27,13 +27,6 @@ pub struct Filter {
     pub limit: u32,
 }
 
-/// A job as it was last written.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
-    /// The job.
-    pub job: Job,
-}
-
 /// What a user has used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserTotal {
@@ -56,7 +49,7 @@ impl Reader {
     }
 
     /// A page of jobs.
-    pub fn page(&self, filter: &Filter) -> Result<Vec<Stored>, StoreError> {
+    pub fn page(&self, filter: &Filter) -> Result<Vec<Job>, StoreError> {
         let mut clauses = Vec::new();
         if !filter.states.is_empty() {
             // Names of states, never what a user wrote.
@@ -98,23 +91,14 @@ impl Reader {
             };
             let record = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
             let job = Job { request, ..serde_json::from_str(record)? };
-            jobs.push(Stored { job });
+            jobs.push(job);
         }
         Ok(jobs)
     }
 
     /// One job.
-    pub fn job(&self, id: u64) -> Result<Option<Stored>, StoreError> {
-        let mut select = self.connection.prepare_cached(
-            "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
-             WHERE jobs.id = ?1",
-        )?;
-        let texts: Option<(String, String)> = select
-            .query_row([i64::try_from(id).unwrap_or(i64::MAX)], |row| Ok((row.get(0)?, row.get(1)?)))
-            .optional()?;
-        let Some((record, body)) = texts else { return Ok(None) };
-        let request = Arc::new(serde_json::from_str(&body)?);
-        Ok(Some(Stored { job: Job { request, ..serde_json::from_str(&record)? } }))
+    pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
+        job(&self.connection, id)
     }
 
     /// The environment of a job.
@@ -149,4 +133,18 @@ impl Reader {
         let totals = select.query_map([since], total)?;
         Ok(totals.collect::<Result<_, _>>()?)
     }
+}
+
+/// A job as it was last written.
+pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, StoreError> {
+    let mut select = connection.prepare_cached(
+        "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
+         WHERE jobs.id = ?1",
+    )?;
+    let id = i64::try_from(id).unwrap_or(i64::MAX);
+    let texts: Option<(String, String)> =
+        select.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+    let Some((record, body)) = texts else { return Ok(None) };
+    let request = Arc::new(serde_json::from_str(&body)?);
+    Ok(Some(Job { request, ..serde_json::from_str(&record)? }))
 }
