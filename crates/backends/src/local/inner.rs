@@ -374,10 +374,9 @@ impl Inner {
                     Found::Starting
                 }
                 Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
-                    Found::Running {
-                        pid: started.process.pid,
-                        paused: state.halt(&self.boot).0 == Halt::Still,
-                    }
+                    let (halt, pids) = state.halt(&self.boot);
+                    let paused = halt == Halt::Still && !pids.is_empty();
+                    Found::Running { pid: started.process.pid, paused }
                 }
                 Look::Attended { started: None, .. } => Found::Starting,
                 Look::Over { outcome: Outcome::Exited(exit), .. } => Found::Exited(exit),

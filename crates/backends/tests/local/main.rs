@@ -7,6 +7,7 @@ mod desk;
 mod ends;
 mod harness;
 mod pauses;
+mod recovers;
 mod starts;
 
 use std::process::ExitCode;
@@ -16,6 +17,9 @@ fn main() -> ExitCode {
     match arguments.first().map(String::as_str) {
         Some("supervise") => tandem_backends::local::supervise(arguments[1].as_ref()),
         Some("enter") => tandem_backends::local::enter(),
-        _ => harness::run(&arguments, &[starts::TESTS, ends::TESTS, pauses::TESTS]),
+        Some("daemon") => recovers::daemon(arguments[1].as_ref(), arguments[2].parse().unwrap()),
+        _ => {
+            harness::run(&arguments, &[starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS])
+        }
     }
 }

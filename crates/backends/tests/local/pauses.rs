@@ -90,7 +90,7 @@ fn samples() {
     let own = tempfile::tempdir().unwrap();
     let cpu = Cpu::new(None).unwrap();
     let mut desk = Desk::with(own.path(), Box::new(cpu), |options| {
-        options.sample_every = Duration::from_millis(50)
+        options.sample_every = Duration::from_millis(50);
     });
     desk.start(desk.script(1, "while :; do :; done"));
     desk.started();
