@@ -374,8 +374,7 @@ impl Inner {
                     Found::Starting
                 }
                 Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
-                    let (halt, pids) = state.halt(&self.boot);
-                    let paused = halt == Halt::Still && !pids.is_empty();
+                    let paused = state.halt(&self.boot).0 == Halt::Still;
                     Found::Running { pid: started.process.pid, paused }
                 }
                 Look::Attended { started: None, .. } => Found::Starting,

@@ -128,7 +128,9 @@ pub(super) fn threads(pid: u32) -> Vec<u32> {
 /// How far a process has come to a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Halt {
-    /// Every thread stands still or has ended.
+    /// Every thread has ended.
+    Ended,
+    /// Every thread that has not ended stands still.
     Still,
     /// So it is, but for threads that wait for the system and cannot be stopped there. One that has
     /// just made a child by `vfork` waits until the child goes on, which may itself stand still.
@@ -142,13 +144,14 @@ pub(super) fn halt(pid: u32) -> Halt {
     let state = |thread| {
         let line = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok();
         match line.as_deref().and_then(Stat::parse) {
-            Some(stat) if matches!(stat.state, b'T' | b't') || stat.ended() => Halt::Still,
+            Some(stat) if stat.ended() => Halt::Ended,
+            Some(stat) if matches!(stat.state, b'T' | b't') => Halt::Still,
             Some(stat) if stat.state == b'D' => Halt::Waits,
             Some(_) => Halt::Moves,
-            None => Halt::Still,
+            None => Halt::Ended,
         }
     };
-    threads(pid).into_iter().map(state).max().unwrap_or(Halt::Still)
+    threads(pid).into_iter().map(state).max().unwrap_or(Halt::Ended)
 }
 
 /// The processes below one, in no particular order; those that have ended are left out. `None` if the

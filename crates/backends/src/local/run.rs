@@ -127,7 +127,7 @@ impl State {
         let mut pids: Vec<u32> = self.members(boot).iter().map(|stat| stat.pid).collect();
         pids.sort_unstable();
         let halt = pids.iter().map(|&pid| process::halt(pid)).max();
-        (halt.unwrap_or(Halt::Still), pids)
+        (halt.unwrap_or(Halt::Ended), pids)
     }
 }
 

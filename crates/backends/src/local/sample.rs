@@ -60,7 +60,7 @@ impl Inner {
             } else {
                 on_devices()
             },
-            stopped: members.iter().all(|stat| halt(stat.pid) == Halt::Still),
+            stopped: members.iter().map(|stat| halt(stat.pid)).max() == Some(Halt::Still),
         })
     }
 }

@@ -160,7 +160,7 @@ impl Inner {
             // A process that is born or ends during a look may hide others: two must agree.
             let agreed = now == before;
             before = now;
-            if halt == Halt::Still {
+            if halt <= Halt::Still {
                 if agreed {
                     return Ok(true);
                 }
