@@ -206,12 +206,9 @@ fn make_room(
             break;
         }
     }
-    for allocation in left.into_iter().rev() {
-        let gpus = &allocation[0].1.gpus;
-        if gpus.iter().all(|&gpu| draft.tenants(gpu).is_empty()) {
-            for (tenant, placement) in allocation {
-                draft.place(tenant, placement);
-            }
+    for (tenant, placement) in left.into_iter().rev().flatten() {
+        if placement.gpus.iter().all(|&gpu| !draft.tenants(gpu).contains(&job)) {
+            draft.place(tenant, placement);
         }
     }
 }
