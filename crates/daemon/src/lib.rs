@@ -7,6 +7,8 @@ pub mod clock;
 pub mod command;
 mod crash;
 pub mod cycle;
+pub mod daemon;
+pub mod forecast;
 pub mod job;
 pub mod journal;
 pub mod links;

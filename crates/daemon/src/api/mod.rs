@@ -9,6 +9,7 @@ pub mod types;
 
 pub use auth::{Tcp, user_name};
 pub use routes::openapi;
+pub(crate) use routes::serve;
 
 use crate::command::{Command, Peer, Refusal};
 use crate::cycle::{Message, Present};
@@ -43,8 +44,6 @@ pub struct Api {
     pub started_us: u64,
     /// Becomes true when the daemon is about to leave.
     pub leaving: watch::Receiver<bool>,
-    /// How plans are foreseen.
-    pub restore_s: f64,
 }
 
 /// Readers that are kept for later.

@@ -96,6 +96,16 @@ impl Classes {
         ClassId(number)
     }
 
+    /// The number of a class in profiles, if it was ever heard of.
+    pub fn find(&self, name: &str) -> Option<ClassId> {
+        self.numbers.get(name).copied().map(ClassId)
+    }
+
+    /// What is believed about pairs; follows what is learned.
+    pub fn beliefs(&self) -> Beliefs {
+        self.beliefs.clone()
+    }
+
     /// Believed rate of a class beside another.
     pub fn believed(&self, name: &str, beside: &str) -> Option<f64> {
         let (a, b) = (self.numbers.get(name)?, self.numbers.get(beside)?);

@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
 use tandem_core::{
-    Action, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile, Progress,
+    Action, ClassId, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile, Progress,
     Span, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
 };
 
@@ -294,31 +294,41 @@ impl Scheduler {
     /// What the engine is told about a job.
     fn spec(&mut self, id: u64, entry: JobId) -> JobSpec {
         let active = &self.jobs[&id];
-        let uid = active.job.uid;
         let count = u32::try_from(self.users.len()).expect("users are counted in u32");
-        let user = *self.users.entry(uid).or_insert(UserId(count));
-        let description = self.description(id);
-        let active = &self.jobs[&id];
+        let user = *self.users.entry(active.job.uid).or_insert(UserId(count));
+        let class = Some(self.classes.number(&active.job.class));
+        let submit = active.job.entered_us.map_or(self.now.time(), Time);
+        self.spec_of(&self.jobs[&id], user, class, entry, submit)
+    }
+
+    fn spec_of(
+        &self,
+        active: &Active,
+        user: UserId,
+        class: Option<ClassId>,
+        id: JobId,
+        submit: Time,
+    ) -> JobSpec {
+        let description = self.description(active, user, class);
+        let Description { estimate, profile, sub_batches, tolerance, stoppable } = description;
         JobSpec {
-            id: entry,
+            id,
             user,
             partition: PartitionId(0),
-            submit: active.job.entered_us.map_or(self.now.time(), Time),
+            submit,
             gpus: active.job.request.gang(),
-            estimate: description.estimate,
-            profile: description.profile,
-            sub_batches: description.sub_batches,
-            tolerance: description.tolerance,
+            estimate,
+            profile,
+            sub_batches,
+            tolerance,
             priority: active.job.request.priority,
-            stoppable: description.stoppable,
+            stoppable,
         }
     }
 
     /// What is known about a job at present.
-    fn description(&mut self, id: u64) -> Description {
-        let active = &self.jobs[&id];
-        let (job, request) = (&active.job, active.job.request.clone());
-        let user = self.users.get(&job.uid).copied().unwrap_or(UserId(0));
+    fn description(&self, active: &Active, user: UserId, class: Option<ClassId>) -> Description {
+        let (job, request) = (&active.job, &active.job.request);
         let gang = request.gang();
         let seconds = |seconds: f64| Span((seconds * 1e6) as u64);
         let limit = request.time_limit_s.map(seconds);
@@ -331,20 +341,18 @@ impl Scheduler {
         });
         let declared = request.gpu_memory_bytes.map(memory);
         let measured = self.classes.memory(&job.class);
-        let is_known = !self.setup.learn || self.is_known(id);
+        let is_known = !self.setup.learn || self.is_known(active);
         let tolerance = match request.tolerance() {
             _ if job.oom_retried || !is_known => Tolerance::Alone,
             tolerance => tolerance,
         };
         let share = request.share_ppm();
-        let class = job.class.clone();
         let sub_batches =
-            if active.caps.accum { self.classes.ways(&class) } else { SubBatches::default() };
-        let stoppable = self.setup.pause_frees_device || active.caps.stop;
+            if active.caps.accum { self.classes.ways(&job.class) } else { SubBatches::default() };
         Description {
             estimate: estimate.max(Span(1)),
             profile: Profile {
-                class: Some(self.classes.number(&class)),
+                class,
                 memory: declared.or(measured).unwrap_or_default(),
                 // A part of a GPU is all that it wants of it.
                 gpu_util: (share < Ppm::ONE.0).then(|| Utilisation(share / 10)),
@@ -352,13 +360,12 @@ impl Scheduler {
             },
             sub_batches,
             tolerance,
-            stoppable,
+            stoppable: self.setup.pause_frees_device || active.caps.stop,
         }
     }
 
     /// Whether enough is known about a job's class to put others beside it.
-    fn is_known(&self, id: u64) -> bool {
-        let active = &self.jobs[&id];
+    fn is_known(&self, active: &Active) -> bool {
         let Some(class) = self.classes.get(&active.job.class) else { return false };
         // Who speaks has shown its speed alone; of who does not, the memory has to do.
         !class.memory.is_empty() && (!active.caps.speaks || !class.solo.is_empty())
@@ -366,9 +373,12 @@ impl Scheduler {
 
     /// Tells the engine what has become known about a job.
     fn describe(&mut self, id: u64) {
-        if let Some(entry) = self.jobs.get(&id).and_then(|active| active.entry) {
-            let description = self.description(id);
-            self.events.push(Event::Described { job: entry, description });
+        let Some(active) = self.jobs.get(&id) else { return };
+        if let Some(job) = active.entry {
+            let user = self.users.get(&active.job.uid).copied().unwrap_or(UserId(0));
+            let class = self.classes.find(&active.job.class);
+            let description = self.description(active, user, class);
+            self.events.push(Event::Described { job, description });
         }
     }
 

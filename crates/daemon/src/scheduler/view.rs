@@ -1,8 +1,11 @@
 //! What people may ask about the present.
 
 use super::{Active, Caps, Phase, Scheduler};
+use crate::job::Job;
+use crate::request::JobRequest;
+use std::sync::Arc;
 use tandem_backends::Enforcement;
-use tandem_core::{Engine, GpuId, Reason, Time};
+use tandem_core::{Engine, GpuId, JobSpec, Reason, Time, UserId};
 
 /// A job as it does at present.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,6 +127,32 @@ impl Scheduler {
     /// The job of a number in the engine.
     pub fn job_of(&self, entry: tandem_core::JobId) -> u64 {
         self.entries[entry.index()]
+    }
+
+    /// Jobs that the engine knows, in the order in which it heard of them.
+    pub(crate) fn entered(&self) -> impl Iterator<Item = (tandem_core::JobId, u64)> + '_ {
+        let is_current = |entry: tandem_core::JobId, id: u64| {
+            self.jobs.get(&id).is_some_and(|active| active.entry == Some(entry))
+        };
+        (0..)
+            .map(tandem_core::JobId)
+            .zip(self.entries.iter().copied())
+            .filter(move |&(entry, id)| is_current(entry, id))
+    }
+
+    /// What the engine would be told about a request if it were submitted at `now`.
+    pub(crate) fn spec_of_request(
+        &self,
+        uid: u32,
+        request: JobRequest,
+        id: tandem_core::JobId,
+        now: Time,
+    ) -> JobSpec {
+        let class = crate::class::of(&request);
+        let job = Job { uid, class, request: Arc::new(request), ..Job::default() };
+        let number = self.classes.find(&job.class);
+        let user = self.users.get(&uid).copied().unwrap_or(UserId(u32::MAX));
+        self.spec_of(&Active::new(job), user, number, id, now)
     }
 
     /// How a job does at `now`.
