@@ -1,1 +1,7 @@
-//! The live scheduler of one machine.
+//! The live scheduler of one machine: the cycle that joins requests, the scheduler, its journal and a
+//! back end; the interface over HTTP, and the client of it.
+
+pub mod api;
+pub mod class;
+pub mod job;
+pub mod request;

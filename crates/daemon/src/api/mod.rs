@@ -1,0 +1,3 @@
+//! The interface over HTTP.
+
+pub mod types;

@@ -1,0 +1,227 @@
+//! A job as the daemon keeps it: what was asked for, where it stands, what it has shown.
+
+use crate::request::{Dependency, JobRequest};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use utoipa::ToSchema;
+
+/// Where a job stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Waits for GPUs, for another job or for its time.
+    #[default]
+    Pending,
+    /// Its process runs.
+    Running,
+    /// Its process stands still.
+    Paused,
+    /// Waits until it is released.
+    Held,
+    /// Its process is about to end.
+    Completing,
+    /// Over, with exit code 0.
+    Completed,
+    /// Over, with another one.
+    Failed,
+    /// Withdrawn.
+    Cancelled,
+    /// Ended because its time was up.
+    Timeout,
+    /// Ended for want of memory.
+    Oom,
+    /// Over, nobody knows how.
+    Unknown,
+}
+
+impl JobState {
+    /// All of them, in the order in which they are listed.
+    pub const ALL: [JobState; 11] = [
+        JobState::Pending,
+        JobState::Running,
+        JobState::Paused,
+        JobState::Held,
+        JobState::Completing,
+        JobState::Completed,
+        JobState::Failed,
+        JobState::Cancelled,
+        JobState::Timeout,
+        JobState::Oom,
+        JobState::Unknown,
+    ];
+
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Pending => "pending",
+            JobState::Running => "running",
+            JobState::Paused => "paused",
+            JobState::Held => "held",
+            JobState::Completing => "completing",
+            JobState::Completed => "completed",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+            JobState::Timeout => "timeout",
+            JobState::Oom => "oom",
+            JobState::Unknown => "unknown",
+        }
+    }
+
+    /// Its letters in tables.
+    pub fn letters(self) -> &'static str {
+        match self {
+            JobState::Pending => "PD",
+            JobState::Running => "R",
+            JobState::Paused => "S",
+            JobState::Held => "H",
+            JobState::Completing => "CG",
+            JobState::Completed => "CD",
+            JobState::Failed => "F",
+            JobState::Cancelled => "CA",
+            JobState::Timeout => "TO",
+            JobState::Oom => "OOM",
+            JobState::Unknown => "UN",
+        }
+    }
+
+    /// The state of a name or of letters.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_it = |state: &Self| state.name() == text || state.letters() == text;
+        Self::ALL.into_iter().find(is_it)
+    }
+
+    /// Nothing more will happen to it.
+    pub fn is_over(self) -> bool {
+        self >= JobState::Completed
+    }
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub id: u64,
+    /// Whose it is.
+    pub uid: u32,
+    /// The primary group of the user.
+    pub gid: u32,
+    /// The user's name.
+    pub user: String,
+    /// What was asked for, shared by the tasks of a submission.
+    pub request: Arc<JobRequest>,
+    /// The first job of its submission, its number in it and how many of them may run at a time.
+    pub task: Option<ArrayTask>,
+    /// What was chosen for each parameter.
+    pub params: Vec<(String, String)>,
+    /// Jobs that have to be over first.
+    pub dependencies: Vec<Dependency>,
+    /// Its class.
+    pub class: String,
+    /// Where it stands.
+    pub state: JobState,
+    /// Why it is there.
+    pub reason: Option<String>,
+    /// Times in microseconds since 1970.
+    pub submit_us: u64,
+    /// First start.
+    pub start_us: Option<u64>,
+    /// End.
+    pub end_us: Option<u64>,
+    /// Runs so far.
+    pub runs: u32,
+    /// Tries after failures so far.
+    pub retried: u32,
+    /// It ran out of memory once and was given another try, alone.
+    pub oom_retried: bool,
+    /// Exit code, 128 + signal for a signal.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Devices of its present or last placement.
+    pub devices: Vec<u32>,
+    /// Time on its devices without pauses, over all runs.
+    pub ran_us: u64,
+    /// The part of it during which it shared a device.
+    pub shared_us: u64,
+    /// Work done over all runs, in microseconds of running alone.
+    pub done_us: u64,
+    /// The user paused it.
+    pub user_paused: bool,
+    /// The most memory it was seen to take on a device, in bytes.
+    pub memory_peak_bytes: u64,
+    /// Processor time of its runs that are over.
+    pub cpu_s: f64,
+    /// Parts in which it computes its batches because somebody said so; the policy decides if absent.
+    pub accum: Option<u32>,
+    /// When it became eligible, on the scheduler's clock.
+    pub entered_us: Option<u64>,
+    /// The devices are its by the present plan.
+    pub placed: bool,
+    /// Parts in which it computes its batches by the present plan.
+    pub sub_batches: u32,
+    /// What it is willing to do, as it said itself: speak, accumulate, stop.
+    pub caps: [bool; 3],
+}
+
+/// One job of a submission of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ArrayTask {
+    /// The first job of the submission.
+    pub first: u64,
+    /// Its number.
+    pub number: u32,
+    /// How many may run at a time.
+    pub at_a_time: Option<u32>,
+}
+
+impl Job {
+    /// Its name for people, with the task.
+    pub fn name(&self) -> String {
+        self.request.display_name()
+    }
+
+    /// The command with parameters put in.
+    pub fn command(&self) -> Vec<String> {
+        let put_in = |argument: &String| {
+            let replace = |text: String, (name, value): &(String, String)| {
+                text.replace(&format!("{{{name}}}"), value)
+            };
+            self.params.iter().fold(argument.clone(), replace)
+        };
+        self.request.command.iter().map(put_in).collect()
+    }
+
+    /// `%j`, `%a`, `%x` and `%%` of a file name put in; relative names are in its directory.
+    pub fn file(&self, pattern: &std::path::Path) -> std::path::PathBuf {
+        let pattern = pattern.to_string_lossy();
+        let mut name = String::with_capacity(pattern.len());
+        let mut characters = pattern.chars();
+        while let Some(character) = characters.next() {
+            match (character, character == '%') {
+                (_, true) => match characters.next() {
+                    Some('j') => name.push_str(&self.id.to_string()),
+                    Some('a') => {
+                        let number = self.task.map_or(0, |task| task.number);
+                        name.push_str(&number.to_string());
+                    }
+                    Some('x') => name.push_str(&self.name().replace('/', "_")),
+                    Some('%') | None => name.push('%'),
+                    Some(other) => name.extend(['%', other]),
+                },
+                (character, false) => name.push(character),
+            }
+        }
+        self.request.dir.join(name)
+    }
+
+    /// The file of its standard output.
+    pub fn stdout(&self) -> std::path::PathBuf {
+        let default = || std::path::Path::new("tandem-%j.out");
+        self.file(self.request.stdout.as_deref().unwrap_or_else(default))
+    }
+
+    /// The file of its standard error, where it has one of its own.
+    pub fn stderr(&self) -> Option<std::path::PathBuf> {
+        self.request.stderr.as_deref().map(|pattern| self.file(pattern))
+    }
+}
