@@ -3,5 +3,8 @@
 
 pub mod api;
 pub mod class;
+pub mod client;
+pub mod config;
 pub mod job;
 pub mod request;
+pub mod users;
