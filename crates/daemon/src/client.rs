@@ -1,0 +1,424 @@
+//! The client of the interface: blocking, one connection that is kept and opened again.
+
+mod connection;
+mod events;
+
+use crate::api::types::{
+    AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobPage,
+    Submitted, Usage,
+};
+use crate::job::JobState;
+use crate::request::JobRequest;
+pub use connection::Address;
+use connection::{Peer, Sender, Whole};
+pub use events::Events;
+use hyper::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt::Write;
+use std::ops::Deref;
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+
+/// Why a request was not answered as hoped.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ClientError {
+    /// There is no daemon, or it has gone.
+    #[error("the daemon is not reachable at {address}: {cause}; start it with: tandem daemon")]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What happened.
+        cause: String,
+    },
+    /// It said no.
+    #[error("{message}")]
+    Refused {
+        /// The status of HTTP.
+        status: u16,
+        /// `bad_request`, `not_found` and so on.
+        code: String,
+        /// What is wrong and what to do, in one line.
+        message: String,
+    },
+    /// What it said is not understood.
+    #[error("the daemon is not understood: {0}; is it of the same version? (tandem doctor)")]
+    Protocol(String),
+}
+
+impl ClientError {
+    /// The code of a refusal.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            ClientError::Refused { code, .. } => Some(code),
+            _ => None,
+        }
+    }
+}
+
+/// An answer, and the JSON that it came in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer<T> {
+    /// What was said.
+    pub value: T,
+    /// As it was said.
+    pub raw: String,
+}
+
+impl<T> Deref for Answer<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+/// A stream of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    #[default]
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+/// A piece of a job's output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogPiece {
+    /// The piece.
+    pub bytes: Vec<u8>,
+    /// The size of the whole file.
+    pub size: u64,
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobQuery {
+    /// In one of these states; in any if empty.
+    pub states: Vec<JobState>,
+    /// Of this user.
+    pub user: Option<String>,
+    /// Of this name.
+    pub name: Option<String>,
+    /// Beyond this number.
+    pub after: Option<u64>,
+    /// At most so many.
+    pub limit: Option<u32>,
+    /// The latest first.
+    pub latest_first: bool,
+}
+
+impl JobQuery {
+    fn path(&self) -> String {
+        let mut query = Query::new("/v1/jobs");
+        let states: Vec<&str> = self.states.iter().map(|state| state.name()).collect();
+        query.add("state", (!states.is_empty()).then(|| states.join(",")));
+        query.add("user", self.user.clone());
+        query.add("name", self.name.clone());
+        query.add("after", self.after.map(|after| after.to_string()));
+        query.add("limit", self.limit.map(|limit| limit.to_string()));
+        query.add("order", self.latest_first.then(|| "desc".to_owned()));
+        query.path
+    }
+}
+
+/// A connection to a daemon.
+pub struct Client {
+    peer: Peer,
+    sender: Option<Sender>,
+    runtime: Runtime,
+}
+
+impl Client {
+    /// A client of the daemon there. Nothing is sent before the first request.
+    pub fn new(address: Address, token: Option<String>) -> Result<Self, ClientError> {
+        Ok(Self { peer: Peer { address, token }, sender: None, runtime: runtime()? })
+    }
+
+    /// Where the daemon is.
+    pub fn address(&self) -> &Address {
+        &self.peer.address
+    }
+
+    /// Hands a job in.
+    pub fn submit(&mut self, request: &JobRequest) -> Result<Answer<Submitted>, ClientError> {
+        self.json(Method::POST, "/v1/jobs", body(request)?)
+    }
+
+    /// What would become of a job, under the daemon's policy or another.
+    pub fn dry_run(
+        &mut self,
+        request: &JobRequest,
+        policy: Option<&str>,
+    ) -> Result<Answer<Explanation>, ClientError> {
+        let mut query = Query::new("/v1/jobs/dry-run");
+        query.add("policy", policy.map(str::to_owned));
+        self.json(Method::POST, &query.path, body(request)?)
+    }
+
+    /// A page of jobs.
+    pub fn jobs(&mut self, query: &JobQuery) -> Result<Answer<JobPage>, ClientError> {
+        self.get(&query.path())
+    }
+
+    /// All about a job.
+    pub fn job(&mut self, id: u64) -> Result<Answer<JobAnswer>, ClientError> {
+        self.get(&format!("/v1/jobs/{id}"))
+    }
+
+    /// Why a job waits and when it will start.
+    pub fn explain(
+        &mut self,
+        id: u64,
+        policy: Option<&str>,
+    ) -> Result<Answer<Explanation>, ClientError> {
+        let mut query = Query::new(&format!("/v1/jobs/{id}/explain"));
+        query.add("policy", policy.map(str::to_owned));
+        self.get(&query.path)
+    }
+
+    /// A piece of a job's output from `offset` on, at most `limit` bytes.
+    pub fn logs(
+        &mut self,
+        id: u64,
+        stream: Stream,
+        offset: u64,
+        limit: u64,
+    ) -> Result<LogPiece, ClientError> {
+        let path =
+            format!("/v1/jobs/{id}/logs?stream={}&offset={offset}&limit={limit}", stream.name());
+        let whole = self.ask(&Method::GET, &path, &[])?;
+        let read = offset + whole.body.len() as u64;
+        Ok(LogPiece { size: whole.size.unwrap_or(read), bytes: whole.body.to_vec() })
+    }
+
+    /// Withdraws a job.
+    pub fn cancel(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::DELETE, &format!("/v1/jobs/{id}"), Vec::new())
+    }
+
+    /// Keeps a job that waits from starting.
+    pub fn hold(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::POST, &format!("/v1/jobs/{id}/hold"), Vec::new())
+    }
+
+    /// Lets a held job start.
+    pub fn release(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::POST, &format!("/v1/jobs/{id}/release"), Vec::new())
+    }
+
+    /// Makes a running job stand still.
+    pub fn pause(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::POST, &format!("/v1/jobs/{id}/pause"), Vec::new())
+    }
+
+    /// Lets a paused job go on.
+    pub fn resume(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::POST, &format!("/v1/jobs/{id}/resume"), Vec::new())
+    }
+
+    /// Says in how many parts a job is to compute its batches; the policy decides on `None`.
+    pub fn set_accum(&mut self, id: u64, accum: Option<u32>) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::PUT, &format!("/v1/jobs/{id}/accum"), body(&AccumBody { accum })?)
+    }
+
+    /// The devices.
+    pub fn devices(&mut self) -> Result<Answer<Devices>, ClientError> {
+        self.get("/v1/devices")
+    }
+
+    /// Gives a device to no further job.
+    pub fn drain(&mut self, device: u32) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::POST, &format!("/v1/devices/{device}/drain"), Vec::new())
+    }
+
+    /// Gives a drained device to jobs again.
+    pub fn undrain(&mut self, device: u32) -> Result<Answer<Done>, ClientError> {
+        self.json(Method::POST, &format!("/v1/devices/{device}/undrain"), Vec::new())
+    }
+
+    /// What is known about classes.
+    pub fn classes(&mut self) -> Result<Answer<Classes>, ClientError> {
+        self.get("/v1/classes")
+    }
+
+    /// GPU time by user, since a time in seconds since 1970.
+    pub fn usage(&mut self, since_unix_s: Option<f64>) -> Result<Answer<Usage>, ClientError> {
+        let mut query = Query::new("/v1/usage");
+        query.add("since", since_unix_s.map(|since| since.to_string()));
+        self.get(&query.path)
+    }
+
+    /// What the daemon is.
+    pub fn info(&mut self) -> Result<Answer<DaemonInfo>, ClientError> {
+        self.get("/v1/info")
+    }
+
+    /// Changes of jobs as they happen, or from the one after `after` on. Uses a connection of its own.
+    pub fn events(&self, after: Option<u64>) -> Result<Events, ClientError> {
+        Events::open(self.peer.clone(), after)
+    }
+
+    /// The answer to any request, as text: for `/metrics`, `/openapi.json` and `/healthz`.
+    pub fn text(&mut self, path: &str) -> Result<String, ClientError> {
+        let whole = self.ask(&Method::GET, path, &[])?;
+        Ok(String::from_utf8_lossy(&whole.body).into_owned())
+    }
+
+    fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<Answer<T>, ClientError> {
+        self.json(Method::GET, path, Vec::new())
+    }
+
+    #[allow(clippy::needless_pass_by_value)] // One line per request above.
+    fn json<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Answer<T>, ClientError> {
+        let whole = self.ask(&method, path, &body)?;
+        let not_understood = |problem: String| ClientError::Protocol(format!("{path}: {problem}"));
+        let raw = String::from_utf8(whole.body.to_vec());
+        let raw = raw.map_err(|_| not_understood("the answer is no text".to_owned()))?;
+        let value =
+            serde_json::from_str(&raw).map_err(|error| not_understood(error.to_string()))?;
+        Ok(Answer { value, raw })
+    }
+
+    fn ask(&mut self, method: &Method, path: &str, body: &[u8]) -> Result<Whole, ClientError> {
+        let Self { peer, sender, runtime } = self;
+        let request = || peer.request(method, path, body);
+        let whole = runtime.block_on(async {
+            // A connection that was kept may have been closed meanwhile, which shows only in the failure
+            // of a request. What must not be done twice therefore gets a new one.
+            let kept = sender.take().filter(|kept| *method != Method::POST && !kept.is_closed());
+            if let Some(mut kept) = kept
+                && let Ok(answer) = peer.send(&mut kept, request()?).await
+            {
+                let whole = peer.read(answer).await?;
+                *sender = Some(kept);
+                return Ok(whole);
+            }
+            let mut new = peer.connect().await?;
+            let answer = peer.send(&mut new, request()?).await?;
+            let whole = peer.read(answer).await?;
+            *sender = Some(new);
+            Ok(whole)
+        })?;
+        if (200..300).contains(&whole.status) { Ok(whole) } else { Err(refusal(&whole)) }
+    }
+}
+
+fn runtime() -> Result<Runtime, ClientError> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| ClientError::Protocol(format!("no connection can be made: {error}")))
+}
+
+fn body<T: Serialize>(value: &T) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(value).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
+/// Why the daemon said no; also if it, or whoever answered in its place, did not say it in JSON.
+fn refusal(whole: &Whole) -> ClientError {
+    let status = whole.status;
+    if let Ok(ErrorAnswer { error }) = serde_json::from_slice(&whole.body) {
+        return ClientError::Refused { status, code: error.code, message: error.message };
+    }
+    let code = match status {
+        401 => "unauthorized",
+        403 => "forbidden",
+        404 | 405 => "not_found",
+        409 => "conflict",
+        413 => "too_large",
+        422 => "infeasible",
+        400..=499 => "bad_request",
+        503 => "unavailable",
+        _ => "internal",
+    };
+    let text = String::from_utf8_lossy(&whole.body);
+    let line = text.lines().next().unwrap_or_default().trim();
+    let message = if line.is_empty() {
+        format!("the daemon answered with status {status}")
+    } else {
+        format!("the daemon answered with status {status}: {line}")
+    };
+    ClientError::Refused { status, code: code.to_owned(), message }
+}
+
+/// A path with a query.
+struct Query {
+    path: String,
+    has_any: bool,
+}
+
+impl Query {
+    fn new(path: &str) -> Self {
+        Self { path: path.to_owned(), has_any: false }
+    }
+
+    fn add(&mut self, key: &str, value: Option<String>) {
+        let Some(value) = value else { return };
+        self.path.push(if self.has_any { '&' } else { '?' });
+        self.has_any = true;
+        self.path.push_str(key);
+        self.path.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte) {
+                self.path.push(char::from(byte));
+            } else {
+                // Writing to a string cannot fail.
+                let _ = write!(self.path, "%{byte:02X}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_encoded() {
+        let query = JobQuery {
+            states: vec![JobState::Pending, JobState::Oom],
+            user: Some("a b&c=ä".to_owned()),
+            after: Some(17),
+            latest_first: true,
+            ..JobQuery::default()
+        };
+        assert_eq!(
+            query.path(),
+            "/v1/jobs?state=pending,oom&user=a%20b%26c%3D%C3%A4&after=17&order=desc"
+        );
+        assert_eq!(JobQuery::default().path(), "/v1/jobs");
+    }
+
+    #[test]
+    fn a_refusal_without_json_still_has_a_code() {
+        let whole = |status, body: &'static str| Whole { status, size: None, body: body.into() };
+        let code = |status| refusal(&whole(status, "")).code().map(str::to_owned);
+        assert_eq!(code(404).as_deref(), Some("not_found"));
+        assert_eq!(code(502).as_deref(), Some("internal"));
+        let json = whole(422, r#"{"error":{"code":"infeasible","message":"too large"}}"#);
+        assert_eq!(refusal(&json).to_string(), "too large");
+    }
+
+    #[test]
+    fn nobody_there() {
+        let mut client =
+            Client::new(Address::Unix("/nonexistent/daemon.sock".into()), None).unwrap();
+        let error = client.info().unwrap_err();
+        assert!(matches!(error, ClientError::Unreachable { .. }));
+        assert!(error.to_string().contains("tandem daemon"), "{error}");
+    }
+}

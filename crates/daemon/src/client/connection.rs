@@ -1,0 +1,154 @@
+//! One HTTP connection to the daemon, over a unix socket or TCP.
+
+use super::ClientError;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
+
+/// The most time a connection may take to come about.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// The most time an answer may take: an explanation simulates what is to come.
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+/// The longest answer that is read.
+const ANSWER_MAX_BYTES: usize = 256 << 20;
+
+/// Where a daemon listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A unix socket.
+    Unix(PathBuf),
+    /// A host and a port.
+    Tcp(String),
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => path.display().fmt(f),
+            Address::Tcp(host) => host.fmt(f),
+        }
+    }
+}
+
+/// Where a daemon listens and what it wants to be shown.
+#[derive(Clone)]
+pub(super) struct Peer {
+    pub(super) address: Address,
+    pub(super) token: Option<String>,
+}
+
+pub(super) type Sender = SendRequest<Full<Bytes>>;
+
+/// A whole answer.
+pub(super) struct Whole {
+    pub(super) status: u16,
+    /// The header `x-tandem-size`.
+    pub(super) size: Option<u64>,
+    pub(super) body: Bytes,
+}
+
+impl Peer {
+    pub(super) fn unreachable(&self, cause: impl fmt::Display) -> ClientError {
+        let (address, cause) = (self.address.to_string(), cause.to_string());
+        ClientError::Unreachable { address, cause }
+    }
+
+    /// Opens a connection; a task of the runtime drives it.
+    pub(super) async fn connect(&self) -> Result<Sender, ClientError> {
+        let opened = timeout(CONNECT_WITHIN, async {
+            match &self.address {
+                Address::Unix(path) => {
+                    drive(UnixStream::connect(path).await.map_err(reason)?).await
+                }
+                Address::Tcp(host) => drive(TcpStream::connect(host).await.map_err(reason)?).await,
+            }
+        });
+        match opened.await {
+            Ok(opened) => opened.map_err(|cause| self.unreachable(cause)),
+            Err(_) => Err(self.unreachable(format!("no answer in {} s", CONNECT_WITHIN.as_secs()))),
+        }
+    }
+
+    /// A request that may be sent.
+    pub(super) fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        body: &[u8],
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let mut request = Request::builder().method(method).uri(path).header(HOST, "tandem");
+        if !body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        if let Some(token) = &self.token {
+            let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                ClientError::Protocol("the token holds characters that no token has".to_owned())
+            })?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let request = request.body(Full::new(Bytes::copy_from_slice(body)));
+        request.map_err(|error| ClientError::Protocol(format!("{path}: {error}")))
+    }
+
+    /// Sends a request and waits for the head of the answer.
+    pub(super) async fn send(
+        &self,
+        sender: &mut Sender,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        sender.ready().await.map_err(|error| self.unreachable(reason_of(&error)))?;
+        match timeout(ANSWER_WITHIN, sender.send_request(request)).await {
+            Ok(answer) => answer.map_err(|error| self.unreachable(reason_of(&error))),
+            Err(_) => Err(self.unreachable(format!("no answer in {} s", ANSWER_WITHIN.as_secs()))),
+        }
+    }
+
+    /// Reads an answer to its end.
+    pub(super) async fn read(&self, answer: Response<Incoming>) -> Result<Whole, ClientError> {
+        let status = answer.status().as_u16();
+        let size =
+            answer.headers().get("x-tandem-size").and_then(|size| size.to_str().ok()?.parse().ok());
+        let body = Limited::new(answer.into_body(), ANSWER_MAX_BYTES).collect();
+        match timeout(ANSWER_WITHIN, body).await {
+            Ok(Ok(body)) => Ok(Whole { status, size, body: body.to_bytes() }),
+            Ok(Err(error)) => Err(self.unreachable(format!("the answer broke off: {error}"))),
+            Err(_) => Err(self.unreachable("the answer does not end")),
+        }
+    }
+}
+
+async fn drive<S>(stream: S) -> Result<Sender, String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    // How a connection ends shows in the requests made over it.
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(sender)
+}
+
+/// The cause without the number of the system.
+#[allow(clippy::needless_pass_by_value)] // For map_err.
+fn reason(error: std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no socket".to_owned(),
+        std::io::ErrorKind::ConnectionRefused => "nobody listens".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn reason_of(error: &hyper::Error) -> String {
+    format!("the connection broke off ({error})")
+}

@@ -1,0 +1,152 @@
+//! The stream of changes.
+
+use super::ClientError;
+use super::connection::{Peer, Sender};
+use crate::api::types::JobChange;
+use http_body_util::BodyExt;
+use hyper::Method;
+use hyper::body::Incoming;
+use hyper::header::HeaderValue;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// A line of a stream longer than this is none of ours.
+const LINE_MAX_BYTES: usize = 1 << 20;
+
+/// Changes of jobs as they happen. The iterator ends with the connection.
+pub struct Events {
+    peer: Peer,
+    body: Incoming,
+    parser: Parser,
+    /// Keeps the connection open.
+    _sender: Sender,
+    runtime: Runtime,
+}
+
+impl Events {
+    pub(super) fn open(peer: Peer, after: Option<u64>) -> Result<Self, ClientError> {
+        let runtime = super::runtime()?;
+        let mut request = peer.request(&Method::GET, "/events", &[])?;
+        if let Some(seq) = after {
+            request.headers_mut().insert("last-event-id", HeaderValue::from(seq));
+        }
+        let (sender, body) = runtime.block_on(async {
+            let mut sender = peer.connect().await?;
+            let answer = peer.send(&mut sender, request).await?;
+            if !answer.status().is_success() {
+                return Err(super::refusal(&peer.read(answer).await?));
+            }
+            Ok((sender, answer.into_body()))
+        })?;
+        Ok(Self { peer, body, parser: Parser::default(), _sender: sender, runtime })
+    }
+
+    /// The next change; `Ok(None)` if there was none in that time.
+    pub fn next_within(&mut self, most: Duration) -> Result<Option<JobChange>, ClientError> {
+        let Self { peer, body, parser, runtime, .. } = self;
+        runtime.block_on(async {
+            match timeout(most, next(peer, body, parser)).await {
+                Ok(change) => change.map(Some),
+                Err(_) => Ok(None),
+            }
+        })
+    }
+}
+
+impl Iterator for Events {
+    type Item = Result<JobChange, ClientError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let Self { peer, body, parser, runtime, .. } = self;
+        Some(runtime.block_on(next(peer, body, parser)))
+    }
+}
+
+/// Reads on until there is a change. What was read is kept if the wait is given up.
+async fn next(
+    peer: &Peer,
+    body: &mut Incoming,
+    parser: &mut Parser,
+) -> Result<JobChange, ClientError> {
+    loop {
+        if let Some(change) = parser.change()? {
+            return Ok(change);
+        }
+        match body.frame().await {
+            Some(Ok(frame)) => {
+                if let Some(bytes) = frame.data_ref() {
+                    parser.buffer.extend_from_slice(bytes);
+                }
+            }
+            Some(Err(error)) => {
+                return Err(peer.unreachable(format!("the stream broke off: {error}")));
+            }
+            None => return Err(peer.unreachable("the stream has ended")),
+        }
+    }
+}
+
+/// What has been read and not yet been given out.
+#[derive(Default)]
+struct Parser {
+    buffer: Vec<u8>,
+    /// The `data` of the event that is being read.
+    data: String,
+    /// The `event` of it.
+    kind: String,
+}
+
+impl Parser {
+    /// The next change in what has been read; events of other kinds are passed over.
+    fn change(&mut self) -> Result<Option<JobChange>, ClientError> {
+        while let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = self.buffer.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            let line = line.trim_end_matches(['\n', '\r']);
+            if line.is_empty() {
+                let (data, kind) = (std::mem::take(&mut self.data), std::mem::take(&mut self.kind));
+                if !data.is_empty() && kind == "job" {
+                    let change = serde_json::from_str(&data);
+                    return change
+                        .map(Some)
+                        .map_err(|error| ClientError::Protocol(error.to_string()));
+                }
+                continue;
+            }
+            // A line that begins with a colon only keeps the connection alive.
+            let (field, value) = line.split_once(':').unwrap_or((line, ""));
+            let value = value.strip_prefix(' ').unwrap_or(value);
+            match field {
+                "data" => self.data.push_str(value),
+                "event" => value.clone_into(&mut self.kind),
+                _ => {}
+            }
+        }
+        if self.buffer.len() > LINE_MAX_BYTES || self.data.len() > LINE_MAX_BYTES {
+            return Err(ClientError::Protocol("an event is too long".to_owned()));
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_may_arrive_in_pieces() {
+        let text = ": hello\n\nid: 7\nevent: other\ndata: {}\n\nid: 8\r\nevent: job\r\ndata: {\"seq\":8,\"time\":\"t\",\
+                    \"id\":3,\"state\":\"running\",\"reason\":null,\"devices\":[0],\"exit_code\":null}\r\n\r\n";
+        let mut parser = Parser::default();
+        let mut changes = Vec::new();
+        for byte in text.bytes() {
+            parser.buffer.push(byte);
+            changes.extend(parser.change().unwrap());
+        }
+        assert_eq!(changes.len(), 1);
+        assert_eq!((changes[0].seq, changes[0].id), (8, 3));
+        parser.buffer.extend_from_slice(b"event: job\ndata: nonsense\n\n");
+        assert!(matches!(parser.change(), Err(ClientError::Protocol(_))));
+    }
+}

@@ -1,0 +1,500 @@
+//! From sources to values.
+
+use super::keys::{KEYS, Key, Kind, nearest};
+use super::{
+    ClientConfig, Config, DaemonConfig, LearningConfig, NvidiaConfig, ProviderKind, SHARED_SOCKET,
+    SharingConfig,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use tandem_backends::providers::Foreign;
+use thiserror::Error;
+
+/// The sections without an entry of their own in the environment.
+const PREFIX: &str = "TANDEM_";
+/// Said of a parameter of a sweep, not of a setting.
+const PARAMETERS: &str = "TANDEM_PARAM_";
+/// Another name of `TANDEM_DAEMON__SOCKET`.
+const SOCKET_VARIABLE: &str = "TANDEM_DAEMON_SOCKET";
+
+/// What is wrong with the configuration, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// There is no such key.
+    #[error("{place}: there is no key '{key}'{}", .nearest.as_ref().map_or_else(String::new, |name| format!("; did you mean '{name}'?")))]
+    Unknown {
+        /// The file or the variable.
+        place: String,
+        /// The key.
+        key: String,
+        /// The name that was probably meant.
+        nearest: Option<String>,
+    },
+    /// The value is none that the key may have.
+    #[error("{place}: {key} {problem}")]
+    Value {
+        /// The file, the variable or the flag.
+        place: String,
+        /// The key.
+        key: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file is no TOML.
+    #[error("{}: {problem}", file.display())]
+    Syntax {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong, and in which line.
+        problem: String,
+    },
+    /// The file is there and cannot be read.
+    #[error("{}: cannot be read: {cause}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// Somebody else could listen there.
+    #[error("{}: is not a folder of yours alone; remove it, or set daemon.socket", folder.display())]
+    NotOurs {
+        /// The folder.
+        folder: PathBuf,
+    },
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// A variable of the environment.
+    Environment(String),
+    /// A file.
+    File(PathBuf),
+    /// Nowhere.
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Flag => f.write_str("flag"),
+            Origin::Environment(name) => write!(f, "environment {name}"),
+            Origin::File(path) => write!(f, "file {}", path.display()),
+            Origin::Default => f.write_str("default"),
+        }
+    }
+}
+
+impl Serialize for Origin {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// One key with its value.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setting {
+    /// `section.key`
+    pub key: &'static str,
+    /// Null is absent.
+    pub value: Value,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// What it is for.
+    pub help: &'static str,
+}
+
+/// All settings with their origins, in the order in which they are documented.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Origins(pub Vec<Setting>);
+
+impl Origins {
+    /// Where the value of a key comes from.
+    pub fn of(&self, key: &str) -> &Origin {
+        self.0
+            .iter()
+            .find(|setting| setting.key == key)
+            .map_or(&Origin::Default, |setting| &setting.origin)
+    }
+}
+
+/// All that values can come from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// `section.key` and value.
+    pub flags: Vec<(String, String)>,
+    /// The environment.
+    pub env: BTreeMap<String, String>,
+    /// Files that need not exist; the first one wins.
+    pub files: Vec<PathBuf>,
+    /// The user.
+    pub uid: u32,
+}
+
+impl Sources {
+    /// Environment, files and user of this process.
+    pub fn of_process() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let env: BTreeMap<String, String> = std::env::vars_os().filter_map(text).collect();
+        let uid = rustix::process::getuid().as_raw();
+        let mut sources = Self { flags: Vec::new(), env, files: Vec::new(), uid };
+        sources.files = sources.usual_files();
+        sources
+    }
+
+    /// The file of the user, then that of the machine.
+    pub fn usual_files(&self) -> Vec<PathBuf> {
+        let own = self
+            .folder("XDG_CONFIG_HOME", ".config")
+            .map(|folder| folder.join("tandem/config.toml"));
+        own.into_iter().chain([PathBuf::from("/etc/tandem/config.toml")]).collect()
+    }
+
+    /// A folder by the variable for it or below the home folder. Relative ones do not count.
+    fn folder(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
+        let absolute =
+            |name: &str| self.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
+    }
+
+    pub(super) fn default_socket(&self) -> Value {
+        let runtime =
+            self.env.get("XDG_RUNTIME_DIR").filter(|folder| Path::new(folder).is_absolute());
+        json!(match runtime {
+            Some(folder) => format!("{folder}/tandem/daemon.sock"),
+            None if self.uid == 0 => SHARED_SOCKET.to_owned(),
+            None => format!("/tmp/tandem-{}/daemon.sock", self.uid),
+        })
+    }
+
+    pub(super) fn default_state(&self) -> Value {
+        let own = self.env.get("XDG_STATE_HOME").filter(|folder| Path::new(folder).is_absolute());
+        json!(match own {
+            Some(folder) => format!("{folder}/tandem"),
+            None if self.uid == 0 => "/var/lib/tandem".to_owned(),
+            None => self.folder("", ".local/state/tandem").map_or_else(
+                || format!("/tmp/tandem-{}/state", self.uid),
+                |folder| folder.display().to_string(),
+            ),
+        })
+    }
+
+    fn home(&self) -> Option<&str> {
+        self.env.get("HOME").map(String::as_str)
+    }
+}
+
+impl Config {
+    /// Values and where they come from. Nothing that is unknown is passed over.
+    pub fn resolve(sources: &Sources) -> Result<(Config, Origins), ConfigError> {
+        let mut found: BTreeMap<&'static str, (Value, Origin)> = BTreeMap::new();
+        for file in sources.files.iter().rev() {
+            for (key, value) in read(file)? {
+                let value = accept(key, value, sources, &file.display().to_string())?;
+                found.insert(key.name, (value, Origin::File(file.clone())));
+            }
+        }
+        for (variable, text) in &sources.env {
+            let Some(key) = key_of_variable(variable)? else { continue };
+            let value = accept(key, from_text(key, text), sources, variable)?;
+            found.insert(key.name, (value, Origin::Environment(variable.clone())));
+        }
+        for (name, text) in &sources.flags {
+            let key = find(name).ok_or_else(|| unknown("command line", name))?;
+            let value = accept(key, from_text(key, text), sources, "command line")?;
+            found.insert(key.name, (value, Origin::Flag));
+        }
+        let setting = |key: &Key| {
+            let default = || ((key.default)(sources), Origin::Default);
+            let (value, origin) = found.remove(key.name).unwrap_or_else(default);
+            Setting { key: key.name, value, origin, help: key.help }
+        };
+        let origins = Origins(KEYS.iter().map(setting).collect());
+        Ok((typed(&origins), origins))
+    }
+}
+
+fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+fn unknown(place: &str, name: &str) -> ConfigError {
+    let nearest = nearest(name, KEYS.iter().map(|key| key.name)).map(str::to_owned);
+    ConfigError::Unknown { place: place.to_owned(), key: name.escape_debug().to_string(), nearest }
+}
+
+/// The key that a variable sets, if it sets one.
+fn key_of_variable(variable: &str) -> Result<Option<&'static Key>, ConfigError> {
+    if variable == SOCKET_VARIABLE {
+        return Ok(find("daemon.socket"));
+    }
+    let rest = variable.strip_prefix(PREFIX).filter(|_| !variable.starts_with(PARAMETERS));
+    let Some((section, name)) = rest.and_then(|rest| rest.split_once("__")) else {
+        return Ok(None);
+    };
+    let name = format!("{section}.{name}").to_ascii_lowercase();
+    find(&name).map(Some).ok_or_else(|| unknown(variable, &name))
+}
+
+/// The values of a file that may be absent.
+fn read(file: &Path) -> Result<Vec<(&'static Key, Value)>, ConfigError> {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(cause)
+            if matches!(
+                cause.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory
+            ) =>
+        {
+            return Ok(Vec::new());
+        }
+        Err(cause) => {
+            return Err(ConfigError::Unreadable { file: file.to_owned(), cause: cause.to_string() });
+        }
+    };
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let line =
+            error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
+        let problem = error.message().replace('\n', " ");
+        let problem =
+            line.map_or_else(|| problem.clone(), |line| format!("line {line}: {problem}"));
+        ConfigError::Syntax { file: file.to_owned(), problem }
+    })?;
+    let place = file.display().to_string();
+    let mut values = Vec::new();
+    for (section, content) in table {
+        let toml::Value::Table(content) = content else { return Err(unknown(&place, &section)) };
+        if content.is_empty()
+            && !KEYS.iter().any(|key| key.name.split('.').next() == Some(&section))
+        {
+            return Err(unknown(&place, &section));
+        }
+        for (name, value) in content {
+            let name = format!("{section}.{name}");
+            let key = find(&name).ok_or_else(|| unknown(&place, &name))?;
+            let value = serde_json::to_value(&value).unwrap_or(Value::Null);
+            values.push((key, value));
+        }
+    }
+    Ok(values)
+}
+
+/// The value that a text stands for.
+fn from_text(key: &Key, text: &str) -> Value {
+    let parsed = match key.kind {
+        Kind::Whole(..) => text.parse::<u64>().ok().map(Value::from),
+        Kind::Number(..) => text.parse::<f64>().ok().map(Value::from),
+        Kind::Switch => match text {
+            "true" | "1" | "yes" | "on" => Some(json!(true)),
+            "false" | "0" | "no" | "off" => Some(json!(false)),
+            _ => None,
+        },
+        Kind::Text | Kind::Path | Kind::Word(_) => None,
+    };
+    parsed.unwrap_or_else(|| json!(text))
+}
+
+/// The value as it is kept, if the key may have it.
+fn accept(key: &Key, value: Value, sources: &Sources, place: &str) -> Result<Value, ConfigError> {
+    let problem = |wanted: String| {
+        let problem = format!("is {value}; give {wanted}");
+        Err(ConfigError::Value { place: place.to_owned(), key: key.name.to_owned(), problem })
+    };
+    match key.kind {
+        Kind::Text => match value.as_str() {
+            Some(text) if !text.is_empty() => Ok(value),
+            _ => problem("a text".to_owned()),
+        },
+        Kind::Path => match (value.as_str(), sources.home()) {
+            (Some(text), Some(home)) if text.starts_with("~/") => {
+                Ok(json!(format!("{home}{}", &text[1..])))
+            }
+            (Some(text), _) if !text.is_empty() && !text.contains('\0') => Ok(value),
+            _ => problem("a path".to_owned()),
+        },
+        Kind::Whole(least, most) => match value.as_u64() {
+            Some(number) if (least..=most).contains(&number) => Ok(value),
+            _ => problem(format!("a whole number from {least} to {most}")),
+        },
+        Kind::Number(least, most) => match value.as_f64() {
+            Some(number) if (least..=most).contains(&number) => Ok(json!(number)),
+            _ => problem(format!("a number from {least} to {most}")),
+        },
+        Kind::Switch => match value.as_bool() {
+            Some(_) => Ok(value),
+            None => problem("true or false".to_owned()),
+        },
+        Kind::Word(words) => match value.as_str() {
+            Some(text) if words.contains(&text) => Ok(value),
+            _ => problem(words.join(", ")),
+        },
+    }
+}
+
+/// Values with their types; each has passed `accept`.
+fn typed(origins: &Origins) -> Config {
+    let value = |name: &str| {
+        origins.0.iter().find(|setting| setting.key == name).map(|setting| &setting.value)
+    };
+    let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
+    let path = |name: &str| text(name).map(PathBuf::from);
+    let whole = |name: &str| value(name).and_then(Value::as_u64);
+    let number = |name: &str| value(name).and_then(Value::as_f64);
+    let switch = |name: &str| value(name).and_then(Value::as_bool).unwrap_or_default();
+    Config {
+        daemon: DaemonConfig {
+            socket: path("daemon.socket").unwrap_or_default(),
+            state: path("daemon.state").unwrap_or_default(),
+            listen: text("daemon.listen"),
+            token_file: path("daemon.token_file"),
+            policy: text("daemon.policy").unwrap_or_default(),
+            provider: match text("daemon.provider").as_deref() {
+                Some("cpu") => ProviderKind::Cpu,
+                Some("nvidia") => ProviderKind::Nvidia,
+                Some("fake") => ProviderKind::Fake,
+                _ => ProviderKind::Auto,
+            },
+            devices: whole("daemon.devices")
+                .and_then(|count| u32::try_from(count).ok())
+                .unwrap_or_default(),
+            fake_memory_mib: whole("daemon.fake_memory_mib").unwrap_or_default(),
+            kill_grace_s: number("daemon.kill_grace_s").unwrap_or_default(),
+            stop_grace_s: number("daemon.stop_grace_s").unwrap_or_default(),
+            restore_s: number("daemon.restore_s"),
+            log: text("daemon.log").unwrap_or_default(),
+            history_days: whole("daemon.history_days"),
+        },
+        client: ClientConfig { host: text("client.host"), token_file: path("client.token_file") },
+        learning: LearningConfig {
+            settle_s: number("learning.settle_s").unwrap_or_default(),
+            settle_steps: whole("learning.settle_steps").unwrap_or_default(),
+            window_steps: whole("learning.window_steps").unwrap_or_default(),
+            window_s: number("learning.window_s").unwrap_or_default(),
+            sample_s: number("learning.sample_s").unwrap_or_default(),
+        },
+        sharing: SharingConfig {
+            foreign: match text("sharing.foreign").as_deref() {
+                Some("count") => Foreign::Count,
+                _ => Foreign::Avoid,
+            },
+            enabled: switch("sharing.enabled"),
+        },
+        nvidia: NvidiaConfig {
+            library: path("nvidia.library"),
+            mps: switch("nvidia.mps"),
+            mps_control: path("nvidia.mps_control").unwrap_or_default(),
+            pause: switch("nvidia.pause"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(env: &[(&str, &str)], files: &[&Path]) -> Sources {
+        Sources {
+            env: env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            files: files.iter().map(|&file| file.to_owned()).collect(),
+            uid: 1000,
+            ..Sources::default()
+        }
+    }
+
+    #[test]
+    fn flag_environment_files_default() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, machine) = (dir.path().join("own.toml"), dir.path().join("machine.toml"));
+        std::fs::write(&own, "[daemon]\npolicy = 'sjf'\ndevices = 2\n").unwrap();
+        std::fs::write(
+            &machine,
+            "[daemon]\npolicy = 'fifo'\ndevices = 3\nkill_grace_s = 5\nlog = 'warn'\n",
+        )
+        .unwrap();
+        let env = [
+            ("TANDEM_DAEMON__DEVICES", "4"),
+            ("TANDEM_DAEMON__LOG", "debug"),
+            ("TANDEM_OUTPUT", "csv"),
+        ];
+        let mut sources = sources(&env, &[&own, &machine, &dir.path().join("absent.toml")]);
+        sources.flags.push(("daemon.log".to_owned(), "error".to_owned()));
+        let (config, origins) = Config::resolve(&sources).unwrap();
+        let daemon = &config.daemon;
+        assert_eq!(
+            (daemon.policy.as_str(), daemon.devices, daemon.log.as_str()),
+            ("sjf", 4, "error")
+        );
+        assert_eq!((daemon.kill_grace_s, daemon.stop_grace_s), (5.0, 60.0));
+        assert_eq!(*origins.of("daemon.log"), Origin::Flag);
+        assert_eq!(
+            *origins.of("daemon.devices"),
+            Origin::Environment("TANDEM_DAEMON__DEVICES".to_owned())
+        );
+        assert_eq!(*origins.of("daemon.policy"), Origin::File(own));
+        assert_eq!(*origins.of("daemon.kill_grace_s"), Origin::File(machine));
+        assert_eq!(*origins.of("daemon.stop_grace_s"), Origin::Default);
+        assert_eq!((daemon.restore_s_with("cpu"), daemon.restore_s_with("nvidia")), (1.0, 40.0));
+    }
+
+    #[test]
+    fn what_is_unknown_or_wrong_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let complaint = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            let error = Config::resolve(&sources(&[], &[&file])).unwrap_err().to_string();
+            assert!(error.contains("config.toml: "), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+            error
+        };
+        assert!(complaint("[daemon]\nsokcet = 'x'").contains("did you mean 'daemon.socket'?"));
+        assert!(complaint("[deamon]\nsocket = 'x'").contains("did you mean 'daemon.socket'?"));
+        assert!(complaint("[deamon]").contains("'deamon'"));
+        assert!(complaint("socket = 'x'").contains("'socket'"));
+        assert!(
+            complaint("[daemon]\ndevices = -1")
+                .contains("daemon.devices is -1; give a whole number")
+        );
+        assert!(complaint("[daemon]\ndevices = '2'").contains("daemon.devices"));
+        assert!(complaint("[learning]\nwindow_s = 0").contains("learning.window_s"));
+        assert!(complaint("[learning]\nwindow_s = nan").contains("learning.window_s"));
+        assert!(complaint("[sharing]\nforeign = 'ignore'").contains("give avoid, count"));
+        assert!(complaint("[daemon\n").contains("line 1"));
+        let error = Config::resolve(&sources(&[("TANDEM_DAEMON__POLICI", "x")], &[])).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "TANDEM_DAEMON__POLICI: there is no key 'daemon.polici'; did you mean 'daemon.policy'?"
+        );
+        let param = sources(&[("TANDEM_PARAM__X", "1")], &[]);
+        assert!(Config::resolve(&param).is_ok());
+    }
+
+    #[test]
+    fn places_by_user_and_environment() {
+        let place = |env: &[(&str, &str)], uid| {
+            let config = Config::resolve(&Sources { uid, ..sources(env, &[]) }).unwrap().0;
+            (config.daemon.socket.display().to_string(), config.daemon.state.display().to_string())
+        };
+        let own =
+            ("/tmp/tandem-1000/daemon.sock".to_owned(), "/home/ann/.local/state/tandem".to_owned());
+        assert_eq!(place(&[("HOME", "/home/ann")], 1000), own);
+        assert_eq!(
+            place(&[("XDG_RUNTIME_DIR", "/run/user/7")], 7).0,
+            "/run/user/7/tandem/daemon.sock"
+        );
+        assert_eq!(place(&[("XDG_STATE_HOME", "/s")], 7).1, "/s/tandem");
+        assert_eq!(
+            place(&[("HOME", "/root")], 0),
+            (SHARED_SOCKET.to_owned(), "/var/lib/tandem".to_owned())
+        );
+        assert_eq!(place(&[("TANDEM_DAEMON_SOCKET", "~/s"), ("HOME", "/h")], 7).0, "/h/s");
+    }
+}
