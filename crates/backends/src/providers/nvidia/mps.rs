@@ -93,7 +93,13 @@ pub struct Control {
 
 impl Control {
     /// The daemon of the GPU with this UUID, with its folders in `folder`. Nothing is started.
+    /// A program without a folder is looked for in `PATH`.
     pub fn new(program: &Path, folder: &Path, gpu: &str) -> Result<Control, ProviderError> {
+        // The daemon and its clients have working directories of their own.
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let folder = absolute(folder);
+        let named = program.components().count() == 1;
+        let program = if named { program.to_owned() } else { absolute(program) };
         let pipe = folder.join("pipe");
         if pipe.join("control_privileged").as_os_str().len() >= SOCKET_PATH {
             return Err(ProviderError::Failed(format!(
@@ -101,12 +107,7 @@ impl Control {
                 folder.display()
             )));
         }
-        Ok(Control {
-            program: program.to_owned(),
-            gpu: gpu.to_owned(),
-            folder: folder.to_owned(),
-            pipe,
-        })
+        Ok(Control { program, gpu: gpu.to_owned(), folder, pipe })
     }
 
     /// What `CUDA_MPS_PIPE_DIRECTORY` is for its clients.
@@ -248,7 +249,10 @@ impl Control {
                 if known.is_some_and(|request| request.done || request.at.elapsed() < AGAIN) {
                     continue;
                 }
-                let answer = self.ask(&format!("terminate_client {server} {client}"))?;
+                let answer = match self.ask(&format!("terminate_client {server} {client}")) {
+                    Err(ProviderError::Absent(_)) => return Ok(()),
+                    answer => answer?,
+                };
                 // A failure is explained first; the result is the last line.
                 let done = answer.lines().last().map(str::trim) == Some("0");
                 let request = Request { client: *client, done, at: Instant::now() };
