@@ -20,3 +20,4 @@ pub mod request;
 pub mod scheduler;
 pub mod store;
 pub mod time;
+pub mod users;
