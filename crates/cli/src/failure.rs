@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use tandem_daemon::config::ConfigError;
+use tandem_daemon::daemon::DaemonError;
 use tandem_models::device::DeviceError;
 use tandem_models::interference::FitError;
 use tandem_policies::SpecError;
@@ -29,6 +31,11 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn bad_input(message: impl Display) -> Self {
         Self::Said { message: message.to_string(), code: BAD_INPUT }
+    }
+
+    /// Well said, and it went wrong.
+    pub(crate) fn failed(message: impl Display) -> Self {
+        Self::Said { message: message.to_string(), code: FAILED }
     }
 
     /// Well said, but it can never run.
@@ -101,3 +108,15 @@ macro_rules! bad_input {
     };
 }
 bad_input!(TraceError, ClusterError, TableError, SpecError, FitError, ModelFileError, BeliefsError);
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::bad_input(error)
+    }
+}
+
+impl From<DaemonError> for Failure {
+    fn from(error: DaemonError) -> Self {
+        Self::failed(error)
+    }
+}

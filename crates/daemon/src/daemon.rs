@@ -37,6 +37,8 @@ pub struct DaemonOptions {
     pub token_file: Option<PathBuf>,
     /// The policy.
     pub policy: PolicySpec,
+    /// Several jobs may sit on a device.
+    pub share: bool,
     /// How runs are supervised: program and leading arguments.
     pub supervisor: Vec<std::ffi::OsString>,
     /// Time between the request to end and the end by force.
@@ -187,6 +189,7 @@ fn start(
     let setup = Setup {
         devices: backend.devices().to_vec(),
         policy: options.policy.text.clone(),
+        share: options.share,
         pause_frees_device: backend.pause_frees_device() && backend.pause_forbidden().is_none(),
         may_pause: backend.pause_forbidden().is_none(),
         learn: true,

@@ -151,7 +151,9 @@ impl Question {
         answer.devices = std::mem::take(&mut self.devices);
         let Some(target) = self.target else { return answer };
         // Another policy than the daemon's may put more jobs on a GPU, or fewer.
-        self.present.rules.tenants_max = policy.entry.tenants_max;
+        if self.present.rules.tenants_max > 1 {
+            self.present.rules.tenants_max = policy.entry.tenants_max;
+        }
         answer.draws = DRAWS;
         let mut draws: Vec<Forecast> = Vec::new();
         for draw in 0..DRAWS {

@@ -9,7 +9,8 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::serve::IncomingStream;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UnixListener;
 
 /// What the system says about the other end of a unix socket; `None` for TCP.
@@ -71,13 +72,9 @@ impl FromRequestParts<Api> for Peer {
     }
 }
 
-/// The name of a user, or the number if there is none.
-pub fn user_name(uid: u32) -> String {
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let named = passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (name, number) = (fields.next()?, fields.nth(1)?);
-        (number.parse() == Ok(uid)).then(|| name.to_owned())
-    });
-    named.unwrap_or_else(|| uid.to_string())
+/// The name of a user, looked up once.
+fn user_name(uid: u32) -> String {
+    static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(uid).or_insert_with(|| crate::users::name(uid)).clone()
 }

@@ -7,7 +7,7 @@ mod metrics;
 mod routes;
 pub mod types;
 
-pub use auth::{Tcp, user_name};
+pub use auth::Tcp;
 pub use routes::openapi;
 pub(crate) use routes::serve;
 

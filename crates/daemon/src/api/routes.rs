@@ -42,7 +42,7 @@ pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) -> std
     };
     let uid = api.uid;
     let gid = rustix::process::getgid().as_raw();
-    let peer = Peer { uid, gid, user: super::user_name(uid) };
+    let peer = Peer { uid, gid, user: crate::users::name(uid) };
     let app = router(api.clone())
         .layer(middleware::from_fn_with_state((Arc::new(token), peer), with_token));
     let on_tcp = axum::serve(listener, app).with_graceful_shutdown(leave(api.leaving.clone()));

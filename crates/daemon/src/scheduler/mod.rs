@@ -41,6 +41,8 @@ pub struct Setup {
     pub devices: Vec<Device>,
     /// The policy, as on the command line.
     pub policy: String,
+    /// Several jobs may sit on a device, as far as the policy likes.
+    pub share: bool,
     /// A paused process leaves its device to others and can go on at another one.
     pub pause_frees_device: bool,
     /// Processes may be paused at all.

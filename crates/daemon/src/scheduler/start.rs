@@ -51,7 +51,7 @@ impl Scheduler {
     /// Begins; the first step follows from it at once.
     pub fn begin(start: Start, policy: &PolicySpec, beliefs: Beliefs) -> (Self, Outcome) {
         let cluster = Arc::new(cluster(&start.setup));
-        let rules = rules(policy);
+        let rules = rules(policy, start.setup.share);
         let engine = Engine::new(
             cluster,
             rules,
@@ -193,16 +193,16 @@ impl Scheduler {
 }
 
 /// What every plan has to respect.
-pub(crate) fn rules(policy: &PolicySpec) -> Rules {
+fn rules(policy: &PolicySpec, share: bool) -> Rules {
     Rules {
         placement: PlacementRule::Strict,
-        tenants_max: policy.entry.tenants_max,
+        tenants_max: if share { policy.entry.tenants_max } else { 1 },
         context: Memory::default(),
     }
 }
 
 /// The devices as the engine sees them: one node, one partition.
-pub(crate) fn cluster(setup: &Setup) -> tandem_core::Cluster {
+fn cluster(setup: &Setup) -> tandem_core::Cluster {
     let mut builder = ClusterBuilder::default();
     builder.partition("local");
     let count = u32::try_from(setup.devices.len()).expect("devices are counted in u32");
