@@ -186,6 +186,25 @@ fn finds_gpus_by_uuid() {
     assert!(nvidia.notes().is_empty());
 }
 
+/// The variable is for programs that load the library where Cargo put it; here one is this test itself.
+#[test]
+fn the_state_may_be_named_by_the_environment() {
+    let library = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
+    if std::env::var_os("FAKE_NVML_STATE").is_some() {
+        let options = NvidiaOptions { lib_path: Some(library), ..Default::default() };
+        assert_eq!(Nvidia::open(options).unwrap().list().unwrap().len(), 2);
+        return;
+    }
+    let state = Machine::with_two();
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_state_may_be_named_by_the_environment"])
+        .env("FAKE_NVML_STATE", state.dir.path().join("state.json"))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
 #[test]
 fn leaves_out_what_it_cannot_use_and_says_so() {
     let mut state = two();
@@ -521,7 +540,7 @@ fn a_zero_is_enough_and_another_answer_is_not() {
     machine.write("GPU-11111111/answer", &"Client 4712 not ready\n1");
     let line = failed(nvidia.detach(&seat(&[0]), &[4712]));
     assert!(line.contains("4712") && line.contains("10 s"), "{line}");
-    assert!(machine.calls_with("terminate_client").len() > 5);
+    assert!(machine.calls_with("terminate_client").len() > 2);
 }
 
 #[test]
