@@ -124,6 +124,10 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
         let foreign = scheduler.setup().foreign_avoid && scheduler.foreign(device).is_some();
         scheduler.is_drained(device) || foreign
     };
+    let reserved = |device| {
+        let bytes = scheduler.foreign(device)?;
+        Some((GpuId(device), crate::scheduler::memory(bytes)))
+    };
     Question {
         id,
         state,
@@ -137,6 +141,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
             now,
             jobs,
             closed: (0..count).filter(closed).map(GpuId).collect(),
+            reserved: (0..count).filter_map(reserved).collect(),
         },
         beliefs: Arc::new(scheduler.classes().beliefs()),
         restore: Span((scheduler.setup().restore_s * 1e6) as u64),

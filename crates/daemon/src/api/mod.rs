@@ -91,9 +91,9 @@ impl Api {
     }
 }
 
-/// An answer that says no.
+/// An answer that says no, with its status and code.
 #[derive(Debug)]
-struct Failure {
+pub struct Failure {
     status: StatusCode,
     code: &'static str,
     message: String,
