@@ -113,13 +113,7 @@ impl State {
         done: Work,
         now: Time,
     ) -> JobId {
-        let range = self.cluster.partition(spec.partition).gpus.clone();
-        let placement = placement.filter(|placement| {
-            let mut gpus = placement.gpus.to_vec();
-            gpus.sort_unstable();
-            let whole = gpus.len() == spec.gpus as usize && gpus.is_sorted_by(|a, b| a < b);
-            whole && gpus.iter().all(|gpu| range.contains(&gpu.0))
-        });
+        let placement = placement.filter(|placement| placement.suits(&spec, &self.cluster));
         let job = self.submit(spec);
         self.jobs[job].progress = Progress { done, at: now, rate: Ppm::ZERO };
         match placement {

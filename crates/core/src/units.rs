@@ -155,6 +155,8 @@ impl Ratio {
     pub const ZERO: Ratio = Ratio(0);
     /// Equal speed.
     pub const ONE: Ratio = Ratio(Self::SCALE);
+    /// Half the speed.
+    pub const HALF: Ratio = Ratio(Self::SCALE / 2);
     /// The largest ratio: a thousand times the reference.
     pub const MAX: Ratio = Ratio(1000 * Self::SCALE);
 

@@ -11,7 +11,10 @@ use tandem_core::{Draft, JobId, Reason};
 /// GPUs stay idle that a waiting job could use.
 pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
     // GPUs that nobody of higher rank holds: a larger gang need not even try.
-    let mut left = draft.up_count();
+    // Where jobs share that were there before, they hold fewer than they count for.
+    let held: u32 = draft.placed().map(|job| job.spec.gpus).sum();
+    let busy = draft.up_count() - draft.free_count();
+    let mut left = draft.up_count() + held.saturating_sub(busy);
     for (rank, &job) in ranked.iter().enumerate() {
         let gpus = draft.job(job).spec.gpus;
         if draft.placement(job).is_none() {

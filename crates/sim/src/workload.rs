@@ -110,6 +110,13 @@ pub struct WorkloadJob {
     file_index: u32,
 }
 
+impl WorkloadJob {
+    /// A job of no trace.
+    pub(crate) fn assumed(spec: JobSpec, duration: Span) -> Self {
+        Self { spec, duration, named_partition: None, file_index: 0 }
+    }
+}
+
 /// Jobs ready to be simulated, by `JobId`: in order of submission.
 #[derive(Clone, Debug)]
 pub struct Workload {
