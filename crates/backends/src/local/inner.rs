@@ -171,6 +171,7 @@ impl Inner {
         command.env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.watcher.directory(run, dir);
+        state.dir = Some(dir.to_owned());
         let child = command.spawn()?;
         let child = Identity::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
         self.attend(run, state, &child);
@@ -315,7 +316,17 @@ impl Inner {
         state.failures += 1;
         let mut reason = "its supervisor ended before it began".to_owned();
         if state.failures < FAILURES {
-            match self.spawn(run, state, dir) {
+            let ready = match state.dir.clone() {
+                // The last attempt had a directory of its own.
+                Some(before) if before != dir => {
+                    self.watcher.leave_directory(run);
+                    record::make_directory(dir)
+                        .and_then(|()| record::read::<Spec>(&before, SPEC))
+                        .and_then(|spec| record::write(dir, SPEC, &spec, false))
+                }
+                _ => Ok(()),
+            };
+            match ready.and_then(|()| self.spawn(run, state, dir)) {
                 Ok(()) => return,
                 Err(error) => reason = format!("cannot start its supervisor: {error}"),
             }
@@ -328,6 +339,7 @@ impl Inner {
         if let Ok(false) = record::claim(dir, &Claim::Void) {
             return self.advance(run, state);
         }
+        tracing::warn!(run = %run.id, reason, "not begun");
         self.watcher.leave_directory(run);
         state.phase = Phase::New;
         state.failures = 0;
@@ -335,6 +347,21 @@ impl Inner {
             self.emit(BackendEvent::Refused { op, run: run.id, reason });
         }
         run.changed.notify_all();
+    }
+
+    /// Ends a run that has not begun: whoever was to begin it finds it taken.
+    pub(super) fn withdraw(&self, run: &Arc<Run>, state: &mut State) {
+        if let Look::Free { dir } = look(&self.options.state, run.id, &self.boot)
+            && let (Ok(true), Some(op)) = (record::claim(&dir, &Claim::Void), state.op)
+        {
+            if let Some(child) = &state.watched {
+                child.signal(&self.boot, Signal::KILL);
+            }
+            let reason = "it was ended before it began".to_owned();
+            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason });
+        } else {
+            self.advance(run, state);
+        }
     }
 
     /// Finds what became of a run, and watches it if it lives.

@@ -233,10 +233,15 @@ impl Inner {
         }
     }
 
-    fn end(&self, run: &Run, mut deadline: Instant) -> Result<(), String> {
-        let Some(state) = self.settled(run)? else {
-            return Ok(());
-        };
+    fn end(&self, run: &Arc<Run>, mut deadline: Instant) -> Result<(), String> {
+        let mut state = run.state();
+        // One that is about to begin may finish that; it may also hang, on a file of a lost server.
+        while state.phase == Phase::Starting && Instant::now() < deadline && !self.stopping() {
+            state = self.nap(run, state, deadline);
+        }
+        if state.phase == Phase::New {
+            return Err(format!("run {} has not begun", run.id));
+        }
         state.signal(&self.boot, Signal::TERM);
         // One that stands still cannot follow.
         state.signal(&self.boot, Signal::CONT);
@@ -254,8 +259,11 @@ impl Inner {
         }
         let last = Instant::now() + FORCE;
         while Instant::now() < last {
-            let state = run.state();
-            if state.phase == Phase::Running {
+            let mut state = run.state();
+            if state.phase == Phase::Starting {
+                self.withdraw(run, &mut state);
+            }
+            if matches!(state.phase, Phase::Starting | Phase::Running) {
                 state.signal(&self.boot, Signal::KILL);
             }
             let mut again = Instant::now() + AGAIN;
@@ -271,12 +279,12 @@ impl Inner {
     /// to end it may bring the deadline forward.
     fn outlives<'a>(
         &self,
-        run: &'a Run,
+        run: &'a Arc<Run>,
         mut state: MutexGuard<'a, State>,
         deadline: &mut Instant,
     ) -> Option<MutexGuard<'a, State>> {
         loop {
-            if state.phase != Phase::Running || self.stopping() {
+            if matches!(state.phase, Phase::New | Phase::Over) || self.stopping() {
                 return None;
             }
             for (_, op, asked) in &lock(&run.queue).waiting {
@@ -284,13 +292,21 @@ impl Inner {
                     *deadline = (*deadline).min(*asked + Duration::from_millis(*grace_ms));
                 }
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= *deadline {
                 return Some(state);
             }
-            // An operation may arrive between the look at the queue and the sleep.
-            let left = left.min(SLICE);
-            state = run.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.nap(run, state, *deadline);
         }
+    }
+
+    /// Waits for news of a run, not for long: an operation may arrive unnoticed.
+    fn nap<'a>(
+        &self,
+        run: &Run,
+        state: MutexGuard<'a, State>,
+        deadline: Instant,
+    ) -> MutexGuard<'a, State> {
+        let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
+        run.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 }
