@@ -5,12 +5,14 @@
 //! watches supervisors (`watch`), carries out operations on threads of their own, one per run (`work`),
 //! and after a restart finds everything again from the records and `/proc` (`look`).
 
+mod course;
 mod enter;
 mod inner;
 mod look;
 mod oom;
 mod process;
 mod record;
+mod recover;
 mod run;
 mod sample;
 mod supervisor;

@@ -11,6 +11,7 @@ use crate::op::{Launch, Op, OpId, Seat};
 use crate::providers::Setting;
 use rustix::process::{Signal, getuid};
 use rustix::thread::sched_setaffinity;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,36 +67,44 @@ impl Inner {
             }
         }
         // Only this thread begins the run; nobody has to wait for the provider.
-        if let Look::Free { dir } = look(&self.options.state, run.id, &self.boot) {
-            let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
-            let setting = self.prepare(&launch.seat, uid)?;
-            let mut spec = Spec {
-                op,
-                launch,
-                cores: setting.cores,
-                nice: setting.nice,
-                enforcement: setting.enforcement,
-                arguments: self.arguments.clone(),
-            };
-            spec.launch.env.extend(setting.env);
-            record::make_directory(&dir)
-                .and_then(|()| record::write(&dir, SPEC, &spec, false))
-                .map_err(|error| format!("cannot write {}: {error}", dir.join(SPEC).display()))?;
-            let mut state = run.state();
-            state.phase = Phase::Starting;
-            if let Err(error) = self.spawn(run, &mut state, &dir) {
-                let reason = format!("cannot start its supervisor: {error}");
-                self.give_up(run, &mut state, &dir, reason);
+        match look(&self.options.state, run.id, &self.boot) {
+            Look::Free { dir } => self.begin(run, op, launch, &dir),
+            Look::Unknown { reason } => Err(reason),
+            // Somebody has begun it already; what became of it is news here.
+            _ => {
+                let mut state = run.state();
+                state.phase = Phase::Starting;
+                self.advance(run, &mut state);
+                if let (Phase::Starting, Some(dir)) = (state.phase, state.dir.clone()) {
+                    self.watcher.directory(run, &dir);
+                    self.advance(run, &mut state);
+                }
+                Ok(())
             }
-            return Ok(());
         }
-        // Somebody has begun it already; what became of it is news here.
+    }
+
+    /// Begins a run that nobody has.
+    fn begin(&self, run: &Arc<Run>, op: OpId, launch: Launch, dir: &Path) -> Result<(), String> {
+        let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
+        let setting = self.prepare(&launch.seat, uid)?;
+        let mut spec = Spec {
+            op,
+            launch,
+            cores: setting.cores,
+            nice: setting.nice,
+            enforcement: setting.enforcement,
+            arguments: self.arguments.clone(),
+        };
+        spec.launch.env.extend(setting.env);
+        record::make_directory(dir)
+            .and_then(|()| record::write(dir, SPEC, &spec, false))
+            .map_err(|error| format!("cannot write {}: {error}", dir.join(SPEC).display()))?;
         let mut state = run.state();
         state.phase = Phase::Starting;
-        self.advance(run, &mut state);
-        if let (Phase::Starting, Some(dir)) = (state.phase, state.dir.clone()) {
-            self.watcher.directory(run, &dir);
-            self.advance(run, &mut state);
+        if let Err(error) = self.spawn(run, &mut state, dir) {
+            let reason = format!("cannot start its supervisor: {error}");
+            self.give_up(run, &mut state, dir, reason);
         }
         Ok(())
     }
