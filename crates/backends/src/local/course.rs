@@ -1,5 +1,6 @@
 //! What the records and processes of a run mean for it, from its start to its end.
 
+use super::THIS;
 use super::inner::Inner;
 use super::look::{Look, look};
 use super::process::Identity;
@@ -8,6 +9,7 @@ use super::run::{Phase, Run, State};
 use crate::event::BackendEvent;
 use rustix::process::Signal;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -22,6 +24,9 @@ impl Inner {
             self.options.supervisor.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
         command.args(arguments).arg("supervise").arg(dir);
+        if program == THIS {
+            command.arg0("tandem");
+        }
         command.env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.watcher.directory(run, dir);

@@ -35,6 +35,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
+/// The file that runs here, even if another one has its name by now.
+const THIS: &str = "/proc/self/exe";
+
 /// How a [`LocalBackend`] does its work.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -54,7 +57,7 @@ impl Options {
     pub fn new(state: impl Into<PathBuf>) -> Self {
         Options {
             state: state.into(),
-            supervisor: vec!["/proc/self/exe".into()],
+            supervisor: vec![THIS.into()],
             sample_every: Duration::from_secs(1),
             pause_within: Duration::from_secs(2),
         }

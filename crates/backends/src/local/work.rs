@@ -11,6 +11,7 @@ use crate::op::{Launch, Op, OpId, Seat};
 use crate::providers::Setting;
 use rustix::process::{Signal, getuid};
 use rustix::thread::sched_setaffinity;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -120,6 +121,12 @@ impl Inner {
         Ok(setting)
     }
 
+    /// Sends a signal to every process of a run. `false` if its first process has ended.
+    fn signal(&self, state: &State, signal: Signal) -> Result<bool, String> {
+        let sent = state.signal(&self.boot, signal);
+        sent.map_err(|error| format!("its processes take no signals: {}", io::Error::from(error)))
+    }
+
     /// The state of a run that is no longer about to begin; `None` if it is over.
     fn settled<'a>(&self, run: &'a Run) -> Result<Option<MutexGuard<'a, State>>, String> {
         let mut state = run.state();
@@ -162,7 +169,7 @@ impl Inner {
         let mut released = Instant::now();
         let mut wait = STUCK;
         while Instant::now() < deadline {
-            if !view.signal(&self.boot, Signal::STOP) {
+            if !self.signal(view, Signal::STOP)? {
                 return Ok(false);
             }
             let (halt, now) = view.halt(&self.boot);
@@ -177,7 +184,7 @@ impl Inner {
             }
             // One that waits for a child that stands still never stops: both must go on a little.
             if halt == Halt::Waits && released.elapsed() > wait {
-                view.signal(&self.boot, Signal::CONT);
+                self.signal(view, Signal::CONT)?;
                 self.idle(wait / 4);
                 released = Instant::now();
                 wait = wait * 3 / 2;
@@ -187,7 +194,7 @@ impl Inner {
             self.idle(sleep);
             sleep = (sleep * 2).min(LONGEST);
         }
-        view.signal(&self.boot, Signal::CONT);
+        self.signal(view, Signal::CONT)?;
         Err(format!("it did not stand still within {} ms", self.options.pause_within.as_millis()))
     }
 
@@ -215,7 +222,7 @@ impl Inner {
             state.seated = Some(seated);
         }
         let state = run.state();
-        if state.phase == Phase::Running && state.signal(&self.boot, Signal::CONT) {
+        if state.phase == Phase::Running && self.signal(&state, Signal::CONT)? {
             self.emit(BackendEvent::Resumed { op, run: run.id });
         }
         Ok(())
@@ -251,9 +258,9 @@ impl Inner {
         if state.phase == Phase::New {
             return Err(format!("run {} has not begun", run.id));
         }
-        state.signal(&self.boot, Signal::TERM);
+        self.signal(&state, Signal::TERM)?;
         // One that stands still cannot follow.
-        state.signal(&self.boot, Signal::CONT);
+        self.signal(&state, Signal::CONT)?;
         let Some(state) = self.outlives(run, state, &mut deadline) else {
             return Ok(());
         };
@@ -273,7 +280,7 @@ impl Inner {
                 self.withdraw(run, &mut state);
             }
             if matches!(state.phase, Phase::Starting | Phase::Running) {
-                state.signal(&self.boot, Signal::KILL);
+                self.signal(&state, Signal::KILL)?;
             }
             let mut again = Instant::now() + AGAIN;
             if self.outlives(run, state, &mut again).is_none() {
