@@ -86,8 +86,10 @@ pub enum OpenError {
 /// Runs processes of this machine on the devices of one provider.
 ///
 /// An operation that fails before anything happened, because the provider refuses or the records cannot
-/// be written, is `Refused`, also a start; a program that cannot be executed is `NotStarted`. Dropping
-/// the back end stops its threads and leaves runs alone.
+/// be written, is `Refused`, also a start, which may be sent again; a program that cannot be executed is
+/// `NotStarted`. A run whose supervisor was killed while it was about to begin is `Lost` without having
+/// been `Started`. A start of a run that is known to run is answered by `Started` once more. Dropping the
+/// back end stops its threads and leaves runs alone.
 pub struct LocalBackend {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,

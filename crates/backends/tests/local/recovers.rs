@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_supervisor_that_died_early", a_supervisor_that_died_early),
     ("supervisors_killed_at_any_point", supervisors_killed_at_any_point),
     ("a_supervisor_that_hangs", a_supervisor_that_hangs),
+    ("short_of_descriptors", short_of_descriptors),
     ("another_boot", another_boot),
     ("a_supervisor_that_cannot_start", a_supervisor_that_cannot_start),
 ];
@@ -302,6 +303,26 @@ fn a_supervisor_that_hangs() {
     desk.start(desk.script(1, "true"));
     desk.apply(2, Op::End { run: run_id(1), grace_ms: 50 });
     assert_eq!(desk.not_started(), "it was ended before it began");
+}
+
+fn short_of_descriptors() {
+    let own = tempfile::tempdir().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    assert!(command.arg("starved").arg(own.path()).status().unwrap().success());
+}
+
+/// A daemon side that can open no files while its run ends, which must not mean that the run is lost.
+pub(crate) fn starved(dir: &Path) -> ExitCode {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let mut desk = Desk::at(dir);
+    desk.start(desk.script(1, "sleep 0.2; exit 7"));
+    desk.started();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(3), maximum: limit.maximum }).unwrap();
+    assert_eq!(desk.next_within(Duration::from_millis(600)), None);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    assert_eq!(desk.exited().status, code(7));
+    ExitCode::SUCCESS
 }
 
 fn another_boot() {
