@@ -298,7 +298,7 @@ fn a_supervisor_that_hangs() {
     let own = tempfile::tempdir().unwrap();
     let fake = tandem_backends::providers::fake::Fake::new(1, "fake", 1 << 30);
     let mut desk = Desk::with(own.path(), Box::new(fake), |options| {
-        options.supervisor = ["/bin/sh", "-c", "sleep 1000"].map(Into::into).to_vec();
+        options.supervisor = ["/bin/sh", "-c", "exec sleep 1000"].map(Into::into).to_vec();
     });
     desk.start(desk.script(1, "true"));
     desk.apply(2, Op::End { run: run_id(1), grace_ms: 50 });
