@@ -89,7 +89,8 @@ pub enum OpenError {
 /// be written, is `Refused`, also a start, which may be sent again; a program that cannot be executed is
 /// `NotStarted`. A run whose supervisor was killed while it was about to begin is `Lost` without having
 /// been `Started`. A start of a run that is known to run is answered by `Started` once more. Dropping the
-/// back end stops its threads and leaves runs alone.
+/// back end stops its threads and leaves runs alone; operations whose outcome was not reported are to be
+/// sent again by the next one.
 pub struct LocalBackend {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,
