@@ -1,29 +1,19 @@
-//! The common part of the back end's threads: which runs there are, and what their records and
-//! processes mean for them.
+//! What the back end's threads share.
 
-use super::look::{Look, look};
-use super::process::{Halt, Identity, boot_id};
-use super::record::{self, Claim, Outcome, SEAT, SPEC, Seated, Spec, Started};
-use super::run::{Phase, Run, State, lock};
+use super::process::boot_id;
+use super::record;
+use super::run::{Run, lock};
 use super::watch::{News, Watcher};
 use super::{OpenError, Options};
 use crate::Sink;
-use crate::event::{BackendEvent, Found};
+use crate::event::BackendEvent;
 use crate::op::RunId;
 use crate::providers::{Device, Provider};
-use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// How many supervisors may die before they have a run.
-const FAILURES: u32 = 3;
 
 /// What the threads share.
 pub(super) struct Inner {
@@ -44,10 +34,10 @@ pub(super) struct Inner {
     /// Operations being carried out.
     pub(super) workers: AtomicUsize,
     sink: Sink,
-    runs: Mutex<BTreeMap<RunId, Arc<Run>>>,
+    pub(super) runs: Mutex<BTreeMap<RunId, Arc<Run>>>,
     stopping: AtomicBool,
     /// For threads that wait for nothing else.
-    idle: (Mutex<()>, Condvar),
+    pub(super) idle: (Mutex<()>, Condvar),
 }
 
 impl Inner {
@@ -157,253 +147,6 @@ impl Inner {
                         }
                         self.advance(&run, &mut state);
                     }
-                }
-            }
-        }
-    }
-
-    /// Starts a supervisor for the run of a directory.
-    pub(super) fn spawn(&self, run: &Arc<Run>, state: &mut State, dir: &Path) -> io::Result<()> {
-        let (program, arguments) =
-            self.options.supervisor.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut command = Command::new(program);
-        command.args(arguments).arg("supervise").arg(dir);
-        command.env_clear().current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.watcher.directory(run, dir);
-        let child = command.spawn()?;
-        let child = Identity::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
-        self.attend(run, state, &child);
-        Ok(())
-    }
-
-    /// Waits for the end of a process of a run. `false` if it is over already.
-    fn attend(&self, run: &Arc<Run>, state: &mut State, process: &Identity) -> bool {
-        if state.watched.as_ref() == Some(process) {
-            return true;
-        }
-        let Some(fd) = process.open(&self.boot) else {
-            return false;
-        };
-        state.watched = Some(process.clone());
-        if let Err(error) = self.watcher.process(run, process, fd) {
-            tracing::error!(run = %run.id, %error, "cannot watch a process");
-        }
-        true
-    }
-
-    /// Looks at a run until what lives of it is being watched.
-    fn follow(&self, run: &Arc<Run>, state: &mut State) -> Look {
-        loop {
-            let found = look(&self.options.state, run.id, &self.boot);
-            let known = match &found {
-                Look::Attended { dir, supervisor, started, .. } => {
-                    self.learn(state, dir, Some(supervisor), started.as_ref());
-                    self.attend(run, state, supervisor)
-                }
-                Look::Orphan { dir, supervisor, started } => {
-                    self.learn(state, dir, Some(supervisor), Some(started));
-                    self.attend(run, state, &started.process)
-                }
-                Look::Over { dir, started, .. } => {
-                    self.learn(state, dir, None, started.as_ref());
-                    true
-                }
-                Look::Free { .. } | Look::Gone { .. } | Look::Rebooted => true,
-            };
-            if known {
-                return found;
-            }
-        }
-    }
-
-    /// Takes over what the records say.
-    fn learn(
-        &self,
-        state: &mut State,
-        dir: &Path,
-        supervisor: Option<&Identity>,
-        started: Option<&Started>,
-    ) {
-        if state.seated.is_none() || state.op.is_none() {
-            let moved: Option<Seated> = record::read(dir, SEAT).unwrap_or(None);
-            let spec: Option<Spec> = record::read(dir, SPEC).unwrap_or(None);
-            if let Some(spec) = spec {
-                state.op = state.op.or(Some(spec.op));
-                let first = Seated { seat: spec.launch.seat, cores: spec.cores, nice: spec.nice };
-                state.seated = Some(moved.unwrap_or(first));
-            }
-        }
-        state.dir = Some(dir.to_owned());
-        if let Some(supervisor) = supervisor {
-            state.supervisor = Some(supervisor.clone());
-        }
-        if let Some(started) = started {
-            state.process = Some(started.process.clone());
-            state.enforcement = started.enforcement;
-        }
-    }
-
-    /// Reports what is new about a run that was started.
-    pub(super) fn advance(&self, run: &Arc<Run>, state: &mut State) {
-        if matches!(state.phase, Phase::New | Phase::Over) {
-            return;
-        }
-        match self.follow(run, state) {
-            Look::Free { dir } => self.unclaimed(run, state, &dir),
-            Look::Attended { running, .. } => {
-                if running {
-                    self.begun(run, state);
-                }
-            }
-            Look::Orphan { .. } => self.begun(run, state),
-            Look::Over { outcome: Outcome::Exited(exit), .. } => {
-                self.begun(run, state);
-                self.over(run, state, BackendEvent::Exited { run: run.id, exit });
-            }
-            Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
-                let event = match state.op {
-                    Some(op) => BackendEvent::NotStarted { op, run: run.id, reason },
-                    None => BackendEvent::Lost { run: run.id, reason },
-                };
-                self.over(run, state, event);
-            }
-            Look::Gone { reason } => {
-                // Nobody else ends what it left behind.
-                for stat in state.survivors(&self.boot) {
-                    let left =
-                        Identity { pid: stat.pid, start: stat.start, boot: self.boot.clone() };
-                    left.signal(&self.boot, Signal::KILL);
-                }
-                self.over(run, state, BackendEvent::Lost { run: run.id, reason });
-            }
-            Look::Rebooted => {
-                let reason = "the machine was started again".to_owned();
-                self.over(run, state, BackendEvent::Lost { run: run.id, reason });
-            }
-        }
-    }
-
-    /// The program has begun.
-    pub(super) fn begun(&self, run: &Run, state: &mut State) {
-        if state.phase != Phase::Starting {
-            return;
-        }
-        state.phase = Phase::Running;
-        self.watcher.leave_directory(run);
-        if let (Some(op), Some(process)) = (state.op, &state.process) {
-            let (pid, enforcement) = (process.pid, state.enforcement);
-            self.emit(BackendEvent::Started { op, run: run.id, pid, enforcement });
-        }
-        run.changed.notify_all();
-        self.idle.1.notify_all();
-    }
-
-    /// The end of a run.
-    fn over(&self, run: &Run, state: &mut State, event: BackendEvent) {
-        state.phase = Phase::Over;
-        self.watcher.leave_directory(run);
-        self.emit(event);
-        run.changed.notify_all();
-    }
-
-    /// A run that should have a supervisor by now or soon, and has none.
-    fn unclaimed(&self, run: &Arc<Run>, state: &mut State, dir: &Path) {
-        if state.watched.as_ref().is_some_and(|child| child.lives(&self.boot)) {
-            return;
-        }
-        state.failures += 1;
-        let mut reason = "its supervisor ended before it began".to_owned();
-        if state.failures < FAILURES {
-            match self.spawn(run, state, dir) {
-                Ok(()) => return,
-                Err(error) => reason = format!("cannot start its supervisor: {error}"),
-            }
-        }
-        self.give_up(run, state, dir, reason);
-    }
-
-    /// Makes sure that nobody begins a run, and says so.
-    pub(super) fn give_up(&self, run: &Arc<Run>, state: &mut State, dir: &Path, reason: String) {
-        if let Ok(false) = record::claim(dir, &Claim::Void) {
-            return self.advance(run, state);
-        }
-        self.watcher.leave_directory(run);
-        state.phase = Phase::New;
-        state.failures = 0;
-        if let Some(op) = state.op {
-            self.emit(BackendEvent::Refused { op, run: run.id, reason });
-        }
-        run.changed.notify_all();
-    }
-
-    /// Finds what became of a run, and watches it if it lives.
-    pub(super) fn recover(&self, id: RunId) -> Found {
-        let run = self.add(id);
-        let mut state = run.state();
-        let deadline = Instant::now() + Duration::from_secs(1);
-        loop {
-            let found = self.follow(&run, &mut state);
-            state.phase = match &found {
-                Look::Free { .. } => Phase::New,
-                Look::Attended { running: false, .. } => Phase::Starting,
-                Look::Attended { .. } | Look::Orphan { .. } => Phase::Running,
-                Look::Over { .. } | Look::Gone { .. } | Look::Rebooted => Phase::Over,
-            };
-            return match found {
-                Look::Free { dir } => {
-                    // A supervisor may be on its way: it must not find the run free.
-                    match record::claim(&dir, &Claim::Void) {
-                        Ok(true) => {}
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                        Err(_) if Instant::now() > deadline => {}
-                        Ok(false) | Err(_) => {
-                            sleep(Duration::from_millis(1));
-                            continue;
-                        }
-                    }
-                    Found::NeverStarted
-                }
-                Look::Attended { running: false, dir, .. } => {
-                    self.watcher.directory(&run, &dir);
-                    // It may have begun before it was watched.
-                    if dir.join(record::RUNNING).exists() {
-                        self.watcher.leave_directory(&run);
-                        continue;
-                    }
-                    Found::Starting
-                }
-                Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
-                    let paused = state.halt(&self.boot).0 == Halt::Still;
-                    Found::Running { pid: started.process.pid, paused }
-                }
-                Look::Attended { started: None, .. } => Found::Starting,
-                Look::Over { outcome: Outcome::Exited(exit), .. } => Found::Exited(exit),
-                Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
-                    Found::NotStarted { reason }
-                }
-                Look::Gone { reason } => Found::Lost { reason },
-                Look::Rebooted => Found::Rebooted,
-            };
-        }
-    }
-
-    /// Deletes the records of a run that is over.
-    pub(super) fn forget(&self, id: RunId) {
-        if let Look::Attended { .. } | Look::Orphan { .. } =
-            look(&self.options.state, id, &self.boot)
-        {
-            tracing::warn!(run = %id, "not forgotten: it is not over");
-            return;
-        }
-        lock(&self.runs).remove(&id);
-        for attempt in 0.. {
-            match fs::remove_dir_all(record::directory(&self.options.state, id, attempt)) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-                Err(error) => {
-                    tracing::warn!(run = %id, %error, "cannot delete its records");
-                    return;
                 }
             }
         }

@@ -5,12 +5,14 @@
 //! watches supervisors (`watch`), carries out operations on threads of their own, one per run (`work`),
 //! and after a restart finds everything again from the records and `/proc` (`look`).
 
+mod course;
 mod enter;
 mod inner;
 mod look;
 mod oom;
 mod process;
 mod record;
+mod recover;
 mod run;
 mod sample;
 mod supervisor;
@@ -33,6 +35,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
+/// The file that runs here, even if another one has its name by now.
+const THIS: &str = "/proc/self/exe";
+
 /// How a [`LocalBackend`] does its work.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -52,7 +57,7 @@ impl Options {
     pub fn new(state: impl Into<PathBuf>) -> Self {
         Options {
             state: state.into(),
-            supervisor: vec!["/proc/self/exe".into()],
+            supervisor: vec![THIS.into()],
             sample_every: Duration::from_secs(1),
             pause_within: Duration::from_secs(2),
         }
@@ -81,8 +86,11 @@ pub enum OpenError {
 /// Runs processes of this machine on the devices of one provider.
 ///
 /// An operation that fails before anything happened, because the provider refuses or the records cannot
-/// be written, is `Refused`, also a start; a program that cannot be executed is `NotStarted`. Dropping
-/// the back end stops its threads and leaves runs alone.
+/// be written, is `Refused`, also a start, which may be sent again; a program that cannot be executed is
+/// `NotStarted`. A run whose supervisor was killed while it was about to begin is `Lost` without having
+/// been `Started`. A start of a run that is known to run is answered by `Started` once more. Dropping the
+/// back end stops its threads and leaves runs alone; operations whose outcome was not reported are to be
+/// sent again by the next one.
 pub struct LocalBackend {
     inner: Arc<Inner>,
     threads: Vec<JoinHandle<()>>,

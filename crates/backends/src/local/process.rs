@@ -7,6 +7,9 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
+/// What a read says of a process that ended after its file was opened.
+const NO_SUCH_PROCESS: i32 = rustix::io::Errno::SRCH.raw_os_error();
+
 /// Names a process for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Identity {
@@ -33,9 +36,18 @@ impl Identity {
         Stat::read(self.pid).filter(|stat| stat.start == self.start)
     }
 
-    /// Whether it still exists and has not ended.
+    /// Whether it still exists and has not ended, as far as can be seen.
     pub(super) fn lives(&self, boot: &str) -> bool {
-        self.stat(boot).is_some_and(|stat| !stat.ended())
+        self.exists(boot).unwrap_or(false)
+    }
+
+    /// Whether it still exists and has not ended; an error if that cannot be told.
+    pub(super) fn exists(&self, boot: &str) -> io::Result<bool> {
+        if self.boot != boot {
+            return Ok(false);
+        }
+        let stat = Stat::find(self.pid)?;
+        Ok(stat.is_some_and(|stat| stat.start == self.start && !stat.ended()))
     }
 
     /// A descriptor of it. That of a process that took over its id is never returned: what was
@@ -86,9 +98,19 @@ pub(super) struct Stat {
 }
 
 impl Stat {
-    /// Reads that of a process.
+    /// Reads that of a process, as far as it can be seen.
     pub(super) fn read(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+        Self::find(pid).unwrap_or(None)
+    }
+
+    /// Reads that of a process; `None` if there is no such process.
+    fn find(pid: u32) -> io::Result<Option<Self>> {
+        match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(line) => Self::parse(&line).map(Some).ok_or(io::ErrorKind::InvalidData.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads one line. The name of the program may contain anything: it ends at the last parenthesis.

@@ -4,6 +4,7 @@ use super::process::{self, Halt, Identity, Stat};
 use super::record::Seated;
 use crate::op::{Op, OpId, RunId};
 use crate::providers::Enforcement;
+use rustix::io::Errno;
 use rustix::process::{Signal, kill_process_group};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -107,19 +108,23 @@ impl State {
     }
 
     /// Sends a signal to every process of the run. `false` if its first process has ended.
-    pub(super) fn signal(&self, boot: &str, signal: Signal) -> bool {
+    pub(super) fn signal(&self, boot: &str, signal: Signal) -> Result<bool, Errno> {
         let Some(process) = &self.process else {
-            return false;
+            return Ok(false);
         };
-        let group = process.raw().filter(|_| process.lives(boot));
-        if group.is_none_or(|group| kill_process_group(group, signal).is_err()) {
-            return false;
+        let Some(group) = process.raw().filter(|_| process.lives(boot)) else {
+            return Ok(false);
+        };
+        match kill_process_group(group, signal) {
+            Ok(()) => {}
+            Err(Errno::SRCH) => return Ok(false),
+            Err(error) => return Err(error),
         }
         for stat in self.members(boot).into_iter().filter(|stat| stat.group != process.pid) {
             let stray = Identity { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
             stray.signal(boot, signal);
         }
-        true
+        Ok(true)
     }
 
     /// How far the run has come to a halt, and its processes.

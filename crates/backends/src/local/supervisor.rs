@@ -4,6 +4,7 @@
 //! Processes that the run leaves behind become its children, also those that left the process group,
 //! and end with the run.
 
+use super::THIS;
 use super::enter::close_all_but;
 use super::oom::Messages;
 use super::process::{Identity, boot_id, descendants, raw};
@@ -50,8 +51,11 @@ pub fn supervise(dir: &Path) -> ExitCode {
     // A full disk may have room again.
     for pause in [0, 100, 1000, 10_000] {
         sleep(Duration::from_millis(pause));
-        if record::write(dir, EXIT, &outcome, true).is_ok() {
-            return ExitCode::SUCCESS;
+        match record::write(dir, EXIT, &outcome, true) {
+            Ok(()) => return ExitCode::SUCCESS,
+            // Nobody wants to know.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            Err(_) => {}
         }
     }
     ExitCode::FAILURE
@@ -108,7 +112,7 @@ fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
 /// Starts the second stage, which waits for its order.
 fn second_stage(spec: &Spec) -> io::Result<Child> {
     // The same file that runs here, even if another one has its name by now.
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(THIS);
     command.arg0("tandem").args(&spec.arguments).arg("enter");
     command.env_clear().current_dir("/").process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());

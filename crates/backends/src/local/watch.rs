@@ -12,6 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Names the descriptor that wakes the watcher.
 const WAKE: u64 = 0;
@@ -34,6 +35,19 @@ struct Watched {
     next: u64,
     processes: BTreeMap<u64, (Arc<Run>, Identity, OwnedFd)>,
     directories: BTreeMap<i32, Arc<Run>>,
+    later: Vec<Arc<Run>>,
+    looked: Option<Instant>,
+}
+
+impl Watched {
+    /// How often to look without being told: events of directories are a quick way, not the only one.
+    fn period(&self) -> Option<Duration> {
+        match self.directories.first_key_value() {
+            Some((&lowest, _)) if lowest < 0 => Some(Duration::from_millis(5)),
+            None if self.later.is_empty() => None,
+            _ => Some(Duration::from_millis(100)),
+        }
+    }
 }
 
 /// Something to look at.
@@ -92,6 +106,16 @@ impl Watcher {
         self.wake();
     }
 
+    /// Looks at a run again in a while, since it cannot be watched at present.
+    pub(super) fn later(&self, run: &Arc<Run>) {
+        let mut watched = lock(&self.watched);
+        if !watched.later.iter().any(|known| known.id == run.id) {
+            watched.later.push(run.clone());
+        }
+        drop(watched);
+        self.wake();
+    }
+
     /// The program of a run has begun, or never will.
     pub(super) fn leave_directory(&self, run: &Run) {
         let mut watched = lock(&self.watched);
@@ -112,7 +136,8 @@ impl Watcher {
 
     /// Waits until there is something to look at.
     pub(super) fn wait(&self) -> Vec<News> {
-        let timeout = self.timeout();
+        let timeout = lock(&self.watched).period();
+        let timeout = timeout.and_then(|period| Timespec::try_from(period).ok());
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         let buffer = rustix::buffer::spare_capacity(&mut events);
         if epoll::wait(&self.epoll, buffer, timeout.as_ref()).is_err() {
@@ -138,18 +163,14 @@ impl Watcher {
                 }
             }
         }
-        if events.is_empty() {
-            news.extend(lock(&self.watched).directories.values().cloned().map(News::Directory));
+        let mut watched = lock(&self.watched);
+        let period = watched.period();
+        if period.is_some_and(|period| watched.looked.is_none_or(|last| last.elapsed() >= period)) {
+            watched.looked = Some(Instant::now());
+            news.extend(watched.directories.values().cloned().map(News::Directory));
+            news.extend(watched.later.drain(..).map(News::Directory));
         }
         news
-    }
-
-    /// How long to wait at most: events of directories are a quick way, not the only one.
-    fn timeout(&self) -> Option<Timespec> {
-        let watched = lock(&self.watched);
-        let (&lowest, _) = watched.directories.first_key_value()?;
-        let ms = if lowest < 0 { 5 } else { 100 };
-        Some(Timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 })
     }
 
     /// Reads what is new in directories.

@@ -11,6 +11,8 @@ use crate::op::{Launch, Op, OpId, Seat};
 use crate::providers::Setting;
 use rustix::process::{Signal, getuid};
 use rustix::thread::sched_setaffinity;
+use std::io;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -66,36 +68,44 @@ impl Inner {
             }
         }
         // Only this thread begins the run; nobody has to wait for the provider.
-        if let Look::Free { dir } = look(&self.options.state, run.id, &self.boot) {
-            let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
-            let setting = self.prepare(&launch.seat, uid)?;
-            let mut spec = Spec {
-                op,
-                launch,
-                cores: setting.cores,
-                nice: setting.nice,
-                enforcement: setting.enforcement,
-                arguments: self.arguments.clone(),
-            };
-            spec.launch.env.extend(setting.env);
-            record::make_directory(&dir)
-                .and_then(|()| record::write(&dir, SPEC, &spec, false))
-                .map_err(|error| format!("cannot write {}: {error}", dir.join(SPEC).display()))?;
-            let mut state = run.state();
-            state.phase = Phase::Starting;
-            if let Err(error) = self.spawn(run, &mut state, &dir) {
-                let reason = format!("cannot start its supervisor: {error}");
-                self.give_up(run, &mut state, &dir, reason);
+        match look(&self.options.state, run.id, &self.boot) {
+            Look::Free { dir } => self.begin(run, op, launch, &dir),
+            Look::Unknown { reason } => Err(reason),
+            // Somebody has begun it already; what became of it is news here.
+            _ => {
+                let mut state = run.state();
+                state.phase = Phase::Starting;
+                self.advance(run, &mut state);
+                if let (Phase::Starting, Some(dir)) = (state.phase, state.dir.clone()) {
+                    self.watcher.directory(run, &dir);
+                    self.advance(run, &mut state);
+                }
+                Ok(())
             }
-            return Ok(());
         }
-        // Somebody has begun it already; what became of it is news here.
+    }
+
+    /// Begins a run that nobody has.
+    fn begin(&self, run: &Arc<Run>, op: OpId, launch: Launch, dir: &Path) -> Result<(), String> {
+        let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
+        let setting = self.prepare(&launch.seat, uid)?;
+        let mut spec = Spec {
+            op,
+            launch,
+            cores: setting.cores,
+            nice: setting.nice,
+            enforcement: setting.enforcement,
+            arguments: self.arguments.clone(),
+        };
+        spec.launch.env.extend(setting.env);
+        record::make_directory(dir)
+            .and_then(|()| record::write(dir, SPEC, &spec, false))
+            .map_err(|error| format!("cannot write {}: {error}", dir.join(SPEC).display()))?;
         let mut state = run.state();
         state.phase = Phase::Starting;
-        self.advance(run, &mut state);
-        if let (Phase::Starting, Some(dir)) = (state.phase, state.dir.clone()) {
-            self.watcher.directory(run, &dir);
-            self.advance(run, &mut state);
+        if let Err(error) = self.spawn(run, &mut state, dir) {
+            let reason = format!("cannot start its supervisor: {error}");
+            self.give_up(run, &mut state, dir, reason);
         }
         Ok(())
     }
@@ -109,6 +119,12 @@ impl Inner {
             setting.cores.clone_from(&self.cores);
         }
         Ok(setting)
+    }
+
+    /// Sends a signal to every process of a run. `false` if its first process has ended.
+    fn signal(&self, state: &State, signal: Signal) -> Result<bool, String> {
+        let sent = state.signal(&self.boot, signal);
+        sent.map_err(|error| format!("its processes take no signals: {}", io::Error::from(error)))
     }
 
     /// The state of a run that is no longer about to begin; `None` if it is over.
@@ -153,7 +169,7 @@ impl Inner {
         let mut released = Instant::now();
         let mut wait = STUCK;
         while Instant::now() < deadline {
-            if !view.signal(&self.boot, Signal::STOP) {
+            if !self.signal(view, Signal::STOP)? {
                 return Ok(false);
             }
             let (halt, now) = view.halt(&self.boot);
@@ -168,7 +184,7 @@ impl Inner {
             }
             // One that waits for a child that stands still never stops: both must go on a little.
             if halt == Halt::Waits && released.elapsed() > wait {
-                view.signal(&self.boot, Signal::CONT);
+                self.signal(view, Signal::CONT)?;
                 self.idle(wait / 4);
                 released = Instant::now();
                 wait = wait * 3 / 2;
@@ -178,7 +194,7 @@ impl Inner {
             self.idle(sleep);
             sleep = (sleep * 2).min(LONGEST);
         }
-        view.signal(&self.boot, Signal::CONT);
+        self.signal(view, Signal::CONT)?;
         Err(format!("it did not stand still within {} ms", self.options.pause_within.as_millis()))
     }
 
@@ -206,7 +222,7 @@ impl Inner {
             state.seated = Some(seated);
         }
         let state = run.state();
-        if state.phase == Phase::Running && state.signal(&self.boot, Signal::CONT) {
+        if state.phase == Phase::Running && self.signal(&state, Signal::CONT)? {
             self.emit(BackendEvent::Resumed { op, run: run.id });
         }
         Ok(())
@@ -233,13 +249,18 @@ impl Inner {
         }
     }
 
-    fn end(&self, run: &Run, mut deadline: Instant) -> Result<(), String> {
-        let Some(state) = self.settled(run)? else {
-            return Ok(());
-        };
-        state.signal(&self.boot, Signal::TERM);
+    fn end(&self, run: &Arc<Run>, mut deadline: Instant) -> Result<(), String> {
+        let mut state = run.state();
+        // One that is about to begin may finish that; it may also hang, on a file of a lost server.
+        while state.phase == Phase::Starting && Instant::now() < deadline && !self.stopping() {
+            state = self.nap(run, state, deadline);
+        }
+        if state.phase == Phase::New {
+            return Err(format!("run {} has not begun", run.id));
+        }
+        self.signal(&state, Signal::TERM)?;
         // One that stands still cannot follow.
-        state.signal(&self.boot, Signal::CONT);
+        self.signal(&state, Signal::CONT)?;
         let Some(state) = self.outlives(run, state, &mut deadline) else {
             return Ok(());
         };
@@ -254,9 +275,12 @@ impl Inner {
         }
         let last = Instant::now() + FORCE;
         while Instant::now() < last {
-            let state = run.state();
-            if state.phase == Phase::Running {
-                state.signal(&self.boot, Signal::KILL);
+            let mut state = run.state();
+            if state.phase == Phase::Starting {
+                self.withdraw(run, &mut state);
+            }
+            if matches!(state.phase, Phase::Starting | Phase::Running) {
+                self.signal(&state, Signal::KILL)?;
             }
             let mut again = Instant::now() + AGAIN;
             if self.outlives(run, state, &mut again).is_none() {
@@ -271,12 +295,12 @@ impl Inner {
     /// to end it may bring the deadline forward.
     fn outlives<'a>(
         &self,
-        run: &'a Run,
+        run: &'a Arc<Run>,
         mut state: MutexGuard<'a, State>,
         deadline: &mut Instant,
     ) -> Option<MutexGuard<'a, State>> {
         loop {
-            if state.phase != Phase::Running || self.stopping() {
+            if matches!(state.phase, Phase::New | Phase::Over) || self.stopping() {
                 return None;
             }
             for (_, op, asked) in &lock(&run.queue).waiting {
@@ -284,13 +308,21 @@ impl Inner {
                     *deadline = (*deadline).min(*asked + Duration::from_millis(*grace_ms));
                 }
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if Instant::now() >= *deadline {
                 return Some(state);
             }
-            // An operation may arrive between the look at the queue and the sleep.
-            let left = left.min(SLICE);
-            state = run.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.nap(run, state, *deadline);
         }
+    }
+
+    /// Waits for news of a run, not for long: an operation may arrive unnoticed.
+    fn nap<'a>(
+        &self,
+        run: &Run,
+        state: MutexGuard<'a, State>,
+        deadline: Instant,
+    ) -> MutexGuard<'a, State> {
+        let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
+        run.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 }

@@ -12,6 +12,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_second_end_may_be_quicker", a_second_end_may_be_quicker),
     ("end_of_a_paused_run", end_of_a_paused_run),
     ("no_zombies", no_zombies),
+    ("many_at_once", many_at_once),
 ];
 
 fn nothing_is_left_behind() {
@@ -90,4 +91,30 @@ fn no_zombies() {
         desk.backend.forget(run_id(job));
         assert!(!desk.records(job).exists());
     }
+}
+
+fn many_at_once() {
+    let mut desk = Desk::new();
+    desk.run(1, "true");
+    let open = || {
+        std::fs::read_dir("/proc/self/fd").unwrap().filter(|fd| {
+            let to = fd.as_ref().ok().and_then(|fd| std::fs::read_link(fd.path()).ok());
+            to.is_some_and(|to| to.to_string_lossy().contains("pidfd"))
+        })
+    };
+    let begin = Instant::now();
+    for job in 2..102 {
+        desk.start(desk.script(job, &format!("exit {}", job % 100)));
+    }
+    let mut codes = std::collections::BTreeMap::new();
+    while codes.len() < 100 {
+        if let BackendEvent::Exited { run, exit } = desk.next() {
+            codes.insert(run.job, exit.status.code());
+        }
+    }
+    println!("100 runs from start to end: {} ms", begin.elapsed().as_millis());
+    assert!(codes.iter().all(|(job, code)| *code == i32::try_from(job % 100).unwrap()));
+    drop(desk);
+    // Those of other tests come and go.
+    assert!(open().count() < 50);
 }

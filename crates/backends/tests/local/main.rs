@@ -1,5 +1,6 @@
 //! The local back end with real processes. This binary is the tests; called with `supervise` or
-//! `enter` it is what the back end starts, and with `daemon` a daemon side that can be killed.
+//! `enter` it is what the back end starts, with `daemon` a daemon side that can be killed,
+//! and with `starved` one that can open no files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         Some("supervise") => tandem_backends::local::supervise(arguments[1].as_ref()),
         Some("enter") => tandem_backends::local::enter(),
         Some("daemon") => recovers::daemon(arguments[1].as_ref(), arguments[2].parse().unwrap()),
+        Some("starved") => recovers::starved(arguments[1].as_ref()),
         _ => {
             harness::run(&arguments, &[starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS])
         }

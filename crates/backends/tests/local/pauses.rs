@@ -101,6 +101,7 @@ fn samples() {
     desk.apply(2, Op::Pause { run: run_id(1) });
     until("it stands still", || desk.sample().runs.iter().any(|run| run.stopped));
     desk.apply(90, Op::End { run: run_id(1), grace_ms: 0 });
+    until("it ended", || matches!(desk.next(), BackendEvent::Exited { .. }));
 }
 
 /// Prints how long things take; the limits are generous, the machine may be busy.
