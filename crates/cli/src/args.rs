@@ -42,6 +42,9 @@ pub(crate) enum Command {
     /// Divide one GPU between tenants
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Train a small model on generated data: the sample job of the demo and the tests
+    #[cfg(feature = "train")]
+    Train(tandem_train::TrainArgs),
 }
 
 #[derive(Args)]

@@ -26,6 +26,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
         Command::Model(command) => model::run(&command),
         Command::Device(command) => device::run(&command),
+        #[cfg(feature = "train")]
+        Command::Train(args) => Ok(tandem_train::run(&args)?),
     }
 }
 
