@@ -2,6 +2,7 @@
 
 use crate::commands::QualityArgs;
 use crate::device_args::DeviceCommand;
+use crate::live_args::LiveCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     /// Divide one GPU between tenants
     #[command(subcommand)]
     Device(DeviceCommand),
+    #[command(flatten)]
+    Live(LiveCommand),
 }
 
 #[derive(Args)]

@@ -6,9 +6,13 @@ mod costs_csv;
 mod device_args;
 mod failure;
 mod files;
+mod job_options;
+mod live_args;
+mod output;
 mod progress;
 mod table;
 mod tenants;
+mod units;
 
 use args::Cli;
 use clap::Parser;
@@ -16,7 +20,8 @@ use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let json = std::env::args_os().any(|arg| arg == "--json");
+    // What follows -- belongs to a job.
+    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => return Failure::usage(&error).report(json),

@@ -4,6 +4,7 @@ mod demo;
 mod device;
 mod device_law;
 mod interference;
+mod live;
 mod matching;
 mod model;
 mod quality;
@@ -26,11 +27,12 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
         Command::Model(command) => model::run(&command),
         Command::Device(command) => device::run(&command),
+        Command::Live(command) => live::run(command),
     }
 }
 
 /// Writes a line of data to standard output.
-fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()?;
