@@ -151,7 +151,7 @@ pub struct Sample {
 pub struct RunSample {
     /// The run.
     pub run: RunId,
-    /// Processor time so far of the processes that exist.
+    /// Processor time so far of the processes that exist, and of the children they have waited for.
     pub cpu_s: f64,
     /// Memory that counts against its devices at present: of the device, or resident.
     pub memory_bytes: u64,

@@ -1,6 +1,7 @@
 //! The command line.
 
 use crate::commands::QualityArgs;
+use crate::daemon_args::DaemonArgs;
 use crate::device_args::DeviceCommand;
 use crate::live_args::LiveCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -43,6 +44,16 @@ pub(crate) enum Command {
     /// Divide one GPU between tenants
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Schedule jobs on this machine, until it is told to stop
+    Daemon(DaemonArgs),
+    /// Decide again what a daemon decided, from its journal, and compare
+    Replay {
+        /// The store of a daemon, state.db in its state folder
+        file: PathBuf,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     #[command(flatten)]
     Live(LiveCommand),
 }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use tandem_daemon::client::ClientError;
 use tandem_daemon::config::ConfigError;
+use tandem_daemon::daemon::DaemonError;
 use tandem_models::device::DeviceError;
 use tandem_models::interference::FitError;
 use tandem_policies::SpecError;
@@ -162,3 +163,9 @@ bad_input!(
     BeliefsError,
     ConfigError
 );
+
+impl From<DaemonError> for Failure {
+    fn from(error: DaemonError) -> Self {
+        Self::failed(error)
+    }
+}

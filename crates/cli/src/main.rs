@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod costs_csv;
+mod daemon_args;
 mod device_args;
 mod failure;
 mod files;
@@ -20,6 +21,10 @@ use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // The steps of a run are this program as well; they are started often and take no options.
+    if let Some(code) = commands::step_of_a_run() {
+        return code;
+    }
     // What follows -- belongs to a job.
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let cli = match Cli::try_parse() {

@@ -190,14 +190,18 @@ fn scripts() {
     assert_eq!(server.asked().len(), before, "nothing was asked");
 }
 
+/// A stream that says that job 17 is over.
+const OVER: &str = ": hello\n\nid: 5\nevent: job\ndata: {\"seq\":5,\"time\":\"2026-11-16T05:00:00Z\",\"id\":17,\
+                    \"state\":\"completed\",\"reason\":null,\"devices\":[],\"exit_code\":0}\n\n";
+
 /// A daemon that runs job 17, which says hello and ends thus.
 fn runs(state: &'static str, exit_code: Option<i32>) -> Server {
     let looks = AtomicUsize::new(0);
     Server::start(move |asked| match (asked.method.as_str(), asked.path.as_str()) {
         ("POST", "/v1/jobs") => Say { status: 201, ..ok(r#"{"schema":1,"ids":[17]}"#) },
         ("GET", "/v1/info") => ok(daemon_info()),
-        ("GET", "/events") => ok(""),
-        ("GET", "/v1/jobs/17") if looks.fetch_add(1, Ordering::SeqCst) < 2 => {
+        ("GET", "/events") => ok(OVER),
+        ("GET", "/v1/jobs/17") if looks.fetch_add(1, Ordering::SeqCst) == 0 => {
             ok(info("running", None))
         }
         ("GET", "/v1/jobs/17") => ok(info(state, exit_code)),
@@ -236,10 +240,7 @@ fn waiting_follows_the_stream_and_can_be_given_up() {
     let looks = AtomicUsize::new(0);
     let server = Server::start(move |asked| match asked.path.as_str() {
         "/v1/info" => ok(daemon_info()),
-        "/events" => ok(
-            ": hello\n\nid: 5\nevent: job\ndata: {\"seq\":5,\"time\":\"2026-11-16T05:00:00Z\",\"id\":17,\
-             \"state\":\"completed\",\"reason\":null,\"devices\":[],\"exit_code\":0}\n\n",
-        ),
+        "/events" => ok(OVER),
         "/v1/jobs/17" if looks.fetch_add(1, Ordering::SeqCst) == 0 => ok(info("running", None)),
         "/v1/jobs/17" => ok(info("completed", Some(0))),
         "/v1/jobs/18" => ok(info("running", None)),

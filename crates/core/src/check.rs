@@ -2,9 +2,9 @@
 
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
-use crate::job::JobId;
-use crate::occupancy::Seats;
-use crate::plan::{BUDGET_MIN, Change, Plan};
+use crate::job::{Job, JobId};
+use crate::occupancy::{Condition, Seats};
+use crate::plan::{BUDGET_MIN, Change, Placement, Plan};
 use crate::state::State;
 use crate::units::{Memory, Ppm, Ratio, Time};
 use thiserror::Error;
@@ -26,6 +26,9 @@ pub enum Illegal {
     /// Only a placed job can be dropped.
     #[error("plan drops job {0:?}, which is not placed")]
     DropOfWaiting(JobId),
+    /// A job that cannot be stopped stays where it is.
+    #[error("plan drops or moves job {0:?}, which cannot be stopped")]
+    NotStoppable(JobId),
     /// All or nothing.
     #[error("gang of job {job:?} is broken: it needs {wanted} GPUs and is given {given}")]
     BrokenGang {
@@ -55,6 +58,14 @@ pub enum Illegal {
     /// On a lost GPU.
     #[error("job {job:?} is placed on {gpu:?}, which is lost")]
     LostGpu {
+        /// The job.
+        job: JobId,
+        /// The GPU.
+        gpu: GpuId,
+    },
+    /// A new tenant on a drained GPU.
+    #[error("job {job:?} is placed on {gpu:?}, which is drained")]
+    DrainedGpu {
         /// The job.
         job: JobId,
         /// The GPU.
@@ -142,12 +153,25 @@ pub(crate) fn check(
     }
     for (job, change) in plan.changes() {
         if let Change::Place(placement) = change {
+            if takes_no_more(state, *job, placement) {
+                continue;
+            }
             for &gpu in placement.gpus.iter() {
                 check_gpu(state, interference, gpu, *job)?;
             }
         }
     }
     Ok(())
+}
+
+/// Whether a job takes nothing of its GPUs that it does not have at present: what is there already is no
+/// fault of the plan, even where it is more than would be allowed.
+fn takes_no_more(state: &State, job: JobId, placement: &Placement) -> bool {
+    let present = state.find(job).and_then(Job::placement);
+    present.is_some_and(|present| {
+        let memory = |placement: &Placement| state.memory_on_gpu(job, placement.sub_batches);
+        present.gpus == placement.gpus && memory(placement) <= memory(present)
+    })
 }
 
 fn check_job(
@@ -162,17 +186,27 @@ fn check_job(
     }
     let Change::Place(placement) = change else {
         return match known.placement() {
+            Some(_) if !known.spec.stoppable => Err(Illegal::NotStoppable(job)),
             Some(_) => Ok(()),
             None => Err(Illegal::DropOfWaiting(job)),
         };
     };
+    // Another number of sub-batches in the same place is no harm: such a job changes it as it runs.
+    let moves =
+        |present: &Placement| present.gpus != placement.gpus || present.budget != placement.budget;
+    if !known.spec.stoppable && known.placement().is_some_and(moves) {
+        return Err(Illegal::NotStoppable(job));
+    }
     let range = &state.cluster().partition(partition).gpus;
     for &gpu in placement.gpus.iter() {
         if !range.contains(&gpu.0) {
             return Err(Illegal::ForeignGpu { job, gpu });
         }
-        if state.occupancy().is_down(gpu) {
-            return Err(Illegal::LostGpu { job, gpu });
+        let is_there = || known.placement().is_some_and(|present| present.gpus.contains(&gpu));
+        match state.occupancy().condition(gpu) {
+            Condition::Lost => return Err(Illegal::LostGpu { job, gpu }),
+            Condition::Drained if !is_there() => return Err(Illegal::DrainedGpu { job, gpu }),
+            Condition::Up | Condition::Drained => {}
         }
     }
     let (wanted, given) = (known.spec.gpus, placement.gpus.len());
@@ -180,7 +214,9 @@ fn check_job(
         return Err(Illegal::BrokenGang { job, wanted, given });
     }
     let count = placement.sub_batches;
-    if known.spec.way(count).is_none() {
+    // What a running job was once said to be able to do, it does.
+    let runs_so = || known.placement().is_some_and(|present| present.sub_batches == count);
+    if known.spec.way(count).is_none() && !runs_so() {
         return Err(Illegal::NoSuchSubBatches { job, count });
     }
     let budget = placement.budget;

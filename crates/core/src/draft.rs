@@ -8,7 +8,7 @@ use crate::job::{Job, JobId, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::state::{Rules, State};
-use crate::units::{Ppm, Time};
+use crate::units::{Memory, Ppm, Time};
 
 /// What a policy works with while it plans for one partition.
 pub struct Draft<'a> {
@@ -95,14 +95,27 @@ impl<'a> Draft<'a> {
         self.occupancy().lone_count(self.partition)
     }
 
-    /// GPUs of this partition that are not lost.
+    /// GPUs of this partition that serve: all but those that are lost, and drained ones without tenants.
     pub fn up_count(&self) -> u32 {
         self.occupancy().up_count(self.partition)
     }
 
-    /// Whether a gang of this size finds whole GPUs under the plan so far.
-    pub fn has_room(&self, gpus: u32) -> bool {
-        self.occupancy().has_room(self.partition, gpus, self.rules().placement)
+    /// Whether a job would find whole GPUs under the plan so far.
+    pub fn has_room(&self, job: JobId) -> bool {
+        let (gpus, memory) = self.wants(job);
+        let rule = self.rules().placement;
+        self.occupancy().has_room(self.partition, gpus, memory, rule)
+    }
+
+    /// Whether every GPU of the partition has the memory for a job, so that no other of its size finds
+    /// whole GPUs where it finds none.
+    pub fn fits_every_gpu(&self, job: JobId) -> bool {
+        self.occupancy().memory_least(self.partition) >= self.wants(job).1
+    }
+
+    /// The GPUs of a job, and what it takes on each of them in whole batches.
+    fn wants(&self, job: JobId) -> (u32, Memory) {
+        (self.job(job).spec.gpus, self.state.memory_on_gpu(job, 1))
     }
 
     /// Where a job would sit if the plan so far were carried out.
@@ -116,8 +129,8 @@ impl<'a> Draft<'a> {
 
     /// Gives a job whole GPUs by the rule in force; `false` and no change if there is no room.
     pub fn place_alone(&mut self, job: JobId) -> bool {
-        let gpus = self.job(job).spec.gpus;
-        match self.occupancy().find(self.partition, gpus, self.rules().placement) {
+        let (gpus, memory) = self.wants(job);
+        match self.occupancy().find(self.partition, gpus, memory, self.rules().placement) {
             Some(gpus) => {
                 self.place(job, Placement::of(gpus));
                 true

@@ -8,7 +8,8 @@ use crate::diff::diff;
 use crate::draft::Draft;
 use crate::event::Event;
 use crate::interference::Interference;
-use crate::job::{JobId, Reason};
+use crate::job::{Description, JobId, Reason};
+use crate::occupancy::Condition;
 use crate::plan::{Placement, Plan};
 use crate::policy::Policy;
 use crate::state::{Rules, State};
@@ -164,6 +165,14 @@ impl Engine {
                 let job = self.state.submit(spec.clone());
                 self.enqueue(job);
             }
+            Event::Adopted { spec, placement, done } => {
+                let job = self.state.adopt(spec.clone(), placement.clone(), *done, self.now);
+                match self.is_placed(job) {
+                    true => self.touch(spec.partition),
+                    false => self.enqueue(job),
+                }
+            }
+            Event::Described { job, description } => self.describe(*job, description),
             // Reports may arrive late or twice: what no longer applies is passed over.
             Event::Progress { job, progress } if self.is_placed(*job) => {
                 self.state.job_mut(*job).progress = *progress;
@@ -177,8 +186,17 @@ impl Engine {
             Event::Progress { .. } | Event::Interrupted { .. } => {}
             Event::Finished { job } | Event::Cancelled { job } => self.end(*job),
             Event::Observed(observation) => self.interference.observe(observation),
-            Event::GpuDown { gpu } => self.set_down(*gpu, true),
-            Event::GpuUp { gpu } => self.set_down(*gpu, false),
+            Event::GpuDown { gpu } => {
+                let tenants = self.state.occupancy().tenants(*gpu);
+                assert!(tenants.is_empty(), "tenants of a lost GPU are interrupted before it is");
+                self.set_condition(*gpu, Condition::Lost);
+            }
+            Event::GpuDrained { gpu } => self.set_condition(*gpu, Condition::Drained),
+            Event::GpuUp { gpu } => self.set_condition(*gpu, Condition::Up),
+            Event::GpuReserved { gpu, memory } => {
+                self.state.occupancy.reserve(*gpu, *memory);
+                self.touch(self.state.cluster().partition_of(*gpu));
+            }
         }
     }
 
@@ -209,10 +227,23 @@ impl Engine {
         self.touch(partition);
     }
 
-    fn set_down(&mut self, gpu: GpuId, down: bool) {
-        let tenants = self.state.occupancy().tenants(gpu);
-        assert!(tenants.is_empty(), "tenants of a lost GPU are interrupted before it is");
-        self.state.occupancy.set_down(gpu, down);
+    fn describe(&mut self, job: JobId, description: &Description) {
+        let Some(known) = self.state.find(job) else { return };
+        let partition = known.spec.partition;
+        // A queue finds a job by what it knew about it.
+        let waits = known.placement().is_none();
+        if waits {
+            self.dequeue(job);
+        }
+        self.state.describe(job, description.clone());
+        match waits {
+            true => self.enqueue(job),
+            false => self.touch(partition),
+        }
+    }
+
+    fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
+        self.state.occupancy.set_condition(gpu, condition);
         self.touch(self.state.cluster().partition_of(gpu));
     }
 

@@ -82,9 +82,46 @@ pub struct JobSpec {
     pub tolerance: Tolerance,
     /// How urgent it is: each step counts twice as much; 0 is usual.
     pub priority: i8,
+    /// It can be stopped and go on later. No plan drops or moves one that cannot.
+    pub stoppable: bool,
+}
+
+/// The part of a [`JobSpec`] that may become better known while a job waits or runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Estimated solo duration on the reference GPU.
+    pub estimate: Span,
+    /// What it does to a GPU.
+    pub profile: Profile,
+    /// How else it can run than in whole batches.
+    pub sub_batches: SubBatches,
+    /// What it puts up with beside others.
+    pub tolerance: Tolerance,
+    /// It can be stopped and go on later.
+    pub stoppable: bool,
 }
 
 impl JobSpec {
+    /// What may become better known, as it is known now.
+    pub fn description(&self) -> Description {
+        Description {
+            estimate: self.estimate,
+            profile: self.profile,
+            sub_batches: self.sub_batches.clone(),
+            tolerance: self.tolerance,
+            stoppable: self.stoppable,
+        }
+    }
+
+    pub(crate) fn describe(&mut self, description: Description) {
+        let Description { estimate, profile, sub_batches, tolerance, stoppable } = description;
+        self.estimate = estimate;
+        self.profile = profile;
+        self.sub_batches = sub_batches;
+        self.tolerance = tolerance;
+        self.stoppable = stoppable;
+    }
+
     /// The ways to run it, whole batches first, each with less memory than the one before.
     pub fn ways(&self) -> impl Iterator<Item = SubBatch> + '_ {
         let whole = self.whole();
@@ -258,6 +295,7 @@ mod tests {
             sub_batches: SubBatches::default(),
             tolerance: Tolerance::Any,
             priority: 0,
+            stoppable: true,
         });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job

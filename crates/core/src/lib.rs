@@ -29,10 +29,11 @@ pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
 pub use interference::{ClosedForm, Interference, Observation, Share};
 pub use job::{
-    ClassId, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState, Tolerance, UserId,
+    ClassId, Description, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState,
+    Tolerance, UserId,
 };
 pub use job_map::JobMap;
-pub use occupancy::{Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
+pub use occupancy::{Condition, Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Change, Placement, Plan};
 pub use policy::Policy;
 pub use state::{Rules, State};

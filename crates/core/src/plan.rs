@@ -2,8 +2,8 @@
 //! it is. A plan commands nothing; [`check`](crate::check) and [`diff`](crate::diff) stand between
 //! it and the GPUs.
 
-use crate::cluster::GpuId;
-use crate::job::{JobId, Reason};
+use crate::cluster::{Cluster, GpuId};
+use crate::job::{JobId, JobSpec, Reason};
 use crate::occupancy::Gpus;
 use crate::units::{PPM_ONE, Ppm, Time};
 
@@ -28,6 +28,16 @@ impl Placement {
     /// Running on these GPUs.
     pub fn on(gpus: impl IntoIterator<Item = GpuId>) -> Self {
         Self::of(gpus.into_iter().collect())
+    }
+
+    /// Whether it is a whole gang of a job's partition, however it came about.
+    pub fn suits(&self, spec: &JobSpec, cluster: &Cluster) -> bool {
+        let range = &cluster.partition(spec.partition).gpus;
+        let mut gpus = self.gpus.to_vec();
+        gpus.sort_unstable();
+        gpus.len() == spec.gpus as usize
+            && gpus.is_sorted_by(|one, other| one < other)
+            && gpus.iter().all(|gpu| range.contains(&gpu.0))
     }
 
     pub(crate) fn of(gpus: Gpus) -> Self {

@@ -2,11 +2,12 @@
 
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, PartitionId};
-use crate::job::{Job, JobId, JobSpec};
+use crate::job::{Description, Job, JobId, JobSpec, Progress};
 use crate::job_map::JobMap;
 use crate::occupancy::{Occupancy, PlacementRule};
 use crate::plan::{Change, Placement, Plan};
-use crate::units::{Memory, Time};
+use crate::units::{Memory, Ppm, Time, Work};
+use std::ops::Add;
 use std::sync::Arc;
 
 /// What every plan has to respect.
@@ -103,6 +104,37 @@ impl State {
         id
     }
 
+    /// Enters a job that was there before: on GPUs of its partition it sits at once, otherwise it waits
+    /// with its state saved.
+    pub(crate) fn adopt(
+        &mut self,
+        spec: JobSpec,
+        placement: Option<Placement>,
+        done: Work,
+        now: Time,
+    ) -> JobId {
+        let placement = placement.filter(|placement| placement.suits(&spec, &self.cluster));
+        let job = self.submit(spec);
+        self.jobs[job].progress = Progress { done, at: now, rate: Ppm::ZERO };
+        match placement {
+            Some(placement) => {
+                self.seat(job, &placement);
+                self.place(job, placement, now);
+            }
+            None => self.jobs[job].must_restore = true,
+        }
+        job
+    }
+
+    /// Changes what is known about a job; the memory that it takes where it sits follows.
+    pub(crate) fn describe(&mut self, job: JobId, description: Description) {
+        self.vacate(job);
+        self.jobs[job].spec.describe(description);
+        if let Some(present) = self.job(job).placement().cloned() {
+            self.seat(job, &present);
+        }
+    }
+
     /// Enters a job on GPUs in the occupancy alone, as a draft does. A job that is not there and GPUs
     /// that the cluster does not have are passed over: the check names them.
     pub(crate) fn seat(&mut self, job: JobId, placement: &Placement) {
@@ -188,8 +220,17 @@ impl State {
                 seats += 1;
             }
         }
-        let gpus = (0..).map(GpuId).take(self.cluster.gpus().len());
-        let tenants: usize = gpus.map(|gpu| self.occupancy.tenants(gpu).len()).sum();
+        let gpus = || (0..).map(GpuId).take(self.cluster.gpus().len());
+        let memory = |job: &JobId| {
+            let parts = self.job(*job).placement().map_or(1, |placement| placement.sub_batches);
+            self.memory_on_gpu(*job, parts)
+        };
+        for gpu in gpus() {
+            let tenants = self.occupancy.tenants(gpu).iter().map(memory);
+            let used = tenants.fold(self.occupancy.memory_reserved(gpu), Add::add);
+            assert_eq!(self.occupancy.memory_used(gpu), used, "memory of {gpu:?}");
+        }
+        let tenants: usize = gpus().map(|gpu| self.occupancy.tenants(gpu).len()).sum();
         assert_eq!(seats, tenants, "every tenant is a placed job");
     }
 }

@@ -155,6 +155,8 @@ impl Ratio {
     pub const ZERO: Ratio = Ratio(0);
     /// Equal speed.
     pub const ONE: Ratio = Ratio(Self::SCALE);
+    /// Half the speed.
+    pub const HALF: Ratio = Ratio(Self::SCALE / 2);
     /// The largest ratio: a thousand times the reference.
     pub const MAX: Ratio = Ratio(1000 * Self::SCALE);
 
@@ -217,6 +219,12 @@ impl Memory {
         Self(mib * 1000)
     }
 
+    /// What is left of this memory beside `used`; nothing if that is more.
+    #[must_use]
+    pub const fn saturating_sub(self, used: Memory) -> Memory {
+        Memory(self.0.saturating_sub(used.0))
+    }
+
     /// For models and reports.
     pub fn mib(self) -> f64 {
         self.0 as f64 / 1000.0
@@ -225,14 +233,15 @@ impl Memory {
 
 impl Add for Memory {
     type Output = Memory;
+    /// Stops at as much as can be counted.
     fn add(self, other: Memory) -> Memory {
-        Memory(self.0 + other.0)
+        Memory(self.0.saturating_add(other.0))
     }
 }
 
 impl AddAssign for Memory {
     fn add_assign(&mut self, other: Memory) {
-        self.0 += other.0;
+        *self = *self + other;
     }
 }
 

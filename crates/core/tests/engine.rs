@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
-    Action, ClosedForm, Cluster, Draft, Engine, Event, GpuId, Illegal, Job, JobId, JobSpec, Memory,
-    OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Ratio, Reason, Rules, Span,
-    SubBatch, SubBatches, Time, Tolerance, UserId, Work,
+    Action, ClosedForm, Cluster, Description, Draft, Engine, Event, GpuId, Illegal, Job, JobId,
+    JobSpec, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Ratio,
+    Reason, Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId, Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
@@ -48,18 +48,10 @@ impl Bench {
     }
 
     fn submit_with(&mut self, id: u32, gpus: u32, memory_mib: u64, sub_batches: SubBatches) {
-        let spec = JobSpec {
-            id: JobId(id),
-            user: UserId(0),
-            partition: PartitionId(0),
-            submit: Time(0),
-            gpus,
-            estimate: Span::from_secs(100),
-            profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
-            sub_batches,
-            tolerance: Tolerance::Any,
-            priority: 0,
-        };
+        self.hand_in(JobSpec { sub_batches, ..spec(id, gpus, memory_mib) });
+    }
+
+    fn hand_in(&mut self, spec: JobSpec) {
         assert!(self.step(0, &[Event::Submitted(spec)], |_| {}).is_empty());
     }
 
@@ -78,6 +70,22 @@ impl Bench {
 
     fn refusal(&self) -> Option<Illegal> {
         self.engine.refused().1.cloned()
+    }
+}
+
+fn spec(id: u32, gpus: u32, memory_mib: u64) -> JobSpec {
+    JobSpec {
+        id: JobId(id),
+        user: UserId(0),
+        partition: PartitionId(0),
+        submit: Time(0),
+        gpus,
+        estimate: Span::from_secs(100),
+        profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
+        sub_batches: SubBatches::default(),
+        tolerance: Tolerance::Any,
+        priority: 0,
+        stoppable: true,
     }
 }
 
@@ -278,4 +286,190 @@ fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     bench.step(2, &[Event::Finished { job: JobId(1) }], |_| {});
     let occupancy = bench.engine.state().occupancy();
     assert_eq!(occupancy.memory_used(GpuId(0)), Memory::default());
+}
+
+#[test]
+fn a_job_that_cannot_be_stopped_stays_but_may_pause_and_change_its_sub_batches() {
+    let mut bench = Bench::new(1);
+    let way = SubBatch { count: 2, price: Ratio::ONE, memory: Memory::from_mib(50) };
+    let sub_batches = SubBatches::new([way]);
+    bench.hand_in(JobSpec { stoppable: false, sub_batches, ..spec(0, 1, 100) });
+    bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0])));
+    let plans: [Plan; 3] = [
+        Box::new(|draft| draft.drop(JobId(0))),
+        Box::new(|draft| draft.place(JobId(0), on(&[1]))),
+        Box::new(|draft| draft.place(JobId(0), Placement { budget: Ppm(500_000), ..on(&[0]) })),
+    ];
+    for (count, plan) in (1..).zip(plans) {
+        assert_eq!(bench.step(1, &[], plan), []);
+        assert_eq!(bench.engine.refused(), (count, Some(&Illegal::NotStoppable(JobId(0)))));
+    }
+    let paused = Placement { paused: true, ..on(&[0]) };
+    let pause = bench.step(2, &[], move |draft| draft.place(JobId(0), paused.clone()));
+    assert_eq!(pause, [Action::Pause { job: JobId(0) }]);
+    let parts = Placement { sub_batches: 2, ..on(&[0]) };
+    let placement = parts.clone();
+    let altered = bench.step(3, &[], move |draft| draft.place(JobId(0), parts.clone()));
+    assert_eq!(altered, [Action::Move { job: JobId(0), placement }]);
+}
+
+/// What is known of a job with this much memory, else as [`spec`] has it.
+fn description(memory_mib: u64) -> Description {
+    spec(0, 1, memory_mib).description()
+}
+
+fn described(job: u32, memory_mib: u64) -> Event {
+    Event::Described { job: JobId(job), description: description(memory_mib) }
+}
+
+#[test]
+fn what_is_learned_about_a_job_counts_at_once_wherever_it_is() {
+    let mut bench = Bench::new(2);
+    bench.submit(0, 1, 100);
+    bench.submit(1, 1, 100);
+    bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0])));
+    let description = Description { estimate: Span::from_secs(7), ..description(300) };
+    let events =
+        [0, 1, 9].map(|job| Event::Described { job: JobId(job), description: description.clone() });
+    assert_eq!(bench.step(2, &events, |_| {}), []);
+    for job in [0, 1] {
+        assert_eq!(bench.engine.state().job(JobId(job)).spec.description(), description);
+    }
+    let used = |bench: &Bench| bench.engine.state().occupancy().memory_used(GpuId(0));
+    assert_eq!(used(&bench), Memory::from_mib(300));
+    bench.step(3, &[], |draft| draft.place(JobId(1), on(&[0])));
+    assert_eq!(used(&bench), Memory::from_mib(600));
+}
+
+#[test]
+fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
+    let mut bench = Bench::new(2);
+    bench.submit(0, 1, 100);
+    bench.submit(1, 1, 0);
+    bench.submit(2, 2, 600);
+    bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0])));
+    bench.step(2, &[described(0, 5000), described(1, 0)], |draft| {
+        draft.place(JobId(1), on(&[0]));
+    });
+    let (wanted, available) = (Memory::from_mib(5000), Memory::from_mib(1000));
+    let over = Illegal::MemoryOver { gpu: GpuId(0), wanted, available };
+    assert_eq!(bench.refusal(), Some(over));
+    // To leave it where it is, or to pause it there, is no fault of the plan.
+    let same = bench.step(3, &[], |draft| {
+        draft.drop(JobId(0));
+        draft.place(JobId(0), on(&[0]));
+    });
+    assert_eq!(same, []);
+    let paused = Placement { paused: true, ..on(&[0]) };
+    let pause = bench.step(3, &[], move |draft| draft.place(JobId(0), paused.clone()));
+    assert_eq!(pause, [Action::Pause { job: JobId(0) }]);
+    assert_eq!(bench.engine.refused().0, 1);
+    // One that fits no GPU at all finds no room, and does not spoil the plan of others.
+    bench.step(4, &[described(2, 2000)], |draft| {
+        assert!(!draft.place_alone(JobId(2)));
+        assert!(!draft.fits_every_gpu(JobId(2)));
+        assert!(draft.place_alone(JobId(1)));
+    });
+    bench.step(5, &[Event::Finished { job: JobId(0) }], |_| {});
+    assert_eq!(bench.engine.state().occupancy().memory_used(GpuId(0)), Memory::default());
+}
+
+#[test]
+fn a_running_job_keeps_sub_batches_that_it_is_no_longer_said_to_have() {
+    let mut bench = Bench::new(2);
+    let way = SubBatch { count: 2, price: Ratio::ONE, memory: Memory::from_mib(50) };
+    bench.submit_with(0, 1, 100, SubBatches::new([way]));
+    let parts = || Placement { sub_batches: 2, ..on(&[0]) };
+    bench.step(1, &[], move |draft| draft.place(JobId(0), parts()));
+    let again = bench.step(2, &[described(0, 100)], move |draft| draft.place(JobId(0), parts()));
+    assert_eq!(again, []);
+    assert_eq!(bench.engine.refused().0, 0);
+    assert_eq!(bench.engine.state().occupancy().memory_used(GpuId(0)), Memory::from_mib(100));
+}
+
+#[test]
+fn jobs_that_were_there_before_sit_where_they_sit_or_wait_with_what_they_have_done() {
+    let mut bench = Bench::new(2);
+    let done = Work::of(Span::from_secs(30));
+    let adopted = |id, placement| Event::Adopted { spec: spec(id, 1, 700), placement, done };
+    let events = [
+        adopted(0, Some(on(&[1]))),
+        // More than the memory of the GPU holds is the truth all the same.
+        adopted(1, Some(on(&[1]))),
+        adopted(2, None),
+        adopted(3, Some(on(&[17]))),
+        adopted(4, Some(on(&[0, 2]))),
+        Event::Submitted(spec(5, 1, 0)),
+    ];
+    assert_eq!(bench.step(10, &events, |_| {}), []);
+    let state = bench.engine.state();
+    assert_eq!(state.occupancy().tenants(GpuId(1)), [JobId(0), JobId(1)]);
+    assert_eq!(state.occupancy().memory_used(GpuId(1)), Memory::from_mib(1400));
+    assert_eq!(state.occupancy().free_count(PartitionId(0)), 3);
+    for id in 0..5 {
+        let job = state.job(JobId(id));
+        assert_eq!(job.remaining(Time::from_secs(50)), Work::of(Span::from_secs(70)));
+        assert_eq!((job.placement().is_some(), job.must_restore), (id < 2, id >= 2));
+    }
+    let start = bench.step(11, &[], |draft| draft.place(JobId(2), on(&[0])));
+    let placement = on(&[0]);
+    assert_eq!(start, [Action::Start { job: JobId(2), placement, restore: true }]);
+    bench.step(12, &[0, 1, 2].map(|job| Event::Finished { job: JobId(job) }), |_| {});
+    assert_eq!(bench.engine.state().occupancy().free_count(PartitionId(0)), 4);
+}
+
+#[test]
+fn a_drained_gpu_keeps_its_tenants_and_takes_no_other() {
+    let mut bench = Bench::new(2);
+    for id in 0..3 {
+        bench.submit(id, 1, 100);
+    }
+    bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0])));
+    bench.step(2, &[Event::GpuDrained { gpu: GpuId(0) }], |draft| {
+        assert_eq!((draft.free_count(), draft.lone_count(), draft.up_count()), (3, 0, 4));
+        draft.place(JobId(1), on(&[0]));
+    });
+    let drained = Illegal::DrainedGpu { job: JobId(1), gpu: GpuId(0) };
+    assert_eq!(bench.refusal(), Some(drained));
+    let paused = Placement { paused: true, ..on(&[0]) };
+    let pause = bench.step(3, &[], move |draft| draft.place(JobId(0), paused.clone()));
+    assert_eq!(pause, [Action::Pause { job: JobId(0) }]);
+    bench.step(4, &[Event::Finished { job: JobId(0) }], |draft| {
+        assert_eq!((draft.free_count(), draft.up_count()), (3, 3));
+        draft.place(JobId(1), on(&[0]));
+    });
+    assert_eq!(bench.engine.refused().0, 2);
+    bench.step(5, &[Event::GpuUp { gpu: GpuId(0) }], |draft| draft.place(JobId(1), on(&[0])));
+    assert_eq!(bench.engine.state().occupancy().tenants(GpuId(0)), [JobId(1)]);
+    // It may be lost and drained in any order.
+    let gpu = GpuId(3);
+    let conditions = [Event::GpuDrained { gpu }, Event::GpuDown { gpu }, Event::GpuUp { gpu }];
+    for event in conditions {
+        bench.step(6, &[event], |_| {});
+    }
+    assert_eq!(bench.engine.state().occupancy().free_count(PartitionId(0)), 3);
+}
+
+#[test]
+fn memory_that_others_use_counts_and_is_given_back() {
+    let mut bench = Bench::new(2);
+    bench.submit(0, 1, 400);
+    bench.submit(1, 1, 700);
+    let reserved = |mib| Event::GpuReserved { gpu: GpuId(0), memory: Memory::from_mib(mib) };
+    bench.step(1, &[reserved(900), reserved(500)], |draft| {
+        assert!(draft.fits_every_gpu(JobId(0)) && !draft.fits_every_gpu(JobId(1)));
+        draft.place(JobId(1), on(&[0]));
+    });
+    let (wanted, available) = (Memory::from_mib(1200), Memory::from_mib(1000));
+    let over = Illegal::MemoryOver { gpu: GpuId(0), wanted, available };
+    assert_eq!(bench.refusal(), Some(over));
+    bench.step(2, &[], |draft| {
+        assert!(draft.place_alone(JobId(1)));
+        assert_eq!(draft.placement(JobId(1)), Some(&on(&[1])));
+        draft.place(JobId(0), on(&[0]));
+    });
+    bench.step(3, &[reserved(1000)], |_| {});
+    bench.step(4, &[Event::Finished { job: JobId(0) }, reserved(0)], |_| {});
+    assert_eq!(bench.engine.state().occupancy().memory_used(GpuId(0)), Memory::default());
+    assert_eq!(bench.engine.refused().0, 1);
 }

@@ -97,7 +97,7 @@ impl JobState {
 }
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     /// Its number.
     pub id: u64,
@@ -107,7 +107,8 @@ pub struct Job {
     pub gid: u32,
     /// The user's name.
     pub user: String,
-    /// What was asked for, shared by the tasks of a submission.
+    /// What was asked for, shared by the tasks of a submission and kept apart from them.
+    #[serde(skip)]
     pub request: Arc<JobRequest>,
     /// The first job of its submission, its number in it and how many of them may run at a time.
     pub task: Option<ArrayTask>,

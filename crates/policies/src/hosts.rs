@@ -36,12 +36,15 @@ impl Hosts {
         let occupancy = draft.occupancy();
         let tenant = |gpu: GpuId| occupancy.tenants(gpu)[0];
         self.gpus.clear();
-        self.gpus.extend(occupancy.lone_gpus(draft.partition()).map(|gpu| (tenant(gpu), gpu)));
+        // Whoever has grown beyond the memory of a GPU leaves nothing, not even to who needs nothing.
+        let lone = occupancy.lone_gpus(draft.partition());
+        let lone = lone.filter(|&gpu| occupancy.has_memory(gpu, Memory::default()));
+        self.gpus.extend(lone.map(|gpu| (tenant(gpu), gpu)));
         self.gpus.sort_unstable();
         self.hosts.clear();
         let alike = |gpu: GpuId| {
             let described = draft.cluster().gpu(gpu);
-            (described.kind, Memory(described.memory.0 - occupancy.memory_used(gpu).0))
+            (described.kind, described.memory.saturating_sub(occupancy.memory_used(gpu)))
         };
         let mut first = 0;
         for gpus in self.gpus.chunk_by_mut(|one, other| one.0 == other.0) {
@@ -72,8 +75,8 @@ impl Hosts {
 fn twice_left(draft: &Draft<'_>, job: JobId) -> Work {
     let placement = draft.placement(job).expect("a tenant is placed");
     let known = draft.job(job);
-    let way = known.spec.way(placement.sub_batches).expect("a tenant runs in a way it can run in");
-    known.twice_remaining(draft.now()).times(way.price)
+    let left = known.twice_remaining(draft.now());
+    known.spec.way(placement.sub_batches).map_or(left, |way| left.times(way.price))
 }
 
 impl Host {
@@ -102,7 +105,8 @@ impl Host {
     }
 }
 
-/// Jobs that have GPUs to themselves under the plan so far, all of them or some, by gang size.
+/// Jobs that have GPUs to themselves under the plan so far, all of them or some, and none that is closed, by
+/// gang size.
 pub(crate) fn lone_by_size(draft: &Draft<'_>) -> BTreeMap<u32, Vec<JobId>> {
     let mut hosts: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
     let mut last = None;
@@ -113,9 +117,15 @@ pub(crate) fn lone_by_size(draft: &Draft<'_>) -> BTreeMap<u32, Vec<JobId>> {
             hosts.entry(draft.job(tenant).spec.gpus).or_default().push(tenant);
         }
     }
+    let occupancy = draft.occupancy();
+    let is_open = |host: &JobId| {
+        let placement = draft.placement(*host);
+        placement.is_some_and(|on| on.gpus.iter().all(|&gpu| !occupancy.is_closed(gpu)))
+    };
     for jobs in hosts.values_mut() {
         jobs.sort_unstable();
         jobs.dedup();
+        jobs.retain(is_open);
     }
     hosts
 }

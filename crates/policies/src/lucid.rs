@@ -54,7 +54,7 @@ impl Policy for Lucid {
                 return Next::Job;
             }
             if size > GPUS_MAX || size > draft.lone_count() {
-                return Next::Size;
+                return Next::after_no_room(draft, job);
             }
             hosts.read(draft);
             let guest = draft.job(job);

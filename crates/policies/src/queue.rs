@@ -47,6 +47,14 @@ struct Head<K> {
     lane: usize,
 }
 
+impl Next {
+    /// After a job that found no whole GPUs. What is free only shrinks during a pass, so nobody of its size
+    /// finds any later, unless it was for want of memory.
+    pub(crate) fn after_no_room(draft: &Draft<'_>, job: JobId) -> Next {
+        if draft.fits_every_gpu(job) { Next::Size } else { Next::Job }
+    }
+}
+
 impl<K: Copy + Ord> Queue<K> {
     /// Adds a job of `gpus` GPUs.
     pub(crate) fn insert(&mut self, key: K, job: JobId, gpus: u32) {
@@ -100,7 +108,7 @@ impl<K: Copy + Ord> Queue<K> {
     pub(crate) fn place_in_order(&mut self, draft: &mut Draft<'_>, backfill: bool) {
         let stopped_at = self.walk(|job, _| match draft.place_alone(job) {
             true => Next::Job,
-            false if backfill => Next::Size,
+            false if backfill => Next::after_no_room(draft, job),
             false => Next::Stop,
         });
         let no_room = Reason::NoRoom { free: draft.free_count() };

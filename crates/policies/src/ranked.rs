@@ -11,7 +11,10 @@ use tandem_core::{Draft, JobId, Reason};
 /// GPUs stay idle that a waiting job could use.
 pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
     // GPUs that nobody of higher rank holds: a larger gang need not even try.
-    let mut left = draft.up_count();
+    // Where jobs share that were there before, they hold fewer than they count for.
+    let held: u32 = draft.placed().map(|job| job.spec.gpus).sum();
+    let busy = draft.up_count() - draft.free_count();
+    let mut left = draft.up_count() + held.saturating_sub(busy);
     for (rank, &job) in ranked.iter().enumerate() {
         let gpus = draft.job(job).spec.gpus;
         if draft.placement(job).is_none() {
@@ -21,9 +24,15 @@ pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
                 continue;
             }
         }
-        left -= gpus;
+        left = left.saturating_sub(gpus);
     }
     draft.explain_others(Reason::Outranked);
+}
+
+/// Whether a plan may take a job off its GPUs: it can be stopped, or sits there only under this plan.
+fn may_leave(draft: &Draft<'_>, job: JobId) -> bool {
+    let job = draft.job(job);
+    job.spec.stoppable || job.placement().is_none()
 }
 
 /// Places `job` where some of `lower` sit, ranked like them; `false` and no change if it fits nowhere.
@@ -32,6 +41,9 @@ fn place_instead(draft: &mut Draft<'_>, job: JobId, lower: &[JobId]) -> bool {
     let mut placed = false;
     for &victim in lower.iter().rev() {
         let Some(placement) = draft.placement(victim).cloned() else { continue };
+        if !may_leave(draft, victim) {
+            continue;
+        }
         draft.drop(victim);
         left.push((victim, placement));
         placed = draft.place_alone(job);

@@ -5,7 +5,7 @@
 use crate::hosts::Hosts;
 use crate::queue::{Next, Queue};
 use crate::spec::{Param, Settings, Value};
-use tandem_core::{Draft, GpuId, Job, Placement, Policy, Reason, Time, Work};
+use tandem_core::{Draft, GpuId, Job, JobId, Placement, Policy, Reason, Time, Work};
 
 pub(crate) const ACCUMULATE: Param = Param {
     name: "accumulate",
@@ -34,6 +34,7 @@ pub(crate) trait Choose: Send {
 /// Shortest job first, with guests.
 pub(crate) struct Sharing<C> {
     choose: C,
+    accumulate: bool,
     consolidate: bool,
     queue: Queue<Work>,
     /// Kept from pass to pass for their allocations, like the next one.
@@ -43,9 +44,14 @@ pub(crate) struct Sharing<C> {
 
 impl<C: Choose> Sharing<C> {
     pub(crate) fn new(choose: C, settings: &Settings) -> Self {
-        let consolidate = settings.flag(CONSOLIDATE.name);
-        let (queue, hosts, seats) = (Queue::default(), Hosts::default(), Vec::new());
-        Self { choose, consolidate, queue, hosts, seats }
+        Self {
+            choose,
+            accumulate: settings.flag(ACCUMULATE.name),
+            consolidate: settings.flag(CONSOLIDATE.name),
+            queue: Queue::default(),
+            hosts: Hosts::default(),
+            seats: Vec::new(),
+        }
     }
 }
 
@@ -61,7 +67,7 @@ impl<C: Choose> Policy for Sharing<C> {
 
     /// One pass is enough: a job that starts leaves no GPU to others that was not theirs to use before.
     fn plan(&mut self, draft: &mut Draft<'_>) {
-        let Self { choose, consolidate, queue, hosts, seats } = self;
+        let Self { choose, accumulate, consolidate, queue, hosts, seats } = self;
         hosts.forget();
         queue.walk(|job, size| {
             if size > draft.free_count() + draft.lone_count() {
@@ -72,9 +78,9 @@ impl<C: Choose> Policy for Sharing<C> {
                 return Next::Job;
             }
             let wanted = size as usize;
-            let free = draft.occupancy().free_gpus(draft.partition());
             seats.clear();
-            seats.extend(free.map(|gpu| Seat { gpu, sub_batches: 1 }));
+            let free = draft.occupancy().free_gpus(draft.partition());
+            seats.extend(free.filter_map(|gpu| seat_on_free(draft, job, *accumulate, gpu)));
             if seats.len() < wanted || *consolidate {
                 hosts.read(draft);
                 choose.choose(draft, draft.job(job), hosts, seats);
@@ -93,6 +99,14 @@ impl<C: Choose> Policy for Sharing<C> {
         });
         draft.explain_others(Reason::NoRoom { free: draft.free_count() });
     }
+}
+
+/// A seat on a free GPU: in whole batches, or in parts where others than tenants use memory.
+fn seat_on_free(draft: &Draft<'_>, job: JobId, accumulate: bool, gpu: GpuId) -> Option<Seat> {
+    let context = draft.rules().context;
+    let mut ways = draft.job(job).spec.ways().take(if accumulate { usize::MAX } else { 1 });
+    let way = ways.find(|way| draft.occupancy().has_memory(gpu, way.memory + context))?;
+    Some(Seat { gpu, sub_batches: way.count })
 }
 
 /// Reduces `seats`, in order of preference, to the first that hold a gang of `wanted` on the fewest

@@ -1,5 +1,6 @@
 //! One simulation: the event loop that drives the engine through a workload.
 
+use crate::driver::{Acts, Driver, earlier};
 use crate::estimates::{EstimateErrors, Learned};
 use crate::faults::{FaultOptions, Faults};
 use crate::interference::Beliefs;
@@ -7,7 +8,7 @@ use crate::links::{Links, Network};
 use crate::metrics::{Counts, Metrics, Timing};
 use crate::observer::Observer;
 use crate::record::{Record, Recorder, Sample};
-use crate::timing::{Lap, Stopwatch};
+use crate::timing::Stopwatch;
 use crate::workload::Workload;
 use crate::world::{Outcome, World, WorldOptions};
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub struct RunOptions {
     pub beliefs: Option<Beliefs>,
     /// Keep the history that a report shows.
     pub record: bool,
+    /// Keep the actions, for another driver of the engine to be compared with.
+    pub log_actions: bool,
     /// After every step re-check all cross links, and that a policy asked again wants nothing more.
     /// Slow; for tests.
     pub verify: bool,
@@ -58,6 +61,7 @@ impl Default for RunOptions {
             seed: 1,
             beliefs: None,
             record: false,
+            log_actions: false,
             verify: false,
         }
     }
@@ -122,6 +126,8 @@ pub struct Run {
     pub timing: Timing,
     /// The history, if asked for.
     pub record: Option<Record>,
+    /// Every instant that had actions, with them; empty unless asked for.
+    pub actions: Vec<Acts>,
     /// Three or more jobs shared a GPU, whose rates are an assumption.
     pub crowded: bool,
 }
@@ -136,18 +142,20 @@ pub fn run(
 ) -> Result<Run, RunError> {
     let mut stopwatch = Stopwatch::start();
     let mut simulation = Simulation::new(workload, policy, truth, options);
-    while simulation.finished < workload.len() {
+    while simulation.driver.finished < workload.len() {
         let now = simulation.next_instant(policy)?;
         if now == Time::END {
             return Err(RunError::EndOfTime { job: simulation.first_unfinished().to_owned() });
         }
-        let before = simulation.finished;
+        let before = simulation.driver.finished;
         simulation.step(now, &mut stopwatch)?;
-        if simulation.finished > before {
-            done.fetch_add((simulation.finished - before) as u64, Ordering::Relaxed);
+        let finished = simulation.driver.finished;
+        if finished > before {
+            done.fetch_add((finished - before) as u64, Ordering::Relaxed);
         }
     }
-    let Simulation { engine, world, learned, active_max, .. } = simulation;
+    let Simulation { driver: Driver { engine, world, log, .. }, learned, active_max, .. } =
+        simulation;
     let counts = Counts { decisions: engine.decisions(), active_jobs_max: active_max as u64 };
     let metrics = Metrics::compute(workload, &world, &counts);
     Ok(Run {
@@ -159,27 +167,22 @@ pub fn run(
         record: world.recorder.map(|recorder| recorder.record),
         outcomes: world.outcomes,
         nodes: world.nodes,
+        actions: log.unwrap_or_default(),
     })
 }
 
 struct Simulation<'a> {
     workload: &'a Workload,
-    engine: Engine,
-    world: World<'a>,
+    driver: Driver<'a>,
     faults: Option<Faults>,
     /// Where estimates come from the jobs that have finished.
     learned: Option<Learned>,
-    /// Jobs before this one have been submitted.
-    arrived: usize,
-    finished: usize,
     /// The most jobs that had arrived and not finished.
     active_max: usize,
     /// GPUs that are lost at present.
     down: u32,
     /// Failures and repairs since a job last sat on a GPU.
     idle_faults: u32,
-    wake: Option<Time>,
-    events: Vec<Event>,
     verify: bool,
 }
 
@@ -208,72 +211,60 @@ impl<'a> Simulation<'a> {
         };
         let observer = options.beliefs.as_ref().filter(|beliefs| beliefs.learns());
         let observer = observer.map(|_| Observer::new(options.seed));
+        let (jobs, begin) = (&workload.jobs, workload.first_submit());
+        let mut world = World::new(&workload.cluster, jobs, truth.as_ref(), options.world, begin);
+        world.links = links;
+        world.recorder = recorder;
+        world.observer = observer;
+        let engine = Engine::new(cluster, rules, beliefs, OnIllegal::Panic, || policy.build());
+        let mut driver = Driver::new(engine, world, jobs);
+        driver.log = options.log_actions.then(Vec::new);
         Self {
             workload,
-            engine: Engine::new(cluster, rules, beliefs, OnIllegal::Panic, || policy.build()),
-            world: World::new(workload, truth.as_ref(), options.world, links, recorder, observer),
+            driver,
             faults,
             learned: Learned::new(workload),
-            arrived: 0,
-            finished: 0,
             active_max: 0,
             down: 0,
             idle_faults: 0,
-            wake: None,
-            events: Vec::new(),
             verify: options.verify,
         }
     }
 
     /// The next instant at which something happens.
     fn next_instant(&mut self, policy: &PolicySpec) -> Result<Time, RunError> {
-        let arrival = self.workload.jobs.get(self.arrived).map(|job| job.spec.submit);
-        let completion = self.world.next_completion();
         let fault = self.faults.as_ref().and_then(Faults::next_at);
         // A failure alone never helps a job that waits; a repair may.
         let repair = fault.filter(|_| self.down > 0);
-        match earlier(earlier(arrival, completion), earlier(self.wake, repair)) {
+        match earlier(self.driver.next_instant(), repair) {
             Some(hope) => Ok(fault.map_or(hope, |fault| fault.min(hope))),
             None => Err(RunError::Stalled {
                 policy: policy.text.clone(),
-                waiting: self.workload.len() - self.finished,
+                waiting: self.workload.len() - self.driver.finished,
                 job: self.first_unfinished().to_owned(),
             }),
         }
     }
 
     fn first_unfinished(&self) -> &str {
-        let first = self.world.outcomes.iter().position(|outcome| outcome.end.is_none());
+        let first = self.driver.world.outcomes.iter().position(|outcome| outcome.end.is_none());
         let first = first.expect("the loop ends with the last job");
         self.workload.id(self.workload.jobs[first].spec.id)
     }
 
     /// One instant: completions, faults and repairs, arrivals, plan, apply, rates.
     fn step(&mut self, now: Time, stopwatch: &mut Stopwatch) -> Result<(), RunError> {
-        self.world.advance(now);
-        self.events.clear();
-        self.world.report(now, &mut self.events);
-        let reported = self.events.len();
-        self.world.finish(now, &mut self.events);
-        self.finished += self.events.len() - reported;
-        self.learn(reported);
+        let first_finished = self.driver.collect(now);
+        self.learn(first_finished);
         self.faults_at(now)?;
-        let jobs = &self.workload.jobs;
-        while let Some(job) = jobs.get(self.arrived).filter(|job| job.spec.submit <= now) {
-            let mut spec = job.spec.clone();
-            if let Some(learned) = &mut self.learned {
-                spec.estimate = learned.estimate(self.workload, spec.id);
+        let Self { workload, driver, learned, .. } = self;
+        driver.arrive(now, |spec| {
+            if let Some(learned) = learned {
+                spec.estimate = learned.estimate(workload, spec.id);
             }
-            self.events.push(Event::Submitted(spec));
-            self.arrived += 1;
-        }
-        self.active_max = self.active_max.max(self.arrived - self.finished);
-        let kind = if self.wake.is_some_and(|wake| wake <= now) { Lap::Slice } else { Lap::Event };
-        let lap = stopwatch.begin_lap(kind);
-        let step = self.engine.step(now, &self.events);
-        stopwatch.end_lap(kind, lap);
-        self.wake = step.wake;
-        self.world.act(now, step.actions);
+        });
+        self.active_max = self.active_max.max(driver.arrived - driver.finished);
+        driver.decide(now, Some(stopwatch));
         self.sample(now);
         if self.verify {
             self.verify(now);
@@ -284,7 +275,7 @@ impl<'a> Simulation<'a> {
     /// Remembers the jobs that have finished: the events from `first` on.
     fn learn(&mut self, first: usize) {
         let Some(learned) = &mut self.learned else { return };
-        for event in &self.events[first..] {
+        for event in &self.driver.events[first..] {
             if let Event::Finished { job } = event {
                 learned.finish(self.workload, *job);
             }
@@ -292,37 +283,38 @@ impl<'a> Simulation<'a> {
     }
 
     fn verify(&mut self, now: Time) {
-        self.engine.state().assert_consistent();
+        self.driver.engine.state().assert_consistent();
         let partitions = self.workload.cluster.partitions().len();
         for partition in (0..).map(PartitionId).take(partitions) {
-            self.engine.touch(partition);
+            self.driver.engine.touch(partition);
         }
-        let again = self.engine.step(now, &[]);
+        let again = self.driver.engine.step(now, &[]);
         assert!(again.actions.is_empty(), "asked twice at {now:?}, wants {:?}", again.actions);
     }
 
     fn faults_at(&mut self, now: Time) -> Result<(), RunError> {
         let Some(faults) = &mut self.faults else { return Ok(()) };
-        let first = self.events.len();
-        if self.world.meters.busy_gpus > 0 || self.arrived == self.finished {
+        let Driver { world, events, arrived, finished, .. } = &mut self.driver;
+        let first = events.len();
+        if world.meters.busy_gpus > 0 || arrived == finished {
             self.idle_faults = 0;
         }
         while let Some(fault) = faults.pop_at(now) {
             self.idle_faults += 1;
             if fault.down {
                 self.down += 1;
-                self.world.lose(fault.gpu, now, &mut self.events);
+                world.lose(fault.gpu, now, events);
             } else {
                 self.down -= 1;
-                self.events.push(Event::GpuUp { gpu: fault.gpu });
+                events.push(Event::GpuUp { gpu: fault.gpu });
             }
         }
         if self.idle_faults > IDLE_FAULTS_MAX {
             return Err(RunError::NeverStarts { job: self.first_unfinished().to_owned() });
         }
-        for event in &self.events[first..] {
+        for event in &self.driver.events[first..] {
             if let Event::Interrupted { job, .. } = event
-                && self.world.outcomes[job.index()].interruptions >= INTERRUPTIONS_MAX
+                && self.driver.world.outcomes[job.index()].interruptions >= INTERRUPTIONS_MAX
             {
                 return Err(RunError::NoProgress { job: self.workload.id(*job).to_owned() });
             }
@@ -331,23 +323,16 @@ impl<'a> Simulation<'a> {
     }
 
     fn sample(&mut self, now: Time) {
-        if let Some(recorder) = &mut self.world.recorder {
+        let Driver { world, arrived, finished, .. } = &mut self.driver;
+        if let Some(recorder) = &mut world.recorder {
             let placed = recorder.placed();
             recorder.sample(Sample {
                 at: now,
-                waiting: u32::try_from(self.arrived - self.finished - placed)
+                waiting: u32::try_from(*arrived - *finished - placed)
                     .expect("jobs are counted in u32"),
-                busy: self.world.meters.busy_gpus,
-                shared: self.world.meters.shared_gpus,
+                busy: world.meters.busy_gpus,
+                shared: world.meters.shared_gpus,
             });
         }
-    }
-}
-
-/// The earlier of two instants, where either may never come.
-fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
-    match (one, other) {
-        (Some(one), Some(other)) => Some(one.min(other)),
-        _ => one.or(other),
     }
 }

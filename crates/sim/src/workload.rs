@@ -110,6 +110,13 @@ pub struct WorkloadJob {
     file_index: u32,
 }
 
+impl WorkloadJob {
+    /// A job of no trace.
+    pub(crate) fn assumed(spec: JobSpec, duration: Span) -> Self {
+        Self { spec, duration, named_partition: None, file_index: 0 }
+    }
+}
+
 /// Jobs ready to be simulated, by `JobId`: in order of submission.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -261,6 +268,7 @@ fn prepare(
         sub_batches: SubBatches::default(),
         tolerance: row.tolerance,
         priority: row.priority,
+        stoppable: true,
     };
     WorkloadJob {
         spec,
@@ -324,10 +332,10 @@ impl<'a> Admission<'a> {
             ));
         };
         let described = self.cluster.partition(partition);
-        let placeable = self
-            .placeable
-            .entry((partition, job.gpus))
-            .or_insert_with(|| self.empty.has_room(partition, job.gpus, self.options.placement));
+        let placeable = self.placeable.entry((partition, job.gpus)).or_insert_with(|| {
+            let rule = self.options.placement;
+            self.empty.has_room(partition, job.gpus, Memory::default(), rule)
+        });
         if !*placeable {
             let (gpus, size) = (job.gpus, described.gpu_count());
             let partition = described.name.clone();

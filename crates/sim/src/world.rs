@@ -4,13 +4,13 @@
 use crate::links::{Links, spanned_nodes};
 use crate::observer::Observer;
 use crate::record::Recorder;
-use crate::workload::Workload;
+use crate::workload::WorkloadJob;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use tandem_core::{
-    Action, Event, GpuId, Gpus, Interference, JobId, JobMap, NodeId, Placement, Ppm, Progress,
-    Ratio, Share, Span, Tenants, Time, Work, only_tenant,
+    Action, Cluster, Event, GpuId, Gpus, Interference, JobId, JobMap, JobSpec, NodeId, Placement,
+    Ppm, Progress, Ratio, Share, Span, Tenants, Time, Work, only_tenant,
 };
 
 /// The costs of this world.
@@ -33,6 +33,10 @@ impl Default for WorldOptions {
         }
     }
 }
+
+/// What a job keeps beside one that it is thought not to fit with. No plan puts the two together, but they
+/// may have been there before.
+const UNFIT: Ratio = Ratio::HALF;
 
 /// What is known about a job when it is over, and while it runs.
 #[derive(Clone, Debug, Default)]
@@ -102,11 +106,13 @@ impl Meters {
 }
 
 pub(crate) struct World<'a> {
-    workload: &'a Workload,
+    cluster: &'a Cluster,
+    /// By `JobId`.
+    jobs: &'a [WorkloadJob],
     truth: &'a dyn Interference,
     options: WorldOptions,
     /// Where gangs across nodes pay for the network.
-    links: Option<Links>,
+    pub(crate) links: Option<Links>,
     /// Of jobs that have started and not ended.
     bodies: JobMap<Body>,
     pub(crate) outcomes: Vec<Outcome>,
@@ -124,36 +130,68 @@ pub(crate) struct World<'a> {
     pub(crate) crowded: bool,
     pub(crate) recorder: Option<Recorder>,
     /// Measures pair rates, if the policies learn from them.
-    observer: Option<Observer>,
+    pub(crate) observer: Option<Observer>,
 }
 
 impl<'a> World<'a> {
+    /// A world without jobs on GPUs that begins at `begin`: links cost nothing, nothing is recorded or
+    /// measured.
     pub(crate) fn new(
-        workload: &'a Workload,
+        cluster: &'a Cluster,
+        jobs: &'a [WorkloadJob],
         truth: &'a dyn Interference,
         options: WorldOptions,
-        links: Option<Links>,
-        recorder: Option<Recorder>,
-        observer: Option<Observer>,
+        begin: Time,
     ) -> Self {
         Self {
-            workload,
             truth,
             options,
-            links,
+            links: None,
             bodies: JobMap::default(),
-            outcomes: vec![Outcome::default(); workload.len()],
+            outcomes: vec![Outcome::default(); jobs.len()],
             nodes: Vec::new(),
-            tenants: vec![Tenants::new(); workload.cluster.gpus().len()],
+            tenants: vec![Tenants::new(); cluster.gpus().len()],
             completions: BinaryHeap::new(),
             unsettled: Vec::new(),
             reports: Vec::new(),
-            meters: Meters { at: workload.first_submit(), ..Meters::default() },
+            meters: Meters { at: begin, ..Meters::default() },
             restores: 0,
             crowded: false,
-            recorder,
-            observer,
+            recorder: None,
+            observer: None,
+            cluster,
+            jobs,
         }
+    }
+
+    /// A job has done work before this world began, and may sit on GPUs. Its rate is known once
+    /// [`World::act`] has been called.
+    pub(crate) fn adopt(
+        &mut self,
+        job: JobId,
+        placement: Option<&Placement>,
+        done: Work,
+        now: Time,
+    ) {
+        let progress = Progress { done, at: now, rate: Ppm::ZERO };
+        self.bodies.insert(job, Body { progress, saved: done, ..Body::default() });
+        if let Some(placement) = placement {
+            self.enter(job, placement, false, now);
+        }
+    }
+
+    /// Who shares GPUs with a job, by id.
+    pub(crate) fn beside(&self, job: JobId) -> Vec<JobId> {
+        let gpus = self.bodies.get(job).map_or(&[][..], Body::gpus);
+        let tenants = gpus.iter().flat_map(|gpu| self.tenants[gpu.index()].iter().copied());
+        let mut others: Vec<JobId> = tenants.filter(|&other| other != job).collect();
+        others.sort_unstable();
+        others.dedup();
+        others
+    }
+
+    fn spec(&self, job: JobId) -> &'a JobSpec {
+        &self.jobs[job.index()].spec
     }
 
     /// When the next job ends if nothing changes.
@@ -249,8 +287,8 @@ impl<'a> World<'a> {
     }
 
     fn enter(&mut self, job: JobId, placement: &Placement, restore: bool, now: Time) {
-        let spec = self.workload.spec(job);
-        let partition = self.workload.cluster.partition(spec.partition);
+        let spec = self.spec(job);
+        let partition = self.cluster.partition(spec.partition);
         let first_node = partition.nodes.start;
         let first = self.nodes.len();
         self.push_nodes(&placement.gpus, first_node);
@@ -270,16 +308,14 @@ impl<'a> World<'a> {
         body.spread = spread;
         body.accumulating = match placement.sub_batches {
             1 => None,
-            count => {
-                let way = spec.way(count).expect("no plan runs a job in a way it cannot run in");
-                Some(way.price.inverse())
-            }
+            // A job that was there before may run in a way that it is no longer said to have.
+            count => spec.way(count).map(|way| way.price.inverse()),
         };
         body.gpus = Some(placement.gpus.clone());
         body.budget = placement.budget;
         body.paused = placement.paused;
         if let Some(links) = &mut self.links {
-            body.links = spanned_nodes(&self.workload.cluster, &placement.gpus);
+            body.links = spanned_nodes(self.cluster, &placement.gpus);
             links.enter(job, &body.links, &mut self.unsettled);
         }
         let cost = match (restore, spec.gpus <= 8) {
@@ -352,7 +388,7 @@ impl<'a> World<'a> {
     /// Adds the nodes of a placement in the order touched, GPUs of a node merged.
     fn push_nodes(&mut self, gpus: &[GpuId], first_node: u32) {
         let first = self.nodes.len();
-        for (node, gpus) in self.workload.cluster.node_runs(gpus) {
+        for (node, gpus) in self.cluster.node_runs(gpus) {
             let node = node.0 - first_node;
             let count = u32::try_from(gpus.len()).expect("GPUs are counted in u32");
             match self.nodes[first..].iter_mut().find(|(index, _)| *index == node) {
@@ -399,7 +435,7 @@ impl<'a> World<'a> {
         let at = body.progress.at.max(now);
         body.progress = Progress { done: body.progress.done_by(now), at, rate };
         body.version += 1;
-        let left = Work::of(self.workload.duration(job)).saturating_sub(body.progress.done);
+        let left = Work::of(self.jobs[job.index()].duration).saturating_sub(body.progress.done);
         if let Some(span) = left.time_at(rate) {
             // A job that would end at the end of time never does; the run stops when it gets there.
             self.completions.push(Reverse((at + span, job, body.version)));
@@ -417,9 +453,9 @@ impl<'a> World<'a> {
 
     fn observe(&mut self, job: JobId, beside: JobId) {
         let Some(observer) = &mut self.observer else { return };
-        let profile = |job: JobId| self.workload.spec(job).profile;
+        let profile = |job: JobId| self.jobs[job.index()].spec.profile;
         let gpu = self.bodies[job].gpus().first().expect("a job that was watched has GPUs");
-        let kind = self.workload.cluster.gpu(*gpu).kind;
+        let kind = self.cluster.gpu(*gpu).kind;
         let (of_job, of_other) = (profile(job), profile(beside));
         if let Some(rate) = self.truth.rate(&of_job, &of_other, kind) {
             let observation = observer.measure(of_job, of_other, kind, rate);
@@ -447,7 +483,7 @@ impl<'a> World<'a> {
         if body.paused {
             return Ppm::ZERO;
         }
-        let cluster = &self.workload.cluster;
+        let cluster = self.cluster;
         let spread = |rate: Ratio| {
             let rate = if body.spread { rate.times(self.options.spread_keeps) } else { rate };
             let rate = body.accumulating.map_or(rate, |keeps| rate.times(keeps));
@@ -458,7 +494,7 @@ impl<'a> World<'a> {
         if let ([only], false, Ppm::ONE) = (cluster.types(), shares, body.budget) {
             return spread(only.factor);
         }
-        let profile = |job: JobId| &self.workload.spec(job).profile;
+        let profile = |job: JobId| &self.spec(job).profile;
         let is_pairwise = self.truth.is_pairwise();
         let on_gpu = |&gpu: &GpuId| {
             let kind = cluster.gpu(gpu).kind;
@@ -469,8 +505,7 @@ impl<'a> World<'a> {
             for &other in &self.tenants[gpu.index()] {
                 if other != job && !self.bodies[other].paused {
                     let pair = self.truth.rate(profile(job), profile(other), kind);
-                    rate =
-                        rate.times(pair.expect("no plan puts a pair together that does not fit"));
+                    rate = rate.times(pair.unwrap_or(UNFIT));
                 }
             }
             rate
@@ -481,22 +516,22 @@ impl<'a> World<'a> {
     /// What a job keeps on one of its GPUs, where more counts than pairs.
     fn group_rate(&self, job: JobId, gpu: GpuId) -> Ratio {
         let share = |job: JobId| Share {
-            profile: &self.workload.spec(job).profile,
+            profile: &self.spec(job).profile,
             budget: self.bodies[job].budget,
         };
         let tenants = self.tenants[gpu.index()].iter();
         let others = tenants.filter(|&&other| other != job && !self.bodies[other].paused);
         let others: Vec<Share<'_>> = others.map(|&other| share(other)).collect();
-        let kind = self.workload.cluster.gpu(gpu).kind;
+        let kind = self.cluster.gpu(gpu).kind;
         let rate = self.truth.group_rate(share(job), &others, kind);
-        rate.expect("no plan puts tenants together that do not fit")
+        rate.unwrap_or(UNFIT)
     }
 
     /// What the network leaves a gang across nodes of its rate.
     fn links_keep(&self, job: JobId) -> Ratio {
         let Some(links) = &self.links else { return Ratio::ONE };
-        let spec = self.workload.spec(job);
-        let fewest = self.workload.cluster.partition(spec.partition).fewest_nodes(spec.gpus);
+        let spec = self.spec(job);
+        let fewest = self.cluster.partition(spec.partition).fewest_nodes(spec.gpus);
         let runs = |gang: JobId| !self.bodies[gang].paused;
         links.keeps(spec.profile.class, &self.bodies[job].links, fewest <= 1, runs)
     }

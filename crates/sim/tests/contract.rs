@@ -5,7 +5,7 @@
 mod common;
 
 use common::{cluster, generated, simulate};
-use tandem_core::PlacementRule;
+use tandem_core::{Action, PlacementRule};
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::trace::{GenerateOptions, generate};
 use tandem_sim::{Estimates, FaultOptions, Network, Run, RunOptions, Workload, WorkloadOptions};
@@ -57,6 +57,57 @@ fn every_policy_is_legal_idempotent_deterministic_and_loses_no_job() {
                 let run = verified(&workload, &policy, &options);
                 let again = simulate(&workload, &policy, &RunOptions { verify: true, ..options });
                 assert_eq!(outcomes(&run), outcomes(&again), "{} seed {seed}", policy.text);
+            }
+        }
+    }
+}
+
+/// The actions of a run are what became of its jobs.
+#[test]
+fn a_run_hands_out_its_actions_if_asked() {
+    let workload = generated(100, 1.2, 2, cluster("2x8"));
+    for policy in REGISTRY.iter().map(PolicySpec::of) {
+        let options = RunOptions { log_actions: true, ..RunOptions::default() };
+        let run = simulate(&workload, &policy, &options);
+        assert!(run.actions.is_sorted_by(|one, other| one.0 < other.0), "{}", policy.text);
+        let mut starts = vec![None; workload.len()];
+        let mut stops = vec![0; workload.len()];
+        for (now, actions) in &run.actions {
+            assert!(!actions.is_empty());
+            for action in actions {
+                match action {
+                    Action::Start { job, restore, .. } => {
+                        let first = starts[job.index()].replace(*now);
+                        assert_eq!(first.is_some(), *restore, "{}", policy.text);
+                        starts[job.index()] = first.or(Some(*now));
+                    }
+                    Action::Stop { job } | Action::Move { job, .. } => stops[job.index()] += 1,
+                    Action::Pause { .. } | Action::Resume { .. } => {}
+                }
+            }
+        }
+        for ((start, stops), outcome) in starts.into_iter().zip(stops).zip(&run.outcomes) {
+            assert_eq!((start, stops), (outcome.start, outcome.preemptions), "{}", policy.text);
+        }
+        let silent = simulate(&workload, &policy, &RunOptions::default());
+        assert!(silent.actions.is_empty());
+    }
+}
+
+#[test]
+fn no_policy_drops_or_moves_a_job_that_cannot_be_stopped() {
+    let faults = FaultOptions::parse("mtbf_h=100,repair_h=2,checkpoint_min=10").unwrap();
+    for (seed, faults) in [(1, None), (2, None), (3, Some(faults))] {
+        let mut workload = generated(250, 1.2, seed, cluster("4x8"));
+        for job in workload.jobs.iter_mut().step_by(3) {
+            job.spec.stoppable = false;
+        }
+        for policy in specs() {
+            let options = RunOptions { faults, seed, ..RunOptions::default() };
+            let run = verified(&workload, &policy, &options);
+            for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
+                let stays = job.spec.stoppable || outcome.preemptions == 0;
+                assert!(stays, "{} seed {seed}: {:?}", policy.text, job.spec.id);
             }
         }
     }

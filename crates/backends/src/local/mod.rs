@@ -1,1 +1,186 @@
-//! Processes of this machine.
+//! Processes of this machine, without privileges: process groups, affinity, niceness and signals.
+//!
+//! Every run has a directory (`record`) and a supervisor (`supervisor`), a process of its own that
+//! outlives the daemon; it starts a second stage (`enter`) that becomes the program. The back end
+//! watches supervisors (`watch`), carries out operations on threads of their own, one per run (`work`),
+//! and after a restart finds everything again from the records and `/proc` (`look`).
+
+mod course;
+mod enter;
+mod inner;
+mod look;
+mod oom;
+mod process;
+mod record;
+mod recover;
+mod run;
+mod sample;
+mod supervisor;
+mod watch;
+mod work;
+
+pub use enter::enter;
+pub use supervisor::supervise;
+
+use crate::event::{BackendEvent, Found};
+use crate::op::{Op, OpId, RunId};
+use crate::providers::{Device, Provider, ProviderError};
+use crate::{Backend, Sink};
+use inner::Inner;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// The file that runs here, even if another one has its name by now.
+const THIS: &str = "/proc/self/exe";
+
+/// How a [`LocalBackend`] does its work.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the records of runs are kept.
+    pub state: PathBuf,
+    /// Program and leading arguments; `supervise DIR` or `enter` follow, and must lead to
+    /// [`supervise`] and [`enter`].
+    pub supervisor: Vec<OsString>,
+    /// How often runs and devices are looked at while there are runs.
+    pub sample_every: Duration,
+    /// How long a run may take to stand still before its pause is refused.
+    pub pause_within: Duration,
+}
+
+impl Options {
+    /// The usual ones: this program is the supervisor.
+    pub fn new(state: impl Into<PathBuf>) -> Self {
+        Options {
+            state: state.into(),
+            supervisor: vec![THIS.into()],
+            sample_every: Duration::from_secs(1),
+            pause_within: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Why there is no back end.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The provider has no devices.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The supervisor's command is empty or no text.
+    #[error("the supervisor's command is not usable")]
+    Supervisor,
+    /// Something of the system is missing.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Runs processes of this machine on the devices of one provider.
+///
+/// An operation that fails before anything happened, because the provider refuses or the records cannot
+/// be written, is `Refused`, also a start, which may be sent again; a program that cannot be executed is
+/// `NotStarted`. A run whose supervisor was killed while it was about to begin is `Lost` without having
+/// been `Started`. A start of a run that is known to run is answered by `Started` once more. Dropping the
+/// back end stops its threads and leaves runs alone; operations whose outcome was not reported are to be
+/// sent again by the next one.
+pub struct LocalBackend {
+    inner: Arc<Inner>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl LocalBackend {
+    /// Makes one. The sink is called from several threads, for one run in the order of events, and
+    /// must not call the back end.
+    pub fn new(
+        options: Options,
+        provider: Box<dyn Provider>,
+        sink: Sink,
+    ) -> Result<Self, OpenError> {
+        let inner = Arc::new(Inner::new(options, provider, sink)?);
+        let mut backend = LocalBackend { inner: inner.clone(), threads: Vec::new() };
+        let watcher = inner.clone();
+        backend.spawn("watcher", move || watcher.watch())?;
+        backend.spawn("sampler", move || inner.sample())?;
+        Ok(backend)
+    }
+
+    /// Whether a paused run leaves its devices to others but for its memory.
+    pub fn pause_frees_device(&self) -> bool {
+        run::lock(&self.inner.provider).pause_frees_device()
+    }
+
+    /// Why runs must not be paused here; `None` if they may be.
+    pub fn pause_forbidden(&self) -> Option<String> {
+        run::lock(&self.inner.provider).pause_forbidden()
+    }
+
+    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+        let thread = thread.map_err(|source| OpenError::System {
+            what: "cannot start a thread".to_owned(),
+            source,
+        })?;
+        self.threads.push(thread);
+        Ok(())
+    }
+}
+
+impl Backend for LocalBackend {
+    fn devices(&self) -> &[Device] {
+        &self.inner.devices
+    }
+
+    fn recover(&mut self, runs: &[RunId]) -> Vec<(RunId, Found)> {
+        runs.iter().map(|&run| (run, self.inner.recover(run))).collect()
+    }
+
+    fn apply(&mut self, id: OpId, op: Op) {
+        let run = match (self.inner.known(op.run()), &op) {
+            (Some(run), _) => run,
+            (None, Op::Start(launch)) => self.inner.add(launch.run),
+            (None, _) => {
+                let reason = format!("there is no run {}", op.run());
+                self.inner.emit(BackendEvent::Refused { op: id, run: op.run(), reason });
+                return;
+            }
+        };
+        let mut queue = run::lock(&run.queue);
+        queue.waiting.push_back((id, op, Instant::now()));
+        run.changed.notify_all();
+        if queue.busy {
+            return;
+        }
+        let (inner, worker) = (self.inner.clone(), run.clone());
+        let name = format!("run {}", run.id);
+        match std::thread::Builder::new().name(name).spawn(move || inner.work(&worker)) {
+            Ok(_) => queue.busy = true,
+            Err(error) => {
+                queue.waiting.clear();
+                let reason = format!("cannot start a thread: {error}");
+                self.inner.emit(BackendEvent::Refused { op: id, run: run.id, reason });
+            }
+        }
+    }
+
+    fn forget(&mut self, run: RunId) {
+        self.inner.forget(run);
+    }
+}
+
+impl Drop for LocalBackend {
+    fn drop(&mut self) {
+        self.inner.stop();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.inner.await_workers();
+    }
+}

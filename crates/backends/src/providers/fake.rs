@@ -1,1 +1,70 @@
-//! To be written.
+//! Devices that do not exist, for demonstrations and tests. Processes on them are real and use the
+//! processor as they like; they see where they are from `CUDA_VISIBLE_DEVICES`.
+
+use super::{Device, DeviceSample, Enforcement, Provider, ProviderError, Setting};
+use crate::op::Seat;
+use std::collections::BTreeMap;
+
+/// Some equal devices with a declared memory.
+#[derive(Clone, Debug)]
+pub struct Fake {
+    devices: Vec<Device>,
+}
+
+impl Fake {
+    /// So many devices of one kind, each with so much memory.
+    pub fn new(count: u32, kind: &str, memory_bytes: u64) -> Self {
+        let device = |index| Device {
+            index,
+            name: format!("fake{index}"),
+            kind: kind.to_owned(),
+            memory_bytes,
+        };
+        Fake { devices: (0..count).map(device).collect() }
+    }
+}
+
+impl Provider for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn list(&mut self) -> Result<Vec<Device>, ProviderError> {
+        if self.devices.is_empty() {
+            return Err(ProviderError::Absent("no devices were asked for".to_owned()));
+        }
+        Ok(self.devices.clone())
+    }
+
+    fn sample(&mut self) -> Result<Vec<DeviceSample>, ProviderError> {
+        Ok(vec![DeviceSample::default(); self.devices.len()])
+    }
+
+    fn prepare(&mut self, seat: &Seat, _uid: u32) -> Result<Setting, ProviderError> {
+        if let Some(device) =
+            seat.devices.iter().find(|&&device| device as usize >= self.devices.len())
+        {
+            return Err(ProviderError::Absent(format!("there is no device {device}")));
+        }
+        let visible: Vec<String> = seat.devices.iter().map(u32::to_string).collect();
+        Ok(Setting {
+            env: BTreeMap::from([("CUDA_VISIBLE_DEVICES".to_owned(), visible.join(","))]),
+            cores: Vec::new(),
+            nice: seat.nice,
+            movable: true,
+            enforcement: Enforcement::None,
+        })
+    }
+
+    fn pause_forbidden(&self) -> Option<String> {
+        None
+    }
+
+    fn pause_frees_device(&self) -> bool {
+        true
+    }
+
+    fn counts_resident(&self) -> bool {
+        true
+    }
+}

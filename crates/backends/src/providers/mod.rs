@@ -108,6 +108,12 @@ pub trait Provider: Send {
     /// Whether a paused process leaves its device to others but for its memory.
     fn pause_frees_device(&self) -> bool;
 
+    /// Whether the memory of its devices is that of the machine, so that what a process has resident is
+    /// what counts.
+    fn counts_resident(&self) -> bool {
+        false
+    }
+
     /// Detaches the processes from their devices before they are killed. Called from a thread that may
     /// wait, after the grace of a polite request is over.
     fn detach(&mut self, _seat: &Seat, _pids: &[u32]) -> Result<(), ProviderError> {

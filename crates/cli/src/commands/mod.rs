@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod daemon;
 mod demo;
 mod device;
 mod device_law;
@@ -8,11 +9,13 @@ mod live;
 mod matching;
 mod model;
 mod quality;
+mod replay;
 mod simulate;
 mod trace;
 
 use crate::args::{BenchCommand, Cli, Command};
 use crate::failure::Failure;
+pub(crate) use daemon::step_of_a_run;
 pub(crate) use quality::QualityArgs;
 use std::io::Write;
 
@@ -27,6 +30,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
         Command::Model(command) => model::run(&command),
         Command::Device(command) => device::run(&command),
+        Command::Daemon(args) => daemon::daemon(&args),
+        Command::Replay { file, json } => replay::replay(&file, json),
         Command::Live(command) => live::run(command),
     }
 }

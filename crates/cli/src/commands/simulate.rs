@@ -97,6 +97,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         seed: args.seed,
         beliefs,
         record: args.out.is_some(),
+        log_actions: false,
         verify: false,
     };
     let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);

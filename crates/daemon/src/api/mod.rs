@@ -1,3 +1,146 @@
-//! The interface over HTTP.
+//! The interface over HTTP: on a unix socket, where the system says who asks, and on TCP with a token.
 
+mod answers;
+mod auth;
+mod events;
+mod metrics;
+mod routes;
 pub mod types;
+
+pub use auth::Tcp;
+pub use routes::openapi;
+pub(crate) use routes::serve;
+
+use crate::command::{Command, Peer, Refusal};
+use crate::cycle::{Message, Present};
+use crate::publish::Feed;
+use crate::store::{Reader, StoreError};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{oneshot, watch};
+use types::{ErrorAnswer, ErrorBody};
+
+/// What the handlers share.
+#[derive(Clone)]
+pub struct Api {
+    /// The cycle.
+    pub inbox: Sender<Message>,
+    /// Changes of jobs.
+    pub feed: Feed,
+    /// The store.
+    pub store: PathBuf,
+    /// Readers that nobody uses at present.
+    pub readers: Arc<Mutex<Vec<Reader>>>,
+    /// Whose daemon it is.
+    pub uid: u32,
+    /// `cpu`, `nvidia` or `fake`.
+    pub provider: String,
+    /// The policy.
+    pub policy: String,
+    /// When it was started, in microseconds since 1970.
+    pub started_us: u64,
+    /// Becomes true when the daemon is about to leave.
+    pub leaving: watch::Receiver<bool>,
+}
+
+/// Readers that are kept for later.
+const READERS_MAX: usize = 8;
+
+impl Api {
+    /// Hands a command to the cycle and waits until it is durable.
+    async fn command(&self, peer: Peer, command: Command) -> Result<Vec<u64>, Failure> {
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Command { peer, command, reply };
+        self.inbox.send(message).map_err(|_| Failure::leaving())?;
+        Ok(answer.await.map_err(|_| Failure::leaving())??)
+    }
+
+    /// Looks at the present between two turns.
+    async fn ask<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Present<'_>) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (reply, answer) = oneshot::channel();
+        let ask = move |present: &Present<'_>| drop(reply.send(look(present)));
+        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| Failure::leaving())?;
+        answer.await.map_err(|_| Failure::leaving())
+    }
+
+    /// Reads from the store on a thread that may wait.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Reader) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (readers, store) = (self.readers.clone(), self.store.clone());
+        let work = move || {
+            let kept = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let reader = kept.map_or_else(|| Reader::open(&store), Ok)?;
+            let result = read(&reader)?;
+            let mut readers = readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if readers.len() < READERS_MAX {
+                readers.push(reader);
+            }
+            Ok::<T, StoreError>(result)
+        };
+        let result = tokio::task::spawn_blocking(work).await;
+        let result = result.map_err(|error| Failure::internal(error.to_string()))?;
+        result.map_err(|error| Failure::internal(error.to_string()))
+    }
+}
+
+/// An answer that says no, with its status and code.
+#[derive(Debug)]
+pub struct Failure {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    fn bad(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    fn no_job(id: u64) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no job {id}"))
+    }
+
+    fn leaving() -> Self {
+        let message = "the daemon is about to stop; try again in a moment";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+    }
+
+    fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let (status, code) = match &refusal {
+            Refusal::Bad(_) => (StatusCode::BAD_REQUEST, "bad_request"),
+            Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden"),
+            Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
+            Refusal::Infeasible(_) => (StatusCode::UNPROCESSABLE_ENTITY, "infeasible"),
+            Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        };
+        Self::new(status, code, refusal.to_string())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        // One line, whatever was put into it.
+        let message: String = self.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let error = ErrorBody { code: self.code.to_owned(), message };
+        (self.status, axum::Json(ErrorAnswer { error })).into_response()
+    }
+}

@@ -112,7 +112,8 @@ impl GShare {
             let key = |job: &Job| (job.remaining(now), job.id());
             // Seen from the one that stays, so that each pair is looked at once.
             if key(host) < key(guest) && together(draft, guest, host).is_none() {
-                leavers.push(guest.id());
+                let leaver = [guest, host].into_iter().find(|job| job.spec.stoppable);
+                leavers.extend(leaver.map(Job::id));
             }
         }
         leavers.into_iter().for_each(|job| draft.drop(job));
@@ -193,7 +194,8 @@ fn make_room(
     for &victim in ranked.iter().rev() {
         let tenants: Vec<JobId> =
             [Some(victim), partner(draft, victim)].into_iter().flatten().collect();
-        if draft.placement(victim).is_none() || tenants.iter().any(&is_admitted) {
+        let stays = |job: &JobId| is_admitted(job) || !draft.job(*job).spec.stoppable;
+        if draft.placement(victim).is_none() || tenants.iter().any(stays) {
             continue;
         }
         let placement = |&job: &JobId| (job, draft.placement(job).expect("is placed").clone());
@@ -204,12 +206,9 @@ fn make_room(
             break;
         }
     }
-    for allocation in left.into_iter().rev() {
-        let gpus = &allocation[0].1.gpus;
-        if gpus.iter().all(|&gpu| draft.tenants(gpu).is_empty()) {
-            for (tenant, placement) in allocation {
-                draft.place(tenant, placement);
-            }
+    for (tenant, placement) in left.into_iter().rev().flatten() {
+        if placement.gpus.iter().all(|&gpu| !draft.tenants(gpu).contains(&job)) {
+            draft.place(tenant, placement);
         }
     }
 }

@@ -82,7 +82,7 @@ impl Waiting {
         self.by_remaining.walk(|job, _| {
             match draft.placement(job).is_some() || draft.place_alone(job) {
                 true => Next::Job,
-                false => Next::Size,
+                false => Next::after_no_room(draft, job),
             }
         });
     }

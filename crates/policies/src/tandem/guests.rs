@@ -215,8 +215,8 @@ impl View<'_, '_> {
         let mut count = 0;
         for gpu in self.draft.cluster().nodes()[node.index()].gpus.clone().map(GpuId) {
             let tenants = occupancy.tenants(gpu);
-            let full = occupancy.memory_used(gpu) + memory > self.draft.cluster().gpu(gpu).memory;
-            if occupancy.is_down(gpu) || full || tenants.len() >= self.rules.tenants_max {
+            let full = !occupancy.has_memory(gpu, memory);
+            if occupancy.is_closed(gpu) || full || tenants.len() >= self.rules.tenants_max {
                 continue;
             }
             count += 1;

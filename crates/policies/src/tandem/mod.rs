@@ -166,7 +166,7 @@ impl Tandem {
         }
         self.queue.walk(|job, _| match draft.place_alone(job) {
             true => Next::Job,
-            false => Next::Size,
+            false => Next::after_no_room(draft, job),
         });
     }
 

@@ -79,8 +79,8 @@ fn part_once(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool 
         if no_room.contains(&gpus) || draft.placement(job).is_none() {
             continue;
         }
-        if !draft.has_room(gpus) {
-            no_room.push(gpus);
+        if !draft.has_room(job) {
+            no_room.extend(draft.fits_every_gpu(job).then_some(gpus));
             continue;
         }
         let settled = is_settled(draft.job(job), draft.now());
@@ -112,7 +112,9 @@ pub(super) fn part_losers(draft: &mut Draft<'_>, ledger: &Ledger) -> bool {
             let lost = rate(draft, other, Some(job)) - present;
             balance -= i128::from(lost) * i128::from(ledger.of(other).price);
         }
-        if refused || balance < 0 && is_settled(draft.job(job), draft.now()) {
+        let known = draft.job(job);
+        let loses = refused || balance < 0 && is_settled(known, draft.now());
+        if loses && known.spec.stoppable {
             draft.drop(job);
             changed = true;
         }

@@ -41,7 +41,7 @@ pub(super) fn place_most_valuable(draft: &mut Draft<'_>, ledger: &Ledger, preemp
         } else if preempt && room.exchange(draft, job, &ledger.waiting()[rank + 1..]) {
             hopeless.clear();
             changed = true;
-        } else {
+        } else if draft.fits_every_gpu(job) {
             hopeless.push(gpus);
         }
     }
@@ -194,10 +194,10 @@ impl Room<'_> {
     }
 }
 
-/// GPUs of a node that are not lost.
+/// GPUs of a node that are open to whoever takes the place of others.
 fn up_gpus<'a>(draft: &'a Draft<'_>, node: NodeId) -> impl Iterator<Item = GpuId> + 'a {
     let gpus = draft.cluster().nodes()[node.index()].gpus.clone().map(GpuId);
-    gpus.filter(|&gpu| !draft.occupancy().is_down(gpu))
+    gpus.filter(|&gpu| !draft.occupancy().is_closed(gpu))
 }
 
 fn loss_of(ledger: &Ledger, leavers: &[JobId]) -> i64 {
@@ -213,7 +213,8 @@ fn freed_gpus(draft: &Draft<'_>, leavers: &[JobId]) -> u32 {
     };
     let freed = leavers.iter().map(|&job| {
         let gpus = draft.placement(job).map_or(&[][..], |placement| &placement.gpus);
-        gpus.iter().filter(|&&gpu| is_freed(gpu) == Some(job)).count()
+        let open = gpus.iter().filter(|&&gpu| !draft.occupancy().is_closed(gpu));
+        open.filter(|&&gpu| is_freed(gpu) == Some(job)).count()
     });
     u32::try_from(freed.sum::<usize>()).expect("GPUs are counted in u32")
 }

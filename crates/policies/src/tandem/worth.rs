@@ -61,14 +61,18 @@ pub(super) fn rank(job: &Job) -> u128 {
 }
 
 /// Whether a placed job may leave again: one that had to restore its state first makes as much use of that
-/// as it cost, so that everyone gets on whatever the policy changes its mind about.
+/// as it cost, so that everyone gets on whatever the policy changes its mind about. One that cannot be
+/// stopped never may.
 pub(super) fn is_settled(job: &Job, now: Time) -> bool {
     let JobState::Placed { since, .. } = job.state else { return true };
     let stays_us = 2 * 1000 * restore_ms(job).unsigned_abs();
-    !job.must_restore || now.since(since).0 >= stays_us
+    job.spec.stoppable && (!job.must_restore || now.since(since).0 >= stays_us)
 }
 
 impl Worth {
+    const UNKNOWN: Worth =
+        Worth { left_ms: LEFT_MS_MIN, gpus: 1, weight: 1, value: 1, loss: i64::MAX, price: 1 };
+
     fn of(job: &Job, now: Time, fairness: &Fairness) -> Self {
         let restores = job.placement().is_none() && job.must_restore;
         let restore = if restores { restore_ms(job) } else { 0 };
@@ -115,8 +119,9 @@ impl Ledger {
         }
     }
 
+    /// A job that came to GPUs since the last review counts for next to nothing until the next one.
     pub(super) fn of(&self, job: JobId) -> &Worth {
-        &self.worths[job]
+        self.worths.get(job).unwrap_or(&Worth::UNKNOWN)
     }
 
     /// Those that waited when this was last looked at, the most valuable per GPU first.

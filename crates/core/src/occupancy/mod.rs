@@ -1,10 +1,13 @@
 //! Who sits on which GPU, and where a gang finds room. Every operation costs what it touches: GPUs
 //! of the gang, not of the cluster.
 
+mod nodes;
+
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, NodeId, PartitionId};
 use crate::job::JobId;
 use crate::units::Memory;
+use nodes::{NodeIndex, node_id};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,6 +28,18 @@ pub enum PlacementRule {
     Scatter,
 }
 
+/// Whether a GPU serves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    /// It does.
+    #[default]
+    Up,
+    /// Those who are there stay, nobody else comes.
+    Drained,
+    /// Nobody is there and nobody comes.
+    Lost,
+}
+
 /// The present tenants of every GPU, with indexes of what is free.
 #[derive(Clone, Debug)]
 pub struct Occupancy {
@@ -37,32 +52,39 @@ pub struct Occupancy {
     /// does not pay for the index.
     lone: Option<BitSet>,
     nodes: NodeIndex,
+    /// By partition: the least memory that is not reserved on a GPU.
+    memory_least: Vec<Memory>,
 }
 
 /// One GPU: who sits on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seats {
     pub(crate) tenants: Tenants,
+    /// That of the tenants and what is reserved.
     pub(crate) memory_used: Memory,
-    pub(crate) down: bool,
+    reserved: Memory,
+    condition: Condition,
 }
 
-/// Every node by its number of free GPUs.
-#[derive(Clone, Debug)]
-struct NodeIndex {
-    /// By node.
-    free: Vec<u32>,
-    partitions: Vec<FreeNodes>,
-}
+impl Seats {
+    fn is_open(&self) -> bool {
+        self.condition == Condition::Up
+    }
 
-/// The nodes of one partition, by number of free GPUs.
-#[derive(Clone, Debug)]
-struct FreeNodes {
-    /// `by_free[f]`: nodes (counted within the partition) with exactly `f` free GPUs.
-    by_free: Vec<BitSet>,
-    free_gpus: u32,
-    lone_gpus: u32,
-    up_gpus: u32,
+    /// Whether it is free for a first tenant.
+    fn is_free(&self) -> bool {
+        self.tenants.is_empty() && self.is_open()
+    }
+
+    /// Whether it has one tenant and is open for another.
+    fn takes_second(&self) -> bool {
+        self.tenants.len() == 1 && self.is_open()
+    }
+
+    /// Whether it serves somebody or could.
+    fn serves(&self) -> bool {
+        self.is_open() || !self.tenants.is_empty()
+    }
 }
 
 impl Occupancy {
@@ -76,25 +98,22 @@ impl Occupancy {
         let gpus = cluster.gpus().len();
         let mut free = BitSet::with_capacity(gpus);
         (0..gpus).for_each(|gpu| free.insert(gpu));
-        let node_free: Vec<u32> =
-            cluster.nodes().iter().map(|node| node.gpus.end - node.gpus.start).collect();
-        let partitions = cluster
-            .partitions()
-            .iter()
-            .map(|partition| {
-                let nodes = partition.nodes.len();
-                let mut by_free =
-                    vec![BitSet::with_capacity(nodes); partition.node_size_max() as usize + 1];
-                for (index, node) in partition.nodes.clone().enumerate() {
-                    by_free[node_free[node as usize] as usize].insert(index);
-                }
-                let gpus = partition.gpu_count();
-                FreeNodes { by_free, free_gpus: gpus, lone_gpus: 0, up_gpus: gpus }
-            })
-            .collect();
-        let nodes = NodeIndex { free: node_free, partitions };
+        let nodes = NodeIndex::of_idle(&cluster);
         let lone = (tenants_max > 1).then(|| BitSet::with_capacity(gpus));
-        Self { seats: vec![Seats::default(); gpus], free, lone, nodes, cluster }
+        let seats = vec![Seats::default(); gpus];
+        let memory_least = vec![Memory::default(); cluster.partitions().len()];
+        let mut idle = Self { seats, free, lone, nodes, memory_least, cluster };
+        for partition in (0..).map(PartitionId).take(idle.memory_least.len()) {
+            idle.read_memory_least(partition);
+        }
+        idle
+    }
+
+    fn read_memory_least(&mut self, partition: PartitionId) {
+        let gpus = self.cluster.partition(partition).gpus.clone().map(GpuId);
+        let left =
+            gpus.map(|gpu| self.cluster.gpu(gpu).memory.saturating_sub(self.memory_reserved(gpu)));
+        self.memory_least[partition.index()] = left.min().unwrap_or_default();
     }
 
     pub(crate) fn seats(&self, gpu: GpuId) -> &Seats {
@@ -106,14 +125,34 @@ impl Occupancy {
         &self.seats[gpu.index()].tenants
     }
 
-    /// Memory that the tenants of a GPU take, contexts included.
+    /// Memory that the tenants of a GPU take, contexts included, and what is reserved there.
     pub fn memory_used(&self, gpu: GpuId) -> Memory {
         self.seats[gpu.index()].memory_used
     }
 
-    /// Whether a GPU is lost.
-    pub fn is_down(&self, gpu: GpuId) -> bool {
-        self.seats[gpu.index()].down
+    /// Memory of a GPU that others than its tenants use.
+    pub fn memory_reserved(&self, gpu: GpuId) -> Memory {
+        self.seats[gpu.index()].reserved
+    }
+
+    /// The least memory that a GPU of a partition has for tenants, however many.
+    pub fn memory_least(&self, partition: PartitionId) -> Memory {
+        self.memory_least[partition.index()]
+    }
+
+    /// Whether a GPU has this much memory left.
+    pub fn has_memory(&self, gpu: GpuId, memory: Memory) -> bool {
+        self.memory_used(gpu) + memory <= self.cluster.gpu(gpu).memory
+    }
+
+    /// Whether a GPU serves.
+    pub fn condition(&self, gpu: GpuId) -> Condition {
+        self.seats[gpu.index()].condition
+    }
+
+    /// Whether a GPU takes no new tenants: it is lost, or drained.
+    pub fn is_closed(&self, gpu: GpuId) -> bool {
+        !self.seats[gpu.index()].is_open()
     }
 
     /// GPUs of a partition that are up and have no tenant.
@@ -121,7 +160,7 @@ impl Occupancy {
         self.nodes.partitions[partition.index()].free_gpus
     }
 
-    /// GPUs of a partition that are not lost.
+    /// GPUs of a partition that serve: all but those that are lost, and drained ones without tenants.
     pub fn up_count(&self, partition: PartitionId) -> u32 {
         self.nodes.partitions[partition.index()].up_gpus
     }
@@ -155,11 +194,13 @@ impl Occupancy {
 
     /// Puts a job on GPUs; `memory` is what it takes on each of them.
     pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let Self { cluster, seats, free, lone, nodes } = self;
+        let Self { cluster, seats, free, lone, nodes, .. } = self;
         for (node, stretch) in stretches(cluster, gpus) {
+            let mut reopened = 0;
             for seats in &mut seats[stretch.clone()] {
                 seats.memory_used += memory;
                 if seats.tenants.is_empty() {
+                    reopened += u32::from(!seats.is_open());
                     seats.tenants = only_tenant(job);
                 } else {
                     let position = seats.tenants.partition_point(|&tenant| tenant < job);
@@ -168,6 +209,7 @@ impl Occupancy {
             }
             let taken = free.remove_range(stretch.clone());
             nodes.shift(cluster, node, |free| free - count(taken));
+            nodes.partition_mut(cluster, node).up_gpus += reopened;
             if let Some(lone) = lone {
                 nodes.relist_lone(cluster, node, lone, stretch, seats);
             }
@@ -176,15 +218,16 @@ impl Occupancy {
 
     /// Takes a job off its GPUs.
     pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let Self { cluster, seats, free, lone, nodes } = self;
+        let Self { cluster, seats, free, lone, nodes, .. } = self;
         for (node, stretch) in stretches(cluster, gpus) {
-            let mut freed = 0;
+            let (mut freed, mut retired) = (0, 0);
             for seats in &mut seats[stretch.clone()] {
-                seats.memory_used.0 -= memory.0;
+                seats.memory_used = seats.memory_used.saturating_sub(memory);
                 if let [only] = seats.tenants.as_slice() {
                     assert_eq!(*only, job, "a tenant of this GPU");
                     seats.tenants = Tenants::new();
-                    freed += usize::from(!seats.down);
+                    freed += usize::from(seats.is_open());
+                    retired += u32::from(!seats.is_open());
                 } else {
                     let seat = seats.tenants.iter().position(|&tenant| tenant == job);
                     seats.tenants.remove(seat.expect("a tenant of this GPU"));
@@ -193,58 +236,83 @@ impl Occupancy {
             if freed == stretch.len() {
                 free.insert_range(stretch.clone());
             } else {
-                let vacant = |gpu: &usize| seats[*gpu].tenants.is_empty() && !seats[*gpu].down;
-                stretch.clone().filter(vacant).for_each(|gpu| free.insert(gpu));
+                let is_free = |gpu: &usize| seats[*gpu].is_free();
+                stretch.clone().filter(is_free).for_each(|gpu| free.insert(gpu));
             }
             nodes.shift(cluster, node, |free| free + count(freed));
+            nodes.partition_mut(cluster, node).up_gpus -= retired;
             if let Some(lone) = lone {
                 nodes.relist_lone(cluster, node, lone, stretch, seats);
             }
         }
     }
 
-    pub(crate) fn set_down(&mut self, gpu: GpuId, down: bool) {
-        if self.is_down(gpu) == down {
-            return;
-        }
-        let vacant = self.seats[gpu.index()].tenants.is_empty();
-        self.seats[gpu.index()].down = down;
-        let Self { cluster, seats, free: free_gpus, lone, nodes } = self;
+    /// Sets whether a GPU serves; its tenants stay.
+    pub(crate) fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
+        let Self { cluster, seats, free, lone, nodes, .. } = self;
+        let seat = &mut seats[gpu.index()];
+        let (was_free, served) = (seat.is_free(), seat.serves());
+        seat.condition = condition;
+        let (is_free, serves) = (seat.is_free(), seat.serves());
         let node = cluster.gpu(gpu).node;
         if let Some(lone) = lone {
             nodes.relist_lone(cluster, node, lone, gpu.index()..gpu.index() + 1, seats);
         }
-        let partition = &mut nodes.partitions[cluster.partition_of(gpu).index()];
-        if down {
-            partition.up_gpus -= 1;
-            if vacant {
-                free_gpus.remove(gpu.index());
-                nodes.shift(cluster, node, |free| free - 1);
-            }
-        } else {
-            partition.up_gpus += 1;
-            if vacant {
-                free_gpus.insert(gpu.index());
-                nodes.shift(cluster, node, |free| free + 1);
-            }
+        match (was_free, is_free) {
+            (false, true) => free.insert(gpu.index()),
+            (true, false) => free.remove(gpu.index()),
+            _ => {}
         }
+        nodes.shift(cluster, node, |free| free + u32::from(is_free) - u32::from(was_free));
+        let partition = nodes.partition_mut(cluster, node);
+        partition.up_gpus = partition.up_gpus + u32::from(serves) - u32::from(served);
+    }
+
+    /// Takes memory of a GPU for others than its tenants, instead of what was taken for them before.
+    pub(crate) fn reserve(&mut self, gpu: GpuId, memory: Memory) {
+        let memory = memory.min(self.cluster.gpu(gpu).memory);
+        let seats = &mut self.seats[gpu.index()];
+        seats.memory_used = seats.memory_used.saturating_sub(seats.reserved) + memory;
+        seats.reserved = memory;
+        self.read_memory_least(self.cluster.partition_of(gpu));
     }
 
     /// Whether [`Occupancy::find`] would succeed.
-    pub fn has_room(&self, partition: PartitionId, gpus: u32, rule: PlacementRule) -> bool {
-        gpus <= self.free_count(partition)
-            && (rule == PlacementRule::Scatter || self.strict_nodes(partition, gpus).is_some())
+    pub fn has_room(
+        &self,
+        partition: PartitionId,
+        gpus: u32,
+        memory: Memory,
+        rule: PlacementRule,
+    ) -> bool {
+        if gpus > self.free_count(partition) {
+            return false;
+        }
+        if memory > self.memory_least(partition) {
+            return self.find_roomy(partition, gpus, memory, rule).is_some();
+        }
+        rule == PlacementRule::Scatter
+            || self.nodes.strict(&self.cluster, partition, gpus).is_some()
     }
 
-    /// Free GPUs for a gang under `rule`, or `None` if there is no room.
-    pub fn find(&self, partition: PartitionId, gpus: u32, rule: PlacementRule) -> Option<Gpus> {
+    /// Free GPUs with so much memory each for a gang under `rule`, or `None` if there is no room.
+    pub fn find(
+        &self,
+        partition: PartitionId,
+        gpus: u32,
+        memory: Memory,
+        rule: PlacementRule,
+    ) -> Option<Gpus> {
         if gpus > self.free_count(partition) {
             return None;
+        }
+        if memory > self.memory_least(partition) {
+            return self.find_roomy(partition, gpus, memory, rule);
         }
         match rule {
             PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
             PlacementRule::Strict => {
-                let nodes = self.strict_nodes(partition, gpus)?;
+                let nodes = self.nodes.strict(&self.cluster, partition, gpus)?;
                 let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
                 for node in self.whole_nodes(partition).take(nodes.whole as usize) {
                     chosen.extend(self.cluster.nodes()[node.index()].gpus.clone().map(GpuId));
@@ -257,42 +325,31 @@ impl Occupancy {
         }
     }
 
+    /// [`Occupancy::find`] where not every GPU has the memory: as if those that have not were drained. It
+    /// looks at all GPUs, which is what a rare case may cost.
+    fn find_roomy(
+        &self,
+        partition: PartitionId,
+        gpus: u32,
+        memory: Memory,
+        rule: PlacementRule,
+    ) -> Option<Gpus> {
+        let (roomy, tight): (Vec<GpuId>, Vec<GpuId>) =
+            self.free_gpus(partition).partition(|&gpu| self.has_memory(gpu, memory));
+        if roomy.len() < gpus as usize {
+            return None;
+        }
+        let mut open = self.clone();
+        tight.into_iter().for_each(|gpu| open.set_condition(gpu, Condition::Drained));
+        open.memory_least[partition.index()] = memory;
+        open.find(partition, gpus, memory, rule)
+    }
+
     /// Wholly idle nodes of the largest size, lowest index first.
     fn whole_nodes(&self, partition: PartitionId) -> impl Iterator<Item = NodeId> + '_ {
         let by_free = &self.nodes.partitions[partition.index()].by_free;
         let first = self.cluster.partition(partition).nodes.start;
         by_free[by_free.len() - 1].iter_from(0).map(move |local| node_id(first, local))
-    }
-
-    /// Which nodes the strict rule takes: so many whole ones, and a part of one more.
-    fn strict_nodes(&self, partition: PartitionId, gpus: u32) -> Option<StrictNodes> {
-        let described = self.cluster.partition(partition);
-        let first = described.nodes.start;
-        let size = described.node_size_max();
-        let by_free = &self.nodes.partitions[partition.index()].by_free;
-        if gpus <= size {
-            let fitting = &by_free[gpus as usize..];
-            let local = fitting.iter().find(|nodes| nodes.len() > 0)?.first()?;
-            return Some(StrictNodes { whole: 0, part: Some((node_id(first, local), gpus)) });
-        }
-        let (whole, rest) = (gpus / size, gpus % size);
-        let idle = &by_free[size as usize];
-        if idle.len() < whole as usize {
-            return None;
-        }
-        if rest == 0 {
-            return Some(StrictNodes { whole, part: None });
-        }
-        // The next node in descending order of free GPUs: another idle one, else the fullest rest.
-        let next = match idle.iter_from(0).nth(whole as usize) {
-            Some(local) => Some(local),
-            None => {
-                let roomiest =
-                    by_free[..size as usize].iter().rposition(|nodes| nodes.len() > 0)?;
-                (roomiest >= rest as usize).then(|| by_free[roomiest].first()).flatten()
-            }
-        };
-        Some(StrictNodes { whole, part: Some((node_id(first, next?), rest)) })
     }
 
     fn free_in(&self, node: NodeId) -> impl Iterator<Item = GpuId> + '_ {
@@ -306,11 +363,13 @@ impl Occupancy {
     /// When an index disagrees: a bug in this module.
     pub fn assert_consistent(&self) {
         for (index, seats) in self.seats.iter().enumerate() {
-            let vacant = seats.tenants.is_empty() && !seats.down;
-            assert_eq!(self.free.contains(index), vacant, "free index of GPU {index}");
+            assert_eq!(self.free.contains(index), seats.is_free(), "free index of GPU {index}");
             if let Some(listed) = &self.lone {
-                let lone = seats.tenants.len() == 1 && !seats.down;
-                assert_eq!(listed.contains(index), lone, "lone index of GPU {index}");
+                assert_eq!(
+                    listed.contains(index),
+                    seats.takes_second(),
+                    "lone index of GPU {index}"
+                );
             }
             assert!(seats.tenants.is_sorted(), "tenants of GPU {index} in order");
         }
@@ -330,52 +389,14 @@ impl Occupancy {
                 }
             }
             assert_eq!(nodes.free_gpus, total, "free GPUs of partition {index}");
+            let gpus = partition.gpus.start as usize..partition.gpus.end as usize;
+            let up = self.seats[gpus].iter().filter(|seats| seats.serves()).count();
+            assert_eq!(nodes.up_gpus as usize, up, "GPUs of partition {index} that serve");
             let lone =
                 self.lone_gpus(PartitionId(u32::try_from(index).expect("partitions are u32")));
             assert_eq!(nodes.lone_gpus as usize, lone.count(), "lone GPUs of partition {index}");
         }
     }
-}
-
-impl NodeIndex {
-    fn shift(&mut self, cluster: &Cluster, node: NodeId, change: impl Fn(u32) -> u32) {
-        let before = self.free[node.index()];
-        let after = change(before);
-        if before == after {
-            return;
-        }
-        let partition = cluster.nodes()[node.index()].partition;
-        let local = (node.0 - cluster.partition(partition).nodes.start) as usize;
-        let nodes = &mut self.partitions[partition.index()];
-        nodes.by_free[before as usize].remove(local);
-        nodes.by_free[after as usize].insert(local);
-        nodes.free_gpus = nodes.free_gpus + after - before;
-        self.free[node.index()] = after;
-    }
-
-    /// Lists those of a stretch of GPUs in `node` that have one tenant, after the seats changed.
-    fn relist_lone(
-        &mut self,
-        cluster: &Cluster,
-        node: NodeId,
-        lone: &mut BitSet,
-        stretch: Range<usize>,
-        seats: &[Seats],
-    ) {
-        let before = lone.remove_range(stretch.clone());
-        let mut after = 0;
-        for gpu in stretch.filter(|&gpu| seats[gpu].tenants.len() == 1 && !seats[gpu].down) {
-            lone.insert(gpu);
-            after += 1;
-        }
-        let partition = &mut self.partitions[cluster.nodes()[node.index()].partition.index()];
-        partition.lone_gpus = partition.lone_gpus + after - count(before);
-    }
-}
-
-struct StrictNodes {
-    whole: u32,
-    part: Option<(NodeId, u32)>,
 }
 
 /// Somebody who has a GPU to himself. Most GPUs have one tenant at most, and pushing costs several
@@ -409,10 +430,6 @@ fn gpu_id(index: usize) -> GpuId {
     GpuId(count(index))
 }
 
-fn node_id(first: u32, local: usize) -> NodeId {
-    NodeId(first + u32::try_from(local).expect("nodes are counted in u32"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -439,7 +456,7 @@ mod tests {
                 let range = first..first + size;
                 first += size;
                 let free = |&gpu: &u32| {
-                    occupancy.tenants(GpuId(gpu)).is_empty() && !occupancy.is_down(GpuId(gpu))
+                    occupancy.tenants(GpuId(gpu)).is_empty() && !occupancy.is_closed(GpuId(gpu))
                 };
                 range.filter(free).collect()
             })
@@ -491,12 +508,12 @@ mod tests {
             occupancy.assert_consistent();
             occupancy.release(JobId(total), &everywhere, Memory(1));
             for gpu in down.into_iter().filter(|&gpu| gpu < total) {
-                occupancy.set_down(GpuId(gpu), true);
+                occupancy.set_condition(GpuId(gpu), Condition::Drained);
             }
             occupancy.assert_consistent();
-            let found = occupancy.find(PartitionId(0), gpus, PlacementRule::Strict);
+            let found = occupancy.find(PartitionId(0), gpus, Memory(1), PlacementRule::Strict);
             prop_assert_eq!(
-                occupancy.has_room(PartitionId(0), gpus, PlacementRule::Strict),
+                occupancy.has_room(PartitionId(0), gpus, Memory(1), PlacementRule::Strict),
                 found.is_some()
             );
             let found = found.map(|gpus| gpus.iter().map(|gpu| gpu.0).collect::<Vec<_>>());
@@ -508,20 +525,56 @@ mod tests {
     fn scatter_takes_the_first_free_gpus_across_nodes() {
         let mut occupancy = Occupancy::new(cluster(&[2, 2, 2]));
         occupancy.occupy(JobId(0), &[GpuId(1)], Memory(0));
-        let found = occupancy.find(PartitionId(0), 3, PlacementRule::Scatter).unwrap();
+        let found = occupancy.find(PartitionId(0), 3, Memory(0), PlacementRule::Scatter).unwrap();
         assert_eq!(*found, [GpuId(0), GpuId(2), GpuId(3)]);
-        assert_eq!(occupancy.find(PartitionId(0), 6, PlacementRule::Scatter), None);
+        assert_eq!(occupancy.find(PartitionId(0), 6, Memory(0), PlacementRule::Scatter), None);
     }
 
     #[test]
-    fn a_lost_gpu_is_neither_free_nor_freed_by_its_last_tenant() {
-        let mut occupancy = Occupancy::new(cluster(&[2]));
+    fn a_drained_gpu_serves_its_tenants_and_is_not_freed_by_the_last() {
+        let all = PartitionId(0);
+        let mut occupancy = Occupancy::for_tenants(cluster(&[2]), 2);
         occupancy.occupy(JobId(0), &[GpuId(0)], Memory(5));
-        occupancy.set_down(GpuId(0), true);
+        assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (1, 2));
+        occupancy.set_condition(GpuId(0), Condition::Drained);
+        assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (0, 2));
         occupancy.release(JobId(0), &[GpuId(0)], Memory(5));
-        assert_eq!(occupancy.free_count(PartitionId(0)), 1);
-        occupancy.set_down(GpuId(0), false);
-        assert_eq!(occupancy.free_count(PartitionId(0)), 2);
+        occupancy.assert_consistent();
+        assert_eq!((occupancy.free_count(all), occupancy.up_count(all)), (1, 1));
+        occupancy.occupy(JobId(0), &[GpuId(0)], Memory(5));
+        occupancy.assert_consistent();
+        occupancy.set_condition(GpuId(0), Condition::Up);
+        assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (1, 2));
+        occupancy.release(JobId(0), &[GpuId(0)], Memory(5));
+        assert_eq!(occupancy.free_count(all), 2);
+        occupancy.assert_consistent();
+    }
+
+    #[test]
+    fn gangs_pass_gpus_whose_memory_others_use() {
+        let mut occupancy = Occupancy::new(cluster(&[2, 2]));
+        let mib = Memory::from_mib;
+        occupancy.reserve(GpuId(0), mib(20_000));
+        occupancy.reserve(GpuId(0), mib(10_000));
+        assert_eq!(occupancy.memory_used(GpuId(0)), mib(10_000));
+        for rule in [PlacementRule::Strict, PlacementRule::Scatter] {
+            let find = |gpus, memory| {
+                let found = occupancy.find(PartitionId(0), gpus, mib(memory), rule);
+                let room = occupancy.has_room(PartitionId(0), gpus, mib(memory), rule);
+                assert_eq!(room, found.is_some());
+                found.map(|gpus| gpus.iter().map(|gpu| gpu.0).collect::<Vec<_>>())
+            };
+            assert_eq!(find(1, 14_576), Some(vec![0]));
+            assert_eq!(find(1, 14_577), Some(vec![1]));
+            assert_eq!(find(4, 14_577), None);
+            assert_eq!(find(1, 24_577), None);
+            let two = if rule == PlacementRule::Strict { [2, 3] } else { [1, 2] };
+            assert_eq!(find(2, 24_576), Some(two.to_vec()));
+        }
+        occupancy.reserve(GpuId(0), mib(99_000));
+        assert_eq!(occupancy.memory_least(PartitionId(0)), Memory(0));
+        occupancy.reserve(GpuId(0), Memory(0));
+        assert_eq!(occupancy.memory_least(PartitionId(0)), mib(24_576));
         occupancy.assert_consistent();
     }
 }

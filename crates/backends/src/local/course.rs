@@ -1,0 +1,235 @@
+//! What the records and processes of a run mean for it, from its start to its end.
+
+use super::THIS;
+use super::inner::Inner;
+use super::look::{Look, look};
+use super::process::Identity;
+use super::record::{self, Claim, Outcome, SEAT, SPEC, Seated, Spec, Started};
+use super::run::{Phase, Run, State};
+use crate::event::BackendEvent;
+use rustix::process::Signal;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+/// How many supervisors may die before they have a run.
+const FAILURES: u32 = 3;
+
+impl Inner {
+    /// Starts a supervisor for the run of a directory.
+    pub(super) fn spawn(&self, run: &Arc<Run>, state: &mut State, dir: &Path) -> io::Result<()> {
+        let (program, arguments) =
+            self.options.supervisor.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(program);
+        command.args(arguments).arg("supervise").arg(dir);
+        if program == THIS {
+            command.arg0("tandem");
+        }
+        command.env_clear().current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.watcher.directory(run, dir);
+        state.dir = Some(dir.to_owned());
+        let child = command.spawn()?;
+        let child = Identity::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
+        self.attend(run, state, &child);
+        Ok(())
+    }
+
+    /// Waits for the end of a process of a run. `false` if it is over already.
+    fn attend(&self, run: &Arc<Run>, state: &mut State, process: &Identity) -> bool {
+        if state.watched.as_ref() == Some(process) {
+            return true;
+        }
+        let watched = match process.open(&self.boot) {
+            Some(fd) => self.watcher.process(run, process, fd).is_ok(),
+            None if matches!(process.exists(&self.boot), Ok(false)) => return false,
+            None => false,
+        };
+        if watched {
+            state.watched = Some(process.clone());
+        } else {
+            tracing::warn!(run = %run.id, "its process cannot be watched at present");
+            self.watcher.later(run);
+        }
+        true
+    }
+
+    /// Looks at a run until what lives of it is being watched.
+    pub(super) fn follow(&self, run: &Arc<Run>, state: &mut State) -> Look {
+        loop {
+            let found = look(&self.options.state, run.id, &self.boot);
+            let known = match &found {
+                Look::Attended { dir, supervisor, started, .. } => {
+                    self.learn(state, dir, Some(supervisor), started.as_ref());
+                    self.attend(run, state, supervisor)
+                }
+                Look::Orphan { dir, supervisor, started } => {
+                    self.learn(state, dir, Some(supervisor), Some(started));
+                    self.attend(run, state, &started.process)
+                }
+                Look::Over { dir, started, .. } => {
+                    self.learn(state, dir, None, started.as_ref());
+                    true
+                }
+                Look::Unknown { reason } => {
+                    tracing::warn!(run = %run.id, reason, "not known how it does");
+                    self.watcher.later(run);
+                    true
+                }
+                Look::Free { .. } | Look::Gone { .. } | Look::Rebooted => true,
+            };
+            if known {
+                return found;
+            }
+        }
+    }
+
+    /// Takes over what the records say.
+    fn learn(
+        &self,
+        state: &mut State,
+        dir: &Path,
+        supervisor: Option<&Identity>,
+        started: Option<&Started>,
+    ) {
+        if state.seated.is_none() || state.op.is_none() {
+            let moved: Option<Seated> = record::read(dir, SEAT).unwrap_or(None);
+            let spec: Option<Spec> = record::read(dir, SPEC).unwrap_or(None);
+            if let Some(spec) = spec {
+                state.op = state.op.or(Some(spec.op));
+                let first = Seated { seat: spec.launch.seat, cores: spec.cores, nice: spec.nice };
+                state.seated = Some(moved.unwrap_or(first));
+            }
+        }
+        state.dir = Some(dir.to_owned());
+        if let Some(supervisor) = supervisor {
+            state.supervisor = Some(supervisor.clone());
+        }
+        if let Some(started) = started {
+            state.process = Some(started.process.clone());
+            state.enforcement = started.enforcement;
+        }
+    }
+
+    /// Reports what is new about a run that was started.
+    pub(super) fn advance(&self, run: &Arc<Run>, state: &mut State) {
+        if matches!(state.phase, Phase::New | Phase::Over) {
+            return;
+        }
+        match self.follow(run, state) {
+            Look::Free { dir } => self.unclaimed(run, state, &dir),
+            Look::Attended { running, .. } => {
+                if running {
+                    self.begun(run, state);
+                }
+            }
+            Look::Orphan { .. } => self.begun(run, state),
+            Look::Unknown { .. } => {}
+            Look::Over { outcome: Outcome::Exited(exit), .. } => {
+                self.begun(run, state);
+                self.over(run, state, BackendEvent::Exited { run: run.id, exit });
+            }
+            Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
+                let event = match state.op {
+                    Some(op) => BackendEvent::NotStarted { op, run: run.id, reason },
+                    None => BackendEvent::Lost { run: run.id, reason },
+                };
+                self.over(run, state, event);
+            }
+            Look::Gone { reason } => {
+                // Nobody else ends what it left behind.
+                for stat in state.survivors(&self.boot) {
+                    let left =
+                        Identity { pid: stat.pid, start: stat.start, boot: self.boot.clone() };
+                    left.signal(&self.boot, Signal::KILL);
+                }
+                self.over(run, state, BackendEvent::Lost { run: run.id, reason });
+            }
+            Look::Rebooted => {
+                let reason = "the machine was started again".to_owned();
+                self.over(run, state, BackendEvent::Lost { run: run.id, reason });
+            }
+        }
+    }
+
+    /// The program has begun.
+    pub(super) fn begun(&self, run: &Run, state: &mut State) {
+        if state.phase != Phase::Starting {
+            return;
+        }
+        state.phase = Phase::Running;
+        self.watcher.leave_directory(run);
+        if let (Some(op), Some(process)) = (state.op, &state.process) {
+            let (pid, enforcement) = (process.pid, state.enforcement);
+            self.emit(BackendEvent::Started { op, run: run.id, pid, enforcement });
+        }
+        run.changed.notify_all();
+        self.idle.1.notify_all();
+    }
+
+    /// The end of a run.
+    fn over(&self, run: &Run, state: &mut State, event: BackendEvent) {
+        state.phase = Phase::Over;
+        self.watcher.leave_directory(run);
+        self.emit(event);
+        run.changed.notify_all();
+    }
+
+    /// A run that should have a supervisor by now or soon, and has none.
+    fn unclaimed(&self, run: &Arc<Run>, state: &mut State, dir: &Path) {
+        if state.watched.as_ref().is_some_and(|child| child.lives(&self.boot)) {
+            return;
+        }
+        state.failures += 1;
+        let mut reason = "its supervisor ended before it began".to_owned();
+        if state.failures < FAILURES {
+            let ready = match state.dir.clone() {
+                // The last attempt had a directory of its own.
+                Some(before) if before != dir => {
+                    self.watcher.leave_directory(run);
+                    record::make_directory(dir)
+                        .and_then(|()| record::read::<Spec>(&before, SPEC))
+                        .and_then(|spec| record::write(dir, SPEC, &spec, false))
+                }
+                _ => Ok(()),
+            };
+            match ready.and_then(|()| self.spawn(run, state, dir)) {
+                Ok(()) => return,
+                Err(error) => reason = format!("cannot start its supervisor: {error}"),
+            }
+        }
+        self.give_up(run, state, dir, reason);
+    }
+
+    /// Makes sure that nobody begins a run, and says so.
+    pub(super) fn give_up(&self, run: &Arc<Run>, state: &mut State, dir: &Path, reason: String) {
+        if let Ok(false) = record::claim(dir, &Claim::Void) {
+            return self.advance(run, state);
+        }
+        tracing::warn!(run = %run.id, reason, "not begun");
+        self.watcher.leave_directory(run);
+        state.phase = Phase::New;
+        state.failures = 0;
+        if let Some(op) = state.op {
+            self.emit(BackendEvent::Refused { op, run: run.id, reason });
+        }
+        run.changed.notify_all();
+    }
+
+    /// Ends a run that has not begun: whoever was to begin it finds it taken.
+    pub(super) fn withdraw(&self, run: &Arc<Run>, state: &mut State) {
+        if let Look::Free { dir } = look(&self.options.state, run.id, &self.boot)
+            && let (Ok(true), Some(op)) = (record::claim(&dir, &Claim::Void), state.op)
+        {
+            if let Some(child) = &state.watched {
+                child.signal(&self.boot, Signal::KILL);
+            }
+            let reason = "it was ended before it began".to_owned();
+            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason });
+        } else {
+            self.advance(run, state);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The second stage of a run: a process that waits for its order, takes the user's place, and becomes
+//! the program. Until it has the whole order it does nothing, so that a run whose supervisor died
+//! first has not begun.
+//!
+//! Signals that were ignored when the daemon was started stay ignored, as under any shell; their mask
+//! is cleared.
+
+use super::supervisor::READY;
+use crate::op::{Launch, Owner};
+use nix::unistd::{Gid, Uid, User, close, getgrouplist};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::fcntl_dupfd_cloexec;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// Reads an order from standard input, carries it out by becoming the program, and reports to standard
+/// output if that cannot be. This is the hidden subcommand `enter`; it wants a process of its own.
+pub fn enter() -> ExitCode {
+    let mut order = Vec::new();
+    if std::io::stdin().read_to_end(&mut order).is_err() {
+        return ExitCode::FAILURE;
+    }
+    // Half an order is what a supervisor leaves that died.
+    let Ok(launch) = serde_json::from_slice::<Launch>(&order) else {
+        return ExitCode::FAILURE;
+    };
+    let Ok(report) = fcntl_dupfd_cloexec(std::io::stdout(), 3) else {
+        return ExitCode::FAILURE;
+    };
+    let mut report = File::from(report);
+    let Err(reason) = become_program(&launch, &mut report);
+    let _ = report.write_all(reason.replace('\n', " ").as_bytes());
+    ExitCode::FAILURE
+}
+
+/// Returns only if it failed.
+fn become_program(launch: &Launch, report: &mut File) -> Result<std::convert::Infallible, String> {
+    let (program, arguments) = launch.command.split_first().ok_or("the command is empty")?;
+    close_all_but(report.as_raw_fd());
+    usual_oom_score();
+    if let Some(owner) = launch.owner {
+        take_place(owner)?;
+    }
+    std::env::set_current_dir(&launch.dir)
+        .map_err(|error| format!("cannot enter directory {}: {error}", launch.dir.display()))?;
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| format!("cannot open /dev/null: {error}"))?;
+    let out = output(&launch.stdout, launch.append)?;
+    let err = launch.stderr.as_deref().map(|path| output(path, launch.append)).transpose()?;
+    rustix::stdio::dup2_stdin(&null)
+        .and_then(|()| rustix::stdio::dup2_stdout(&out))
+        .and_then(|()| rustix::stdio::dup2_stderr(err.as_ref().unwrap_or(&out)))
+        .map_err(|error| format!("cannot redirect its output: {error}"))?;
+    let _ = report.write_all(READY);
+    let error = Command::new(program).args(arguments).env_clear().envs(&launch.env).exec();
+    Err(format!("cannot run {program}: {error}"))
+}
+
+/// Opens a file for output. One that waits for a reader is refused, since nobody else would notice.
+fn output(path: &Path, append: bool) -> Result<OwnedFd, String> {
+    let explain = |error: rustix::io::Errno| {
+        let error = std::io::Error::from(error);
+        format!("cannot open output file {}: {error}", path.display())
+    };
+    let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
+    flags |= OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if !append {
+        flags |= OFlags::TRUNC;
+    }
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)).map_err(explain)?;
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND).map_err(explain)?;
+    Ok(file)
+}
+
+/// Becomes a user, with the groups that the system knows of.
+fn take_place(owner: Owner) -> Result<(), String> {
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    let explain = |error: rustix::io::Errno| {
+        let error = std::io::Error::from(error);
+        format!("cannot become user {uid}, group {gid}: {error}")
+    };
+    if rustix::process::geteuid().is_root() {
+        let name = User::from_uid(uid).ok().flatten().and_then(|user| CString::new(user.name).ok());
+        let groups =
+            name.and_then(|name| getgrouplist(&name, gid).ok()).unwrap_or_else(|| vec![gid]);
+        let groups: Vec<_> =
+            groups.into_iter().map(|gid| rustix::process::Gid::from_raw(gid.as_raw())).collect();
+        rustix::thread::set_thread_groups(&groups).map_err(explain)?;
+    } else if rustix::process::geteuid().as_raw() == owner.uid
+        && rustix::process::getegid().as_raw() == owner.gid
+    {
+        return Ok(());
+    }
+    // This process has one thread.
+    let gid = rustix::process::Gid::from_raw(owner.gid);
+    rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(explain)?;
+    let uid = rustix::process::Uid::from_raw(owner.uid);
+    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(explain)
+}
+
+/// Closes what the daemon had inherited itself and nobody marked to be closed. To be called before
+/// anything else is opened, but for one.
+pub(super) fn close_all_but(kept: i32) {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let open: Vec<i32> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|&fd| fd > 2 && fd != kept) {
+        // The one of the listing itself is closed already.
+        let _ = close(fd);
+    }
+}
+
+/// A daemon may be spared by the system when memory is short; its jobs are not.
+fn usual_oom_score() {
+    const PATH: &str = "/proc/self/oom_score_adj";
+    let score = fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse::<i32>().ok());
+    if score.is_some_and(|score| score < 0) {
+        let _ = fs::write(PATH, "0");
+    }
+}

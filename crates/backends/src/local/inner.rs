@@ -1,0 +1,154 @@
+//! What the back end's threads share.
+
+use super::process::boot_id;
+use super::record;
+use super::run::{Run, lock};
+use super::watch::{News, Watcher};
+use super::{OpenError, Options};
+use crate::Sink;
+use crate::event::BackendEvent;
+use crate::op::RunId;
+use crate::providers::{Device, Provider};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What the threads share.
+pub(super) struct Inner {
+    /// As given.
+    pub(super) options: Options,
+    /// Arguments that come before the subcommand of the second stage.
+    pub(super) arguments: Vec<String>,
+    /// The present boot.
+    pub(super) boot: String,
+    /// The cores of the daemon when it began.
+    pub(super) cores: Vec<u32>,
+    /// By index.
+    pub(super) devices: Vec<Device>,
+    /// Who knows the devices.
+    pub(super) provider: Mutex<Box<dyn Provider>>,
+    /// What is watched.
+    pub(super) watcher: Watcher,
+    /// Operations being carried out.
+    pub(super) workers: AtomicUsize,
+    sink: Sink,
+    pub(super) runs: Mutex<BTreeMap<RunId, Arc<Run>>>,
+    stopping: AtomicBool,
+    /// For threads that wait for nothing else.
+    pub(super) idle: (Mutex<()>, Condvar),
+}
+
+impl Inner {
+    /// Without threads yet.
+    pub(super) fn new(
+        mut options: Options,
+        mut provider: Box<dyn Provider>,
+        sink: Sink,
+    ) -> Result<Self, OpenError> {
+        let system = |what: &str| {
+            let what = what.to_owned();
+            move |source| OpenError::System { what, source }
+        };
+        let (_, arguments) = options.supervisor.split_first().ok_or(OpenError::Supervisor)?;
+        let arguments = arguments
+            .iter()
+            .map(|word| word.to_str().map(str::to_owned))
+            .collect::<Option<Vec<_>>>();
+        record::make_directory(&options.state.join("runs"))
+            .and_then(|()| options.state.canonicalize())
+            .map(|state| options.state = state)
+            .map_err(system(&format!("cannot use {}", options.state.display())))?;
+        Ok(Inner {
+            arguments: arguments.ok_or(OpenError::Supervisor)?,
+            boot: boot_id().map_err(system("cannot read the boot id"))?,
+            cores: crate::providers::cpu::allowed_cores(),
+            devices: provider.list()?,
+            provider: Mutex::new(provider),
+            watcher: Watcher::new().map_err(system("cannot watch processes"))?,
+            workers: AtomicUsize::new(0),
+            sink,
+            runs: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            idle: (Mutex::new(()), Condvar::new()),
+            options,
+        })
+    }
+
+    /// Reports an event.
+    pub(super) fn emit(&self, event: BackendEvent) {
+        if !self.stopping() {
+            (self.sink)(event);
+        }
+    }
+
+    /// The back end is being dropped.
+    pub(super) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Waits, but not beyond the life of the back end.
+    pub(super) fn idle(&self, time: Duration) {
+        let guard = lock(&self.idle.0);
+        if !self.stopping() {
+            drop(self.idle.1.wait_timeout(guard, time));
+        }
+    }
+
+    /// Makes the threads end.
+    pub(super) fn stop(&self) {
+        {
+            let _guard = lock(&self.idle.0);
+            self.stopping.store(true, Ordering::SeqCst);
+        }
+        self.idle.1.notify_all();
+        for run in self.runs() {
+            // With the lock, so that nobody is between its look at the flag and its sleep.
+            drop(run.state());
+            run.changed.notify_all();
+        }
+        self.watcher.wake();
+    }
+
+    /// Waits for operations being carried out.
+    pub(super) fn await_workers(&self) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while self.workers.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// All runs.
+    pub(super) fn runs(&self) -> Vec<Arc<Run>> {
+        lock(&self.runs).values().cloned().collect()
+    }
+
+    /// A run, if it is known.
+    pub(super) fn known(&self, run: RunId) -> Option<Arc<Run>> {
+        lock(&self.runs).get(&run).cloned()
+    }
+
+    /// A run, known from now on.
+    pub(super) fn add(&self, run: RunId) -> Arc<Run> {
+        lock(&self.runs).entry(run).or_insert_with(|| Arc::new(Run::new(run))).clone()
+    }
+
+    /// The body of the thread that watches.
+    pub(super) fn watch(&self) {
+        while !self.stopping() {
+            for news in self.watcher.wait() {
+                match news {
+                    News::Directory(run) => self.advance(&run, &mut run.state()),
+                    News::Ended(run, process) => {
+                        let mut state = run.state();
+                        if state.watched.as_ref() == Some(&process) {
+                            state.watched = None;
+                        }
+                        self.advance(&run, &mut state);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether a run ended for want of memory, as far as its own messages say.
+
+use crate::op::Launch;
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// What programs print when they get no memory. A message with two parts must have both, in this
+/// order, on one line.
+const MESSAGES: &[(&str, &str)] = &[
+    ("CUDA out of memory", ""),
+    ("CUDA_ERROR_OUT_OF_MEMORY", ""),
+    ("CUBLAS_STATUS_ALLOC_FAILED", ""),
+    ("RESOURCE_EXHAUSTED: Out of memory", ""),
+    ("torch.cuda.OutOfMemoryError", ""),
+    ("torch.OutOfMemoryError", ""),
+    ("std::bad_alloc", ""),
+    ("MemoryError", ""),
+    ("memory allocation of ", " bytes failed"),
+];
+
+/// How much of the end of a file is read.
+const TAIL: u64 = 64 << 10;
+
+/// Where the messages of a run go, and how long that file was before the run wrote to it.
+pub(super) struct Messages {
+    path: PathBuf,
+    from: u64,
+}
+
+impl Messages {
+    /// To be called before the run begins.
+    pub(super) fn of(launch: &Launch) -> Self {
+        let path = launch.dir.join(launch.stderr.as_ref().unwrap_or(&launch.stdout));
+        let from = if launch.append { open(&path).map_or(0, |(_, length)| length) } else { 0 };
+        Messages { path, from }
+    }
+
+    /// Whether the end of what the run wrote says that it got no memory.
+    pub(super) fn want_memory(&self) -> bool {
+        let Some((mut file, length)) = open(&self.path) else {
+            return false;
+        };
+        // A file that is shorter than before was replaced.
+        let from = if self.from > length { 0 } else { self.from };
+        let from = from.max(length.saturating_sub(TAIL));
+        let mut bytes = Vec::new();
+        if file.seek(SeekFrom::Start(from)).is_err()
+            || file.take(TAIL).read_to_end(&mut bytes).is_err()
+        {
+            return false;
+        }
+        says_so(&String::from_utf8_lossy(&bytes))
+    }
+}
+
+/// Whether a text has one of the messages.
+fn says_so(text: &str) -> bool {
+    text.lines().any(|line| {
+        MESSAGES.iter().any(|(first, second)| {
+            line.split_once(first).is_some_and(|(_, rest)| rest.contains(second))
+        })
+    })
+}
+
+/// Opens a regular file; anything else could make the reader wait.
+fn open(path: &Path) -> Option<(File, u64)> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let data = file.metadata().ok()?;
+    data.is_file().then_some((file, data.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::says_so;
+
+    #[test]
+    fn messages_are_recognised() {
+        assert!(says_so("x\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB\ny"));
+        assert!(says_so("memory allocation of 17 bytes failed"));
+        assert!(!says_so("memory allocation of 17 bytes succeeded\n 3 bytes failed"));
+        assert!(!says_so("all is well"));
+    }
+}

@@ -1,0 +1,249 @@
+//! Processes as `/proc` shows them. A process is its id, the time at which it started and the boot in
+//! which it did: an id alone may by now be somebody else's.
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// What a read says of a process that ended after its file was opened.
+const NO_SUCH_PROCESS: i32 = rustix::io::Errno::SRCH.raw_os_error();
+
+/// Names a process for good.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    /// Its id.
+    pub(super) pid: u32,
+    /// When it started, in clock ticks since boot.
+    pub(super) start: u64,
+    /// The boot.
+    pub(super) boot: String,
+}
+
+impl Identity {
+    /// The identity of a process that exists.
+    pub(super) fn of(pid: u32, boot: &str) -> Option<Self> {
+        let stat = Stat::read(pid)?;
+        Some(Identity { pid, start: stat.start, boot: boot.to_owned() })
+    }
+
+    /// What `/proc` shows of it, if it is still the same process.
+    pub(super) fn stat(&self, boot: &str) -> Option<Stat> {
+        if self.boot != boot {
+            return None;
+        }
+        Stat::read(self.pid).filter(|stat| stat.start == self.start)
+    }
+
+    /// Whether it still exists and has not ended, as far as can be seen.
+    pub(super) fn lives(&self, boot: &str) -> bool {
+        self.exists(boot).unwrap_or(false)
+    }
+
+    /// Whether it still exists and has not ended; an error if that cannot be told.
+    pub(super) fn exists(&self, boot: &str) -> io::Result<bool> {
+        if self.boot != boot {
+            return Ok(false);
+        }
+        let stat = Stat::find(self.pid)?;
+        Ok(stat.is_some_and(|stat| stat.start == self.start && !stat.ended()))
+    }
+
+    /// A descriptor of it. That of a process that took over its id is never returned: what was
+    /// opened is older than the look at its start time.
+    pub(super) fn open(&self, boot: &str) -> Option<OwnedFd> {
+        let fd = pidfd_open(self.raw()?, PidfdFlags::empty()).ok()?;
+        self.stat(boot).map(|_| fd)
+    }
+
+    /// Its id as the system wants it.
+    pub(super) fn raw(&self) -> Option<Pid> {
+        raw(self.pid)
+    }
+
+    /// Sends it a signal, if it is still the same process.
+    pub(super) fn signal(&self, boot: &str, signal: Signal) -> bool {
+        self.open(boot).is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
+    }
+}
+
+/// An id as the system wants it.
+pub(super) fn raw(pid: u32) -> Option<Pid> {
+    i32::try_from(pid).ok().and_then(Pid::from_raw)
+}
+
+/// The present boot.
+pub(super) fn boot_id() -> io::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// One line of `/proc/PID/stat`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// The process or thread.
+    pub(super) pid: u32,
+    /// `R`, `S`, `T`, `Z` and others.
+    pub(super) state: u8,
+    /// Its process group.
+    pub(super) group: u32,
+    /// Its session.
+    pub(super) session: u32,
+    /// Processor time in clock ticks, that of children that were waited for included.
+    pub(super) ticks: u64,
+    /// When it started, in clock ticks since boot.
+    pub(super) start: u64,
+    /// Resident memory in pages.
+    pub(super) pages: u64,
+}
+
+impl Stat {
+    /// Reads that of a process, as far as it can be seen.
+    pub(super) fn read(pid: u32) -> Option<Self> {
+        Self::find(pid).unwrap_or(None)
+    }
+
+    /// Reads that of a process; `None` if there is no such process.
+    fn find(pid: u32) -> io::Result<Option<Self>> {
+        match fs::read(format!("/proc/{pid}/stat")) {
+            Ok(line) => Self::parse(&line).map(Some).ok_or(io::ErrorKind::InvalidData.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.raw_os_error() == Some(NO_SUCH_PROCESS) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads one line. The name of the program may contain anything: it ends at the last parenthesis.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let open = line.iter().position(|&byte| byte == b'(')?;
+        let close = line.iter().rposition(|&byte| byte == b')')?;
+        let pid = std::str::from_utf8(&line[..open]).ok()?.trim().parse().ok()?;
+        let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+        let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+        // The third field of the manual is the first here.
+        let field = |number: usize| fields.get(number - 3).copied();
+        let number = |at: usize| field(at).and_then(|text| text.parse::<i64>().ok());
+        let count = |at: usize| number(at).map(|value| u64::try_from(value).unwrap_or(0));
+        let id = |at: usize| number(at).map(|value| u32::try_from(value).unwrap_or(0));
+        Some(Stat {
+            pid,
+            state: *field(3)?.as_bytes().first()?,
+            group: id(5)?,
+            session: id(6)?,
+            ticks: count(14)? + count(15)? + count(16)? + count(17)?,
+            start: field(22)?.parse().ok()?,
+            pages: count(24)?,
+        })
+    }
+
+    /// It has ended, whether or not somebody has waited for it.
+    pub(super) fn ended(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+}
+
+/// The threads of a process.
+pub(super) fn threads(pid: u32) -> Vec<u32> {
+    numbers(&format!("/proc/{pid}/task"))
+}
+
+/// How far a process has come to a halt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Halt {
+    /// Every thread has ended.
+    Ended,
+    /// Every thread that has not ended stands still.
+    Still,
+    /// So it is, but for threads that wait for the system and cannot be stopped there. One that has
+    /// just made a child by `vfork` waits until the child goes on, which may itself stand still.
+    Waits,
+    /// A thread moves.
+    Moves,
+}
+
+/// How far a process has come to a halt.
+pub(super) fn halt(pid: u32) -> Halt {
+    let state = |thread| {
+        let line = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok();
+        match line.as_deref().and_then(Stat::parse) {
+            Some(stat) if stat.ended() => Halt::Ended,
+            Some(stat) if matches!(stat.state, b'T' | b't') => Halt::Still,
+            Some(stat) if stat.state == b'D' => Halt::Waits,
+            Some(_) => Halt::Moves,
+            None => Halt::Ended,
+        }
+    };
+    threads(pid).into_iter().map(state).max().unwrap_or(Halt::Ended)
+}
+
+/// The processes below one, in no particular order; those that have ended are left out. `None` if the
+/// kernel does not tell.
+pub(super) fn descendants(pid: u32) -> Option<Vec<Stat>> {
+    let mut found: Vec<Stat> = Vec::new();
+    let mut next = vec![pid];
+    while let Some(parent) = next.pop() {
+        for thread in threads(parent) {
+            let path = format!("/proc/{parent}/task/{thread}/children");
+            let children = match fs::read_to_string(path) {
+                Ok(children) => children,
+                Err(error) if error.kind() == io::ErrorKind::NotFound && parent == pid => {
+                    // Either the process is gone or the kernel was built without this file.
+                    if Stat::read(pid).is_some() && threads(pid).contains(&thread) {
+                        return None;
+                    }
+                    continue;
+                }
+                Err(_) => continue,
+            };
+            for child in children.split_ascii_whitespace().filter_map(|text| text.parse().ok()) {
+                if let Some(stat) = Stat::read(child)
+                    && !found.iter().any(|known| known.pid == child)
+                {
+                    next.push(child);
+                    found.push(stat);
+                }
+            }
+        }
+    }
+    found.retain(|stat| !stat.ended());
+    Some(found)
+}
+
+/// All processes of the machine that have not ended.
+pub(super) fn all() -> impl Iterator<Item = Stat> {
+    numbers("/proc").into_iter().filter_map(Stat::read).filter(|stat| !stat.ended())
+}
+
+/// The entries of a directory that are numbers.
+fn numbers(path: &str) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_does_not_shift_the_fields() {
+        let line = b"17 (a) Z (b) R 1) S 4 17 9 0 -1 4194304 1 0 0 0 3 4 5 6 20 0 1 0 777 1000 42 18446744073709551615";
+        let stat = Stat::parse(line).unwrap();
+        assert_eq!(stat.pid, 17);
+        assert_eq!((stat.state, stat.group, stat.session), (b'S', 17, 9));
+        assert_eq!((stat.ticks, stat.start, stat.pages), (18, 777, 42));
+    }
+
+    #[test]
+    fn a_process_is_itself_and_nobody_else() {
+        let boot = boot_id().unwrap();
+        let me = Identity::of(std::process::id(), &boot).unwrap();
+        assert!(me.lives(&boot));
+        assert!(me.open(&boot).is_some());
+        let other = Identity { start: me.start + 1, ..me.clone() };
+        assert!(!other.lives(&boot) && other.open(&boot).is_none());
+        assert!(!other.signal(&boot, Signal::KILL));
+        assert!(!me.lives("another boot"));
+    }
+}

@@ -1,0 +1,93 @@
+//! What became of runs while nobody watched.
+
+use super::inner::Inner;
+use super::look::{Look, look};
+use super::process::Halt;
+use super::record::{self, Claim, Outcome};
+use super::run::{Phase, lock};
+use crate::event::Found;
+use crate::op::RunId;
+use std::fs;
+use std::io;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+impl Inner {
+    /// Finds what became of a run, and watches it if it lives.
+    pub(super) fn recover(&self, id: RunId) -> Found {
+        let run = self.add(id);
+        let mut state = run.state();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        loop {
+            let found = self.follow(&run, &mut state);
+            state.phase = match &found {
+                Look::Free { .. } => Phase::New,
+                Look::Attended { running: false, .. } => Phase::Starting,
+                Look::Attended { .. } | Look::Orphan { .. } => Phase::Running,
+                Look::Over { .. } | Look::Gone { .. } | Look::Rebooted => Phase::Over,
+                Look::Unknown { .. } if Instant::now() < deadline => {
+                    sleep(Duration::from_millis(20));
+                    continue;
+                }
+                // It is looked at again; an event says what it was.
+                Look::Unknown { .. } => Phase::Starting,
+            };
+            return match found {
+                Look::Free { dir } => {
+                    // A supervisor may be on its way: it must not find the run free.
+                    match record::claim(&dir, &Claim::Void) {
+                        Ok(true) => {}
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                        Err(_) if Instant::now() > deadline => {}
+                        Ok(false) | Err(_) => {
+                            sleep(Duration::from_millis(1));
+                            continue;
+                        }
+                    }
+                    Found::NeverStarted
+                }
+                Look::Attended { running: false, dir, .. } => {
+                    self.watcher.directory(&run, &dir);
+                    // It may have begun before it was watched.
+                    if dir.join(record::RUNNING).exists() {
+                        self.watcher.leave_directory(&run);
+                        continue;
+                    }
+                    Found::Starting
+                }
+                Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
+                    let paused = state.halt(&self.boot).0 == Halt::Still;
+                    Found::Running { pid: started.process.pid, paused }
+                }
+                Look::Attended { started: None, .. } | Look::Unknown { .. } => Found::Starting,
+                Look::Over { outcome: Outcome::Exited(exit), .. } => Found::Exited(exit),
+                Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
+                    Found::NotStarted { reason }
+                }
+                Look::Gone { reason } => Found::Lost { reason },
+                Look::Rebooted => Found::Rebooted,
+            };
+        }
+    }
+
+    /// Deletes the records of a run that is over.
+    pub(super) fn forget(&self, id: RunId) {
+        if let Look::Attended { .. } | Look::Orphan { .. } =
+            look(&self.options.state, id, &self.boot)
+        {
+            tracing::warn!(run = %id, "not forgotten: it is not over");
+            return;
+        }
+        lock(&self.runs).remove(&id);
+        for attempt in 0.. {
+            match fs::remove_dir_all(record::directory(&self.options.state, id, attempt)) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                Err(error) => {
+                    tracing::warn!(run = %id, %error, "cannot delete its records");
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Looks at runs and devices at regular times while there are runs.
+
+use super::inner::Inner;
+use super::process::{Halt, halt};
+use super::run::{Phase, Run, lock};
+use crate::event::{BackendEvent, RunSample, Sample};
+use crate::providers::DeviceSample;
+use std::time::Instant;
+
+impl Inner {
+    /// The body of the thread that looks.
+    pub(super) fn sample(&self) {
+        let mut next = Instant::now() + self.options.sample_every;
+        while !self.stopping() {
+            let left = next.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                self.idle(left);
+                continue;
+            }
+            next = Instant::now() + self.options.sample_every;
+            let runs: Vec<_> =
+                self.runs().into_iter().filter(|run| run.state().phase == Phase::Running).collect();
+            if runs.is_empty() {
+                continue;
+            }
+            let (devices, resident) = {
+                let mut provider = lock(&self.provider);
+                let devices = provider.sample().unwrap_or_else(|error| {
+                    tracing::warn!(%error, "devices cannot be looked at");
+                    Vec::new()
+                });
+                (devices, provider.counts_resident())
+            };
+            let runs =
+                runs.iter().filter_map(|run| self.sample_run(run, &devices, resident)).collect();
+            self.emit(BackendEvent::Sampled(Sample { devices, runs }));
+        }
+    }
+
+    /// How one run does; `None` if it has ended.
+    fn sample_run(&self, run: &Run, devices: &[DeviceSample], resident: bool) -> Option<RunSample> {
+        let view = run.state().clone();
+        let members = view.members(&self.boot);
+        if members.is_empty() {
+            return None;
+        }
+        let ticks: u64 = members.iter().map(|stat| stat.ticks).sum();
+        let pages: u64 = members.iter().map(|stat| stat.pages).sum();
+        let on_devices = || {
+            let used = devices.iter().flat_map(|device| &device.processes);
+            used.filter(|(pid, _)| members.iter().any(|stat| stat.pid == *pid))
+                .map(|(_, bytes)| bytes)
+                .sum()
+        };
+        Some(RunSample {
+            run: run.id,
+            cpu_s: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            memory_bytes: if resident {
+                pages * rustix::param::page_size() as u64
+            } else {
+                on_devices()
+            },
+            stopped: members.iter().map(|stat| halt(stat.pid)).max() == Some(Halt::Still),
+        })
+    }
+}

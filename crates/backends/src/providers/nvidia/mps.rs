@@ -1,0 +1,489 @@
+//! NVIDIA's multi-process service: one control daemon for each GPU, with folders of its own, started when
+//! the first tenant comes. It outlives this process, as the tenants do.
+
+use super::super::ProviderError;
+use super::{MpsOptions, processes};
+use crate::op::Seat;
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long the control program may take for one call.
+const CALL: Duration = Duration::from_secs(5);
+/// How long clients may take to be gone after they were told to.
+const DETACH: Duration = Duration::from_secs(10);
+/// Between two looks at the list of clients.
+const LOOK: Duration = Duration::from_millis(50);
+/// Between two requests to end the same client.
+const AGAIN: Duration = Duration::from_millis(500);
+/// How long a client that was ended may stay in the list before that no longer matters.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Bytes of a path of a socket, with its final zero.
+const SOCKET_PATH: usize = 108;
+/// Variables that would change what the control daemon gives to everybody.
+const NOT_INHERITED: [&str; 5] = [
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+];
+
+/// The control daemons of all GPUs.
+#[derive(Debug)]
+pub(super) struct Mps {
+    controls: Vec<Control>,
+    /// Processes that turned out to be servers of ours, by GPU.
+    servers: Vec<BTreeSet<u32>>,
+}
+
+impl Mps {
+    pub(super) fn new(options: &MpsOptions, gpus: &[&str]) -> Result<Mps, ProviderError> {
+        // The first group of a UUID usually tells the GPUs of a machine apart, and keeps paths short.
+        let short: Vec<&str> = gpus.iter().map(|gpu| first_group(gpu)).collect();
+        let distinct = short.iter().collect::<BTreeSet<_>>().len() == short.len();
+        let names = if distinct { &short[..] } else { gpus };
+        let controls: Vec<Control> = names
+            .iter()
+            .zip(gpus)
+            .map(|(name, gpu)| Control::new(&options.control, &options.dir.join(name), gpu))
+            .collect::<Result<_, _>>()?;
+        let servers = vec![BTreeSet::new(); controls.len()];
+        Ok(Mps { controls, servers })
+    }
+
+    pub(super) fn control(&self, index: usize) -> Option<&Control> {
+        self.controls.get(index)
+    }
+
+    /// Takes our own servers out of a list of processes. The control program is asked only about
+    /// processes that look like servers and are not known yet.
+    pub(super) fn leave_out_servers(&mut self, index: usize, list: &mut Vec<(u32, u64)>) {
+        let known = &mut self.servers[index];
+        known.retain(|server| list.iter().any(|(pid, _)| pid == server));
+        if list.iter().any(|(pid, _)| !known.contains(pid) && processes::is_mps(*pid))
+            && let Ok(servers) = self.controls[index].servers()
+        {
+            known.extend(servers);
+        }
+        list.retain(|(pid, _)| !known.contains(pid));
+    }
+
+    pub(super) fn shutdown(&mut self) -> Vec<String> {
+        self.controls.iter().filter_map(Control::shutdown).collect()
+    }
+}
+
+/// The control daemon of one GPU. It answers commands through the control program, one call each.
+#[derive(Clone, Debug)]
+pub struct Control {
+    program: PathBuf,
+    gpu: String,
+    folder: PathBuf,
+    pipe: PathBuf,
+}
+
+impl Control {
+    /// The daemon of the GPU with this UUID, with its folders in `folder`. Nothing is started.
+    /// A program without a folder is looked for in `PATH`.
+    pub fn new(program: &Path, folder: &Path, gpu: &str) -> Result<Control, ProviderError> {
+        // The daemon and its clients have working directories of their own.
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let folder = absolute(folder);
+        let named = program.components().count() == 1;
+        let program = if named { program.to_owned() } else { absolute(program) };
+        let pipe = folder.join("pipe");
+        if pipe.join("control_privileged").as_os_str().len() >= SOCKET_PATH {
+            return Err(ProviderError::Failed(format!(
+                "{} is too long a path for the sockets of MPS: choose another folder",
+                folder.display()
+            )));
+        }
+        Ok(Control { program, gpu: gpu.to_owned(), folder, pipe })
+    }
+
+    /// What `CUDA_MPS_PIPE_DIRECTORY` is for its clients.
+    pub fn pipe(&self) -> &Path {
+        &self.pipe
+    }
+
+    /// Sends one command, and returns what was printed. Without a daemon the error is `Absent`.
+    pub fn ask(&self, command: &str) -> Result<String, ProviderError> {
+        // The socket stays when the daemon ends, so that only its absence says something.
+        if !self.pipe.join("control").exists() {
+            return Err(ProviderError::Absent(format!("no MPS control daemon for {}", self.gpu)));
+        }
+        let (success, output) = self.call(&[], &format!("{command}\n"))?;
+        if success {
+            return Ok(output);
+        }
+        Err(ProviderError::Absent(format!(
+            "the MPS control daemon for {} does not answer: {}",
+            self.gpu,
+            said(&output)
+        )))
+    }
+
+    /// Starts the daemon unless it runs.
+    pub fn start(&self) -> Result<(), ProviderError> {
+        match self.ask("get_server_list") {
+            Ok(_) => Ok(()),
+            Err(ProviderError::Absent(_)) => self.launch(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn launch(&self) -> Result<(), ProviderError> {
+        self.make_folders().map_err(|error| {
+            ProviderError::Failed(format!(
+                "the folders of MPS cannot be made in {}: {error}",
+                self.folder.display()
+            ))
+        })?;
+        let (success, output) = self.call(&["-d"], "")?;
+        match self.ask("get_server_list") {
+            Ok(_) if success => Ok(()),
+            // Somebody else was quicker, so that it is theirs.
+            Ok(_) => {
+                let _ = fs::remove_file(self.mark());
+                Ok(())
+            }
+            Err(error) => {
+                let cause = if success { error.to_string() } else { said(&output) };
+                Err(ProviderError::Failed(format!(
+                    "MPS cannot be started for {}: {cause}",
+                    self.gpu
+                )))
+            }
+        }
+    }
+
+    /// The servers: none before the first client.
+    pub fn servers(&self) -> Result<Vec<u32>, ProviderError> {
+        Ok(numbers(&self.ask("get_server_list")?))
+    }
+
+    /// The clients of a server.
+    pub fn clients(&self, server: u32) -> Result<Vec<u32>, ProviderError> {
+        Ok(numbers(&self.ask(&format!("get_client_list {server}"))?))
+    }
+
+    /// Starts the daemon if need be, and refuses a user beside the clients of another one.
+    pub(super) fn admit(&self, uid: u32) -> Result<(), ProviderError> {
+        let servers = match self.servers() {
+            Err(ProviderError::Absent(_)) => {
+                self.launch()?;
+                Vec::new()
+            }
+            servers => servers?,
+        };
+        for server in servers {
+            let Some(owner) = processes::owner(server) else { continue };
+            if owner != uid && !self.clients(server)?.is_empty() {
+                return Err(self.taken(owner, uid));
+            }
+        }
+        // Tenants that have not called on MPS yet. Root's are its supervisors of other users' jobs.
+        match processes::tenants(&self.pipe)
+            .into_iter()
+            .find(|(_, owner)| *owner != uid && *owner != 0)
+        {
+            Some((_, owner)) => Err(self.taken(owner, uid)),
+            None => Ok(()),
+        }
+    }
+
+    fn taken(&self, owner: u32, uid: u32) -> ProviderError {
+        ProviderError::Failed(format!(
+            "user {uid} cannot share {} with user {owner}: MPS serves one user at a time",
+            self.gpu
+        ))
+    }
+
+    /// The variables of a tenant. They are read when it starts and hold for its life.
+    pub(super) fn tenant(&self, seat: &Seat) -> Vec<(String, String)> {
+        let mut env = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), self.pipe.display().to_string())];
+        let percent = ((u64::from(seat.share_ppm) + 5_000) / 10_000).max(1);
+        if percent < 100 {
+            env.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), percent.to_string()));
+        }
+        if seat.memory_bytes > 0 {
+            let mebibytes = seat.memory_bytes.div_ceil(1 << 20);
+            env.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(), format!("0={mebibytes}M")));
+        }
+        if seat.nice > 0 {
+            env.push(("CUDA_MPS_CLIENT_PRIORITY".to_owned(), "1".to_owned()));
+        }
+        env
+    }
+
+    /// Ends the work of these clients, and returns when none is left: when it has gone from the list, or
+    /// a while after the control daemon said 0, which is the vendor's word for it.
+    pub(super) fn detach(&self, pids: &[u32]) -> Result<(), ProviderError> {
+        let wanted: BTreeSet<u32> = pids.iter().copied().collect();
+        let begin = Instant::now();
+        let mut asked: Vec<Request> = Vec::new();
+        loop {
+            let left = match self.clients_among(&wanted) {
+                Ok(left) => left,
+                // Without a daemon there are no clients.
+                Err(ProviderError::Absent(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let mut waiting = false;
+            for (server, client) in &left {
+                let place = asked.iter().position(|request| request.client == *client);
+                let known = place.map(|place| &asked[place]);
+                if known.is_some_and(|request| request.done && request.at.elapsed() >= SETTLE) {
+                    continue;
+                }
+                waiting = true;
+                if known.is_some_and(|request| request.done || request.at.elapsed() < AGAIN) {
+                    continue;
+                }
+                let answer = match self.ask(&format!("terminate_client {server} {client}")) {
+                    Err(ProviderError::Absent(_)) => return Ok(()),
+                    answer => answer?,
+                };
+                // A failure is explained first; the result is the last line.
+                let done = answer.lines().last().map(str::trim) == Some("0");
+                let request = Request { client: *client, done, at: Instant::now() };
+                match place {
+                    Some(place) => asked[place] = request,
+                    None => asked.push(request),
+                }
+            }
+            if !waiting {
+                return Ok(());
+            }
+            if begin.elapsed() >= DETACH {
+                let list: Vec<String> = left.iter().map(|(_, client)| client.to_string()).collect();
+                return Err(ProviderError::Failed(format!(
+                    "MPS did not end its clients {} on {} within {} s",
+                    list.join(", "),
+                    self.gpu,
+                    DETACH.as_secs()
+                )));
+            }
+            sleep(LOOK);
+        }
+    }
+
+    /// Clients that are wanted, with their servers.
+    fn clients_among(&self, wanted: &BTreeSet<u32>) -> Result<Vec<(u32, u32)>, ProviderError> {
+        let mut found = Vec::new();
+        for server in self.servers()? {
+            let clients = self.clients(server)?;
+            found.extend(
+                clients
+                    .into_iter()
+                    .filter(|client| wanted.contains(client))
+                    .map(|client| (server, client)),
+            );
+        }
+        Ok(found)
+    }
+
+    /// Ends the daemon if it is ours and nobody uses it; a line that says why it stays if it does.
+    fn shutdown(&self) -> Option<String> {
+        if !self.mark().exists() {
+            return None;
+        }
+        let stays =
+            |cause: &str| Some(format!("the MPS control daemon for {} stays: {cause}", self.gpu));
+        let servers = match self.servers() {
+            Ok(servers) => servers,
+            Err(ProviderError::Absent(_)) => {
+                let _ = fs::remove_file(self.mark());
+                return None;
+            }
+            Err(error) => return stays(&error.to_string()),
+        };
+        for server in servers {
+            match self.clients(server) {
+                Ok(clients) if clients.is_empty() => {}
+                Ok(clients) => return stays(&format!("it has {} clients", clients.len())),
+                Err(error) => return stays(&error.to_string()),
+            }
+        }
+        if let Some((pid, _)) = processes::tenants(&self.pipe).first() {
+            return stays(&format!("process {pid} may still call on it"));
+        }
+        if let Err(error @ ProviderError::Failed(_)) = self.ask("quit") {
+            return stays(&error.to_string());
+        }
+        let _ = fs::remove_file(self.mark());
+        None
+    }
+
+    /// Present if the daemon was started from here.
+    fn mark(&self) -> PathBuf {
+        self.folder.join("started")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    fn make_folders(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.pipe)?;
+        fs::create_dir_all(self.log())?;
+        if rustix::process::geteuid().is_root() {
+            // Servers and clients are other users' processes.
+            fs::set_permissions(&self.folder, Permissions::from_mode(0o755))?;
+            fs::set_permissions(&self.pipe, Permissions::from_mode(0o1777))?;
+        }
+        fs::write(self.mark(), "")
+    }
+
+    /// Runs the control program; whether it succeeded, and what it printed.
+    ///
+    /// Input and output are files in memory: a daemon that keeps its descriptors cannot make anybody
+    /// wait for the end of a pipe.
+    fn call(&self, arguments: &[&str], input: &str) -> Result<(bool, String), ProviderError> {
+        let failed = |cause: &dyn std::fmt::Display| {
+            ProviderError::Failed(format!("{} cannot be used: {cause}", self.program.display()))
+        };
+        let io = |error: io::Error| failed(&error);
+        let mut stdin = memory_file().map_err(io)?;
+        stdin.write_all(input.as_bytes()).and_then(|()| stdin.rewind()).map_err(io)?;
+        let mut output = memory_file().map_err(io)?;
+        let mut command = Command::new(&self.program);
+        for name in NOT_INHERITED {
+            command.env_remove(name);
+        }
+        let mut child = command
+            .args(arguments)
+            .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
+            .env("CUDA_MPS_LOG_DIRECTORY", self.log())
+            .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            .env("CUDA_VISIBLE_DEVICES", &self.gpu)
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::from(stdin))
+            .stdout(Stdio::from(output.try_clone().map_err(io)?))
+            .stderr(Stdio::from(output.try_clone().map_err(io)?))
+            .spawn()
+            .map_err(io)?;
+        let begin = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        let status = loop {
+            if let Some(status) = child.try_wait().map_err(io)? {
+                break status;
+            }
+            if begin.elapsed() >= CALL {
+                // It was not waited for yet, so that its number is still its own.
+                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+                let _ = child.wait();
+                return Err(failed(&format_args!(
+                    "no answer to '{}' within {} s",
+                    shown(arguments, input),
+                    CALL.as_secs()
+                )));
+            }
+            sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        };
+        let mut text = Vec::new();
+        output.rewind().and_then(|()| output.read_to_end(&mut text)).map_err(io)?;
+        Ok((status.success(), String::from_utf8_lossy(&text).into_owned()))
+    }
+}
+
+/// A client that was told to end.
+struct Request {
+    client: u32,
+    /// The answer was 0.
+    done: bool,
+    at: Instant,
+}
+
+/// `GPU-1a2b3c4d` of `GPU-1a2b3c4d-…`.
+fn first_group(uuid: &str) -> &str {
+    uuid.match_indices('-').nth(1).map_or(uuid, |(end, _)| &uuid[..end])
+}
+
+fn memory_file() -> io::Result<File> {
+    Ok(File::from(rustix::fs::memfd_create("tandem-mps", MemfdFlags::CLOEXEC)?))
+}
+
+fn shown(arguments: &[&str], input: &str) -> String {
+    if input.is_empty() { arguments.join(" ") } else { input.trim().to_owned() }
+}
+
+/// The last thing that was said.
+fn said(output: &str) -> String {
+    output
+        .lines()
+        .map(str::trim)
+        .rfind(|line| !line.is_empty())
+        .unwrap_or("it says nothing")
+        .to_owned()
+}
+
+/// The numbers of lines that hold nothing but numbers: messages such as `Server 7 not found` do not.
+fn numbers(output: &str) -> Vec<u32> {
+    output
+        .lines()
+        .filter_map(|line| {
+            line.split_whitespace().map(str::parse).collect::<Result<Vec<u32>, _>>().ok()
+        })
+        .flatten()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lines_of_numbers_are_lists() {
+        assert_eq!(numbers(""), []);
+        assert_eq!(numbers("4711\n 4712 \n\n"), [4711, 4712]);
+        assert_eq!(numbers("4711 4712\r\n"), [4711, 4712]);
+        assert_eq!(numbers("Server 4711 not found\n"), []);
+        assert_eq!(numbers("-1\n99999999999\n"), []);
+    }
+
+    #[test]
+    fn folders_are_short_unless_gpus_would_share_one() {
+        let options = MpsOptions { control: "control".into(), dir: "/run/tandem".into() };
+        let pipes = |gpus: &[&str]| {
+            let mps = Mps::new(&options, gpus).unwrap();
+            mps.controls
+                .iter()
+                .map(|control| control.pipe().display().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            pipes(&["GPU-1-2-3", "GPU-2-2-3"]),
+            ["/run/tandem/GPU-1/pipe", "/run/tandem/GPU-2/pipe"]
+        );
+        assert_eq!(
+            pipes(&["GPU-1-2-3", "GPU-1-2-4"]),
+            ["/run/tandem/GPU-1-2-3/pipe", "/run/tandem/GPU-1-2-4/pipe"]
+        );
+    }
+
+    #[test]
+    fn a_folder_too_deep_for_a_socket_is_refused() {
+        let options = |length| MpsOptions {
+            control: "control".into(),
+            dir: Path::new("/").join("x".repeat(length)),
+        };
+        let gpu = "GPU-11111111-2222-3333-4444-555555555555";
+        Mps::new(&options(69), &[gpu]).unwrap();
+        let error = Mps::new(&options(70), &[gpu]).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+}

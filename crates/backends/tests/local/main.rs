@@ -1,0 +1,27 @@
+//! The local back end with real processes. This binary is the tests; called with `supervise` or
+//! `enter` it is what the back end starts, with `daemon` a daemon side that can be killed,
+//! and with `starved` one that can open no files.
+
+#![allow(clippy::unwrap_used)]
+
+mod desk;
+mod ends;
+mod harness;
+mod pauses;
+mod recovers;
+mod starts;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("supervise") => tandem_backends::local::supervise(arguments[1].as_ref()),
+        Some("enter") => tandem_backends::local::enter(),
+        Some("daemon") => recovers::daemon(arguments[1].as_ref(), arguments[2].parse().unwrap()),
+        Some("starved") => recovers::starved(arguments[1].as_ref()),
+        _ => {
+            harness::run(&arguments, &[starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS])
+        }
+    }
+}

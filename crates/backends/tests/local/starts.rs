@@ -1,0 +1,227 @@
+//! How runs begin, and what they find.
+
+use crate::desk::{Desk, code, launch, run_id, seat};
+use crate::harness::Test;
+use std::time::Duration;
+use tandem_backends::{BackendEvent, Op, Owner, RunId, Status};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("exit_codes_and_signals", exit_codes_and_signals),
+    ("output_files", output_files),
+    ("what_cannot_start_says_why", what_cannot_start_says_why),
+    ("a_clean_place", a_clean_place),
+    ("hostile_arguments", hostile_arguments),
+    ("another_user", another_user),
+    ("unknown_runs_are_refused", unknown_runs_are_refused),
+    ("a_missing_device_is_refused", a_missing_device_is_refused),
+    ("sent_twice_runs_once", sent_twice_runs_once),
+];
+
+fn exit_codes_and_signals() {
+    let mut desk = Desk::new();
+    assert_eq!(desk.run(1, "exit 0").status, code(0));
+    assert_eq!(desk.run(2, "exit 7").status, code(7));
+    let exit = desk.run(3, "kill -9 $$");
+    assert_eq!((exit.status, exit.status.code()), (Status::Signal(9), 137));
+    let exit = desk.run(4, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
+    assert!(exit.cpu_s > 0.02 && exit.cpu_s < 20.0, "{exit:?}");
+    assert!(exit.rss_max_bytes > 1 << 19 && !exit.oom, "{exit:?}");
+    assert!(desk.run(5, "echo 'RuntimeError: CUDA out of memory. Tried' >&2; exit 1").oom);
+    assert!(!desk.run(6, "echo 'CUDA out of memory'; exit 0").oom);
+}
+
+fn output_files() {
+    let mut desk = Desk::new();
+    let mut first = desk.script(1, "pwd; echo to err >&2; cat; echo $X");
+    first.env.insert("X".to_owned(), "x".to_owned());
+    first.dir = "/tmp".into();
+    desk.start(first);
+    desk.started();
+    desk.exited();
+    assert_eq!(desk.output(1), "/tmp\nto err\nx\n");
+    let mut next = desk.script(1, "echo more; echo apart >&2");
+    next.run = RunId { job: 1, run: 2 };
+    next.append = true;
+    next.stderr = Some(desk.dir.join("err"));
+    desk.start(next.clone());
+    desk.started();
+    desk.exited();
+    assert_eq!(desk.output(1), "/tmp\nto err\nx\nmore\n");
+    assert_eq!(std::fs::read_to_string(desk.dir.join("err")).unwrap(), "apart\n");
+    next.run.run = 3;
+    next.append = false;
+    next.stdout = "1.out".into();
+    desk.start(next);
+    desk.started();
+    desk.exited();
+    assert_eq!(desk.output(1), "more\n");
+    // What an earlier run wrote is not this one's.
+    std::fs::write(desk.dir.join("2.out"), "MemoryError\n").unwrap();
+    let mut later = desk.script(2, "exit 1");
+    later.append = true;
+    desk.start(later);
+    desk.started();
+    assert!(!desk.exited().oom);
+}
+
+fn what_cannot_start_says_why() {
+    let mut desk = Desk::new();
+    let mut one = launch(&desk.dir, 1, &["/no/such/program"]);
+    desk.start(one.clone());
+    let reason = desk.not_started();
+    assert!(reason.starts_with("cannot run /no/such/program: No such file"), "{reason}");
+    one.run.job = 2;
+    one.command = vec!["/bin/true".to_owned()];
+    one.dir = "/no/such/dir".into();
+    desk.start(one.clone());
+    let reason = desk.not_started();
+    assert!(reason.starts_with("cannot enter directory /no/such/dir: No such file"), "{reason}");
+    one.run.job = 3;
+    one.dir = "/".into();
+    one.stdout = "/no/such/dir/out".into();
+    desk.start(one.clone());
+    let reason = desk.not_started();
+    assert!(
+        reason.starts_with("cannot open output file /no/such/dir/out: No such file"),
+        "{reason}"
+    );
+    one.run.job = 4;
+    one.command.clear();
+    desk.start(one.clone());
+    assert_eq!(desk.not_started(), "the command is empty");
+    one.run.job = 5;
+    one.command = vec!["/bin/echo".to_owned(), "nul\0byte".to_owned()];
+    one.stdout = desk.dir.join("5.out");
+    desk.start(one.clone());
+    assert!(desk.not_started().contains("nul byte"));
+    one.run.job = 6;
+    one.command = vec!["/bin/true".to_owned()];
+    one.stdout = desk.dir.join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&one.stdout).status().unwrap().success());
+    desk.start(one);
+    assert!(desk.not_started().starts_with("cannot open output file"));
+    // Sent again, it has been answered.
+    desk.start(desk.script(1, "true"));
+    assert_eq!(desk.next_within(Duration::from_millis(200)), None);
+}
+
+fn a_clean_place() {
+    // One that nobody marked to be closed.
+    let leak = rustix::io::dup(std::io::stdin()).unwrap();
+    let mut desk = Desk::new();
+    let script =
+        "ls /proc/self/fd; readlink /proc/self/fd/0; cat /proc/self/status; cat /proc/$$/stat";
+    desk.start(desk.script(1, script));
+    let pid = desk.started();
+    desk.exited();
+    drop(leak);
+    let output = desk.output(1);
+    // The fourth is that of the listing itself.
+    assert!(output.starts_with("0\n1\n2\n3\n/dev/null\n"), "{output}");
+    assert!(output.contains("SigBlk:\t0000000000000000"), "{output}");
+    let ignored = output.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored, 16).unwrap() & (1 << 12), 0, "SIGPIPE");
+    let stat: Vec<&str> = output.lines().last().unwrap().split(' ').collect();
+    assert_eq!(stat[4], pid.to_string(), "leads its group");
+    assert_ne!(stat[5], pid.to_string(), "the session is the supervisor's");
+    assert_ne!(stat[5], rustix::process::getsid(None).unwrap().as_raw_nonzero().to_string());
+}
+
+fn hostile_arguments() {
+    let mut desk = Desk::new();
+    let words = ["a\nb", "'\"`$(reboot)\\", "", " ", "*", "ü\u{1}\u{7f}", "--", "-n"];
+    let mut command = vec!["/usr/bin/printf", "%s|"];
+    command.extend(words);
+    let mut one = launch(&desk.dir, 1, &command);
+    one.env.insert("BIG".to_owned(), "x".repeat(100_000));
+    one.env.insert("LINES\nAND=".to_owned(), "\"\n".to_owned());
+    desk.start(one);
+    desk.started();
+    assert_eq!(desk.exited().status, code(0));
+    assert_eq!(desk.output(1), words.join("|") + "|");
+    let mut two = desk.script(2, "echo ${#BIG} $CUDA_VISIBLE_DEVICES");
+    two.env.insert("BIG".to_owned(), "y".repeat(100_000));
+    two.seat.devices = vec![1, 3];
+    desk.start(two);
+    desk.started();
+    desk.exited();
+    assert_eq!(desk.output(2), "100000 1,3\n");
+    let mut huge = desk.script(3, "true");
+    huge.env.insert("HUGE".to_owned(), "z".repeat(4 << 20));
+    desk.start(huge);
+    assert!(desk.not_started().contains("rgument list too long"));
+}
+
+fn another_user() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let mut desk = Desk::new();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(&desk.dir, open).unwrap();
+    let mut one = desk.script(1, "id -u; id -g; id -G; echo $(umask) >/dev/null; touch mine");
+    one.owner = Some(Owner { uid: 65534, gid: 65534 });
+    desk.start(one.clone());
+    desk.started();
+    assert_eq!(desk.exited().status, code(0));
+    assert_eq!(desk.output(1), "65534\n65534\n65534\n");
+    let data = std::fs::metadata(desk.dir.join("1.out")).unwrap();
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&data), 65534);
+    one.run.job = 2;
+    one.stdout = "/root/no".into();
+    desk.start(one.clone());
+    assert!(desk.not_started().contains("Permission denied"));
+    one.run.job = 3;
+    one.stdout = desk.dir.join("3.out");
+    one.command[2] = "ls state/runs".to_owned();
+    desk.start(one);
+    desk.started();
+    assert_ne!(desk.exited().status, code(0), "records are nobody's business");
+}
+
+fn unknown_runs_are_refused() {
+    let mut desk = Desk::new();
+    desk.apply(1, Op::Pause { run: run_id(1) });
+    assert!(matches!(desk.next(), BackendEvent::Refused { .. }));
+    desk.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
+    assert!(matches!(desk.next(), BackendEvent::Refused { .. }));
+}
+
+fn a_missing_device_is_refused() {
+    let mut desk = Desk::new();
+    let mut one = desk.script(1, "true");
+    one.seat = seat(9);
+    desk.start(one.clone());
+    assert!(matches!(desk.next(), BackendEvent::Refused { .. }));
+    one.seat = seat(3);
+    desk.start(one);
+    desk.started();
+    desk.exited();
+}
+
+fn sent_twice_runs_once() {
+    let mut desk = Desk::new();
+    let one = desk.script(1, "echo once; sleep 0.3");
+    desk.start(one.clone());
+    desk.start(one.clone());
+    let pid = desk.started();
+    desk.start(one);
+    assert_eq!(desk.started(), pid, "a start that is sent again is answered again");
+    desk.exited();
+    assert_eq!(desk.output(1), "once\n");
+    // By two at the same instant.
+    for job in 2..52 {
+        let mut other = Desk::at(&desk.dir);
+        let one = desk.script(job, "echo once");
+        let (mine, theirs) = (one.clone(), one);
+        std::thread::scope(|scope| {
+            scope.spawn(|| desk.start(mine));
+            scope.spawn(|| other.start(theirs));
+        });
+        for desk in [&mut desk, &mut other] {
+            desk.started();
+            assert_eq!(desk.exited().status, code(0));
+        }
+        assert_eq!(desk.output(job), "once\n");
+    }
+}

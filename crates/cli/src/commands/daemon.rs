@@ -1,0 +1,112 @@
+//! `tandem daemon`: configuration in, a daemon out; and the two hidden steps of every run.
+
+use crate::daemon_args::DaemonArgs;
+use crate::failure::Failure;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use tandem_backends::providers::cpu::Cpu;
+use tandem_backends::providers::fake::Fake;
+use tandem_backends::providers::nvidia::{MpsOptions, Nvidia, NvidiaOptions};
+use tandem_backends::{Provider, ProviderError, local};
+use tandem_daemon::config::{Config, ProviderKind};
+use tandem_daemon::daemon::{self, DaemonOptions};
+use tandem_daemon::meter::MeterOptions;
+use tandem_policies::PolicySpec;
+
+pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
+    let (config, _) = Config::load(&args.flags())?;
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.daemon.log)
+        .map_err(|error| Failure::bad_input(format!("daemon.log: {error}")))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let policy = PolicySpec::parse(&config.daemon.policy)?;
+    let provider = provider(&config)?;
+    let listen: Option<SocketAddr> = match &config.daemon.listen {
+        Some(text) => Some(text.parse().map_err(|_| {
+            Failure::bad_input(format!("daemon.listen: '{text}' is not of the form 127.0.0.1:7007"))
+        })?),
+        None => None,
+    };
+    let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    let options = DaemonOptions {
+        state: config.daemon.state.clone(),
+        socket: config.daemon.socket.clone(),
+        listen,
+        token_file: config.daemon.token_file.clone(),
+        share: config.sharing.enabled,
+        supervisor: vec!["/proc/self/exe".into()],
+        kill_grace: seconds(config.daemon.kill_grace_s),
+        stop_grace: seconds(config.daemon.stop_grace_s),
+        restore_s: config.daemon.restore_s_with(provider.name()),
+        meter: MeterOptions {
+            settle_s: config.learning.settle_s,
+            settle_steps: config.learning.settle_steps,
+            window_steps: config.learning.window_steps,
+            window_s: config.learning.window_s,
+        },
+        sample_every: seconds(config.learning.sample_s),
+        foreign: config.sharing.foreign,
+        history: config.daemon.history_days.map(|days| Duration::from_secs(days * 86_400)),
+        policy,
+    };
+    let name = provider.name();
+    daemon::run(&options, provider, || greet(&options, name))?;
+    Ok(())
+}
+
+fn greet(options: &DaemonOptions, provider: &str) {
+    let devices = match provider {
+        "cpu" => {
+            "CPU cores as devices, since there is no GPU or so you wish: real processes, real sharing"
+        }
+        "fake" => "fake GPUs: real processes on devices that are only counted",
+        _ => "NVIDIA GPUs",
+    };
+    eprintln!("tandem: ready at {} ({devices})", options.socket.display());
+    if let Some(address) = options.listen {
+        eprintln!("tandem: and at http://{address} for whoever has the token");
+    }
+}
+
+/// The devices that the configuration asks for; GPUs where there are some, else cores.
+fn provider(config: &Config) -> Result<Box<dyn Provider>, Failure> {
+    let count = (config.daemon.devices > 0).then_some(config.daemon.devices as usize);
+    let cpu = || Ok::<Box<dyn Provider>, ProviderError>(Box::new(Cpu::new(count)?));
+    let nvidia = || {
+        let mps = config.nvidia.mps.then(|| MpsOptions {
+            control: config.nvidia.mps_control.clone(),
+            dir: config.daemon.state.join("mps"),
+        });
+        let options = NvidiaOptions {
+            lib_path: config.nvidia.library.clone(),
+            mps,
+            pause: config.nvidia.pause,
+        };
+        Ok::<Box<dyn Provider>, ProviderError>(Box::new(Nvidia::open(options)?))
+    };
+    let made = match config.daemon.provider {
+        ProviderKind::Cpu => cpu(),
+        ProviderKind::Nvidia => nvidia(),
+        ProviderKind::Fake => {
+            let count = if config.daemon.devices > 0 { config.daemon.devices } else { 4 };
+            let memory = config.daemon.fake_memory_mib << 20;
+            return Ok(Box::new(Fake::new(count, "fake", memory)));
+        }
+        ProviderKind::Auto => match nvidia() {
+            Err(ProviderError::Absent(_)) => cpu(),
+            made => made,
+        },
+    };
+    made.map_err(|error| Failure::bad_input(format!("devices: {error}")))
+}
+
+/// Does the work of a step of a run if that is what this process is for.
+pub(crate) fn step_of_a_run() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next()?.to_str()? {
+        "supervise" => Some(local::supervise(Path::new(&arguments.next()?))),
+        "enter" => Some(local::enter()),
+        _ => None,
+    }
+}

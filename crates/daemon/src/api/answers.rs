@@ -1,0 +1,181 @@
+//! Jobs and devices as the interface shows them.
+
+use super::types::{
+    ClassInfo, Classes, DaemonInfo, DeviceInfo, Devices, JobInfo, JobLine, JobPrivate, PairInfo,
+    SCHEMA,
+};
+use crate::cycle::Present;
+use crate::job::Job;
+use crate::scheduler::{Phase, View};
+use crate::time::iso;
+use std::collections::BTreeMap;
+use tandem_backends::Enforcement;
+
+const SECOND: f64 = 1e6;
+
+/// What everyone may know about a job; `view` is there while it is not over.
+pub(super) fn line(job: &Job, view: Option<&View>) -> JobLine {
+    let runs = view.filter(|view| view.phase == Phase::Running);
+    let waiting = view.and_then(|view| view.waiting).map(crate::scheduler::Waiting::text);
+    let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
+    JobLine {
+        id: job.id,
+        name: job.name(),
+        user: job.user.clone(),
+        state: job.state,
+        reason: waiting.or_else(|| job.reason.clone()),
+        task: job.task,
+        gpus: job.request.gpus,
+        class: job.class.clone(),
+        devices: job.devices.clone(),
+        beside: view.map_or_else(Vec::new, |view| view.beside.clone()),
+        rate: runs.map(|view| view.rate),
+        rate_measured: runs.is_some_and(|view| view.measured),
+        submit_time: iso(job.submit_us),
+        start_time: job.start_us.map(iso),
+        end_time: job.end_us.map(iso),
+        run_s: ran_us as f64 / SECOND,
+        shared_s: job.shared_us as f64 / SECOND,
+        exit_code: job.exit_code,
+    }
+}
+
+/// All about a job; `env` for those who may see it.
+pub(super) fn info(
+    job: &Job,
+    view: Option<&View>,
+    env: Option<BTreeMap<String, String>>,
+    memory_peak: u64,
+) -> JobInfo {
+    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let private = env.map(|env| JobPrivate {
+        command: job.command(),
+        dir: text(&job.request.dir),
+        stdout: text(&job.stdout()),
+        stderr: text(&job.stderr().unwrap_or_else(|| job.stdout())),
+        env,
+    });
+    let caps = [("report", job.caps[0]), ("accum", job.caps[1]), ("stop", job.caps[2])];
+    let shares = view.filter(|view| view.phase == Phase::Running && !view.beside.is_empty());
+    let slowdown = |rate: f64| (rate > 0.0).then(|| 1.0 / rate);
+    let request = &job.request;
+    JobInfo {
+        line: line(job, view),
+        private,
+        uid: job.uid,
+        pid: view.and_then(|view| view.pid),
+        runs: job.runs,
+        retried: job.retried,
+        signal: job.signal,
+        share: view.map_or(f64::from(request.share_ppm()) / 1e6, |view| view.share),
+        enforcement: enforcement(view.map_or(Enforcement::None, |view| view.enforcement)).to_owned(),
+        sub_batches: view.map_or(job.sub_batches, |view| view.sub_batches),
+        caps: caps.iter().filter(|(_, has)| *has).map(|(cap, _)| (*cap).to_owned()).collect(),
+        slowdown_predicted: shares.and_then(|view| slowdown(view.predicted)),
+        slowdown_measured: shares
+            .filter(|view| view.measured)
+            .and_then(|view| slowdown(view.rate)),
+        done_s: view.map_or(job.done_us, |view| view.done_us) as f64 / SECOND,
+        estimate_s: view.and_then(|view| view.estimate_us).map(|us| us as f64 / SECOND),
+        memory_peak_bytes: job.memory_peak_bytes.max(memory_peak),
+        gpu_memory_bytes: request.gpu_memory_bytes,
+        exclusive: request.exclusive,
+        max_slowdown: request.max_slowdown,
+        time_limit_s: request.time_limit_s,
+        priority: request.priority,
+        cpu_s: job.cpu_s,
+        dependency: request.dependency.clone(),
+    }
+}
+
+fn enforcement(enforcement: Enforcement) -> &'static str {
+    match enforcement {
+        Enforcement::None => "none",
+        Enforcement::Advisory => "advisory",
+        Enforcement::Cgroup => "cgroup",
+        Enforcement::Mps => "mps",
+        Enforcement::Mig => "mig",
+    }
+}
+
+/// The devices.
+pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
+    let scheduler = present.scheduler;
+    let device = |device: &tandem_backends::Device| {
+        let index = device.index;
+        let sample = present.devices.get(index as usize);
+        let jobs: Vec<u64> = scheduler.present(index).collect();
+        let running: Vec<View> = jobs
+            .iter()
+            .filter_map(|&job| scheduler.view(job, present.now.time()))
+            .filter(|view| view.phase == Phase::Running)
+            .collect();
+        let foreign = scheduler.foreign(index);
+        let state = match foreign {
+            _ if scheduler.is_drained(index) => "drained",
+            Some(_) if scheduler.setup().foreign_avoid => "foreign",
+            _ => "up",
+        };
+        DeviceInfo {
+            index,
+            name: device.name.clone(),
+            kind: device.kind.clone(),
+            memory_bytes: device.memory_bytes,
+            memory_used_bytes: sample.map(|sample| sample.memory_used_bytes),
+            utilization: sample.and_then(|sample| sample.utilisation),
+            state: state.to_owned(),
+            foreign_bytes: foreign,
+            normalised_throughput: (!running.is_empty())
+                .then(|| running.iter().map(|view| view.rate).sum()),
+            measured: !running.is_empty() && running.iter().all(|view| view.measured),
+            jobs,
+        }
+    };
+    let devices = scheduler.setup().devices.iter().map(device).collect();
+    Devices { schema: SCHEMA, provider: provider.to_owned(), devices }
+}
+
+/// What is known about classes.
+pub(super) fn classes(present: &Present<'_>) -> Classes {
+    let known = present.scheduler.classes();
+    let class = |(name, class): (&String, &crate::scheduler::Class)| ClassInfo {
+        name: name.clone(),
+        memory_bytes: class
+            .memory
+            .values()
+            .next()
+            .and_then(tandem_models::memory::ObservedMemory::peak)
+            .map(|peak| (peak.mib() * f64::from(1 << 20)) as u64),
+        steps_per_s: class.solo.clone(),
+        finished: class.durations_us.len() as u64,
+        beside: class
+            .beside
+            .iter()
+            .map(|(other, seen)| {
+                let rate = known.believed(name, other).unwrap_or(0.5);
+                (other.clone(), PairInfo { rate, measurements: seen.measured.len() as u64 })
+            })
+            .collect(),
+    };
+    Classes { schema: SCHEMA, classes: known.iter().map(class).collect() }
+}
+
+/// What the daemon is.
+pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
+    let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
+    for active in present.scheduler.jobs() {
+        *jobs.entry(active.job.state.name().to_owned()).or_default() += 1;
+    }
+    DaemonInfo {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        policy: api.policy.clone(),
+        provider: api.provider.clone(),
+        devices: u32::try_from(present.scheduler.setup().devices.len()).unwrap_or(u32::MAX),
+        up_s: present.now.unix_us.saturating_sub(api.started_us) as f64 / SECOND,
+        uid: api.uid,
+        pid: std::process::id(),
+        jobs,
+        plans_rejected: present.scheduler.engine().refused().0,
+    }
+}

@@ -1,0 +1,80 @@
+//! Who asks. On a unix socket the system says so; on TCP a token stands for the user of the daemon.
+
+use super::{Api, Failure};
+use crate::command::Peer;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::net::UnixListener;
+
+/// What the system says about the other end of a unix socket; `None` for TCP.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Credentials(Option<(u32, u32)>);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Credentials {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self(stream.io().peer_cred().ok().map(|peer| (peer.uid(), peer.gid())))
+    }
+}
+
+/// A listener on TCP and the token that it asks for.
+pub struct Tcp {
+    /// The address.
+    pub listener: tokio::net::TcpListener,
+    /// The token.
+    pub token: String,
+}
+
+/// Lets only those pass who know the token; they are the user of the daemon.
+pub(super) async fn with_token(
+    State((token, peer)): State<(Arc<String>, Peer)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let given = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.strip_prefix("Bearer "));
+    if !given.is_some_and(|given| equal(given.as_bytes(), token.as_bytes())) {
+        let message = "give the daemon's token: Authorization: Bearer TOKEN";
+        return Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response();
+    }
+    request.extensions_mut().insert(peer);
+    next.run(request).await
+}
+
+/// Compares in a time that does not tell where the first difference is.
+fn equal(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+impl FromRequestParts<Api> for Peer {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Failure> {
+        if let Some(peer) = parts.extensions.get::<Peer>() {
+            return Ok(peer.clone());
+        }
+        let credentials = parts.extensions.get::<ConnectInfo<Credentials>>();
+        match credentials {
+            Some(ConnectInfo(Credentials(Some((uid, gid))))) => {
+                Ok(Peer { uid: *uid, gid: *gid, user: user_name(*uid) })
+            }
+            _ => {
+                let message = "the system does not say who asks";
+                Err(Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
+            }
+        }
+    }
+}
+
+/// The name of a user, looked up once.
+fn user_name(uid: u32) -> String {
+    static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.entry(uid).or_insert_with(|| crate::users::name(uid)).clone()
+}

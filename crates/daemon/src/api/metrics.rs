@@ -1,0 +1,125 @@
+//! Figures for Prometheus, taken when they are asked for.
+
+use crate::cycle::{Present, Turns};
+use crate::job::JobState;
+use crate::scheduler::Phase;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobLabel {
+    job_id: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobOnGpu {
+    job_id: u64,
+    gpu: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct GpuLabel {
+    gpu: u32,
+}
+
+type Share = Gauge<f64, AtomicU64>;
+
+/// The text that Prometheus reads.
+pub(super) fn text(present: &Present<'_>) -> String {
+    let mut registry = Registry::default();
+    let jobs = Family::<StateLabel, Gauge>::default();
+    for state in JobState::ALL.into_iter().filter(|state| !state.is_over()) {
+        jobs.get_or_create(&StateLabel { state: state.name().to_owned() }).set(0);
+    }
+    let slowdown = Family::<JobLabel, Share>::default();
+    let utilization = Family::<JobOnGpu, Share>::default();
+    for active in present.scheduler.jobs() {
+        jobs.get_or_create(&StateLabel { state: active.job.state.name().to_owned() }).inc();
+        if active.phase != Phase::Running {
+            continue;
+        }
+        let (id, rate) = (active.job.id, f64::from(active.rate().0) / 1e6);
+        if rate > 0.0 {
+            slowdown.get_or_create(&JobLabel { job_id: id }).set(1.0 / rate);
+        }
+        for &gpu in active.seat.iter().flat_map(|seat| &seat.devices) {
+            utilization.get_or_create(&JobOnGpu { job_id: id, gpu }).set(rate);
+        }
+    }
+    let memory = Family::<GpuLabel, Gauge>::default();
+    for (gpu, sample) in (0..).zip(present.devices) {
+        let used = i64::try_from(sample.memory_used_bytes).unwrap_or(i64::MAX);
+        memory.get_or_create(&GpuLabel { gpu }).set(used);
+    }
+    registry.register("tandem_jobs", "Jobs that are not over, by state", jobs);
+    registry.register(
+        "tandem_job_slowdown_ratio",
+        "How many times longer than alone a running job takes",
+        slowdown,
+    );
+    registry.register(
+        "tandem_job_gpu_utilization_ratio",
+        "Speed of a running job relative to running alone",
+        utilization,
+    );
+    registry.register("tandem_gpu_memory_used_bytes", "Memory in use, by whomever", memory);
+    registry.register(
+        "tandem_scheduler_cycle_seconds",
+        "How long the cycles of the scheduler took",
+        CycleTimes(present.turns.clone()),
+    );
+    registry.register(
+        "tandem_plans_rejected",
+        "Plans of the policy that were illegal and not carried out",
+        ConstCounter::new(present.scheduler.engine().refused().0),
+    );
+    registry.register(
+        "tandem_store_failures",
+        "Times that the store could not be written",
+        ConstCounter::new(present.turns.store_failures),
+    );
+    let mut out = String::new();
+    match text::encode(&mut out, &registry) {
+        Ok(()) => out,
+        Err(_) => String::new(),
+    }
+}
+
+/// Times of cycles as a histogram.
+#[derive(Debug)]
+struct CycleTimes(Turns);
+
+impl TypedMetric for CycleTimes {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for CycleTimes {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let last = self.0.buckets.len() - 1;
+        let bucket = |(power, count): (usize, &u64)| {
+            let bound = if power == last { f64::MAX } else { (1_u64 << power) as f64 / 1e6 };
+            (bound, *count)
+        };
+        let buckets: Vec<(f64, u64)> = self.0.buckets.iter().enumerate().map(bucket).collect();
+        encoder.encode_histogram::<prometheus_client::encoding::NoLabelSet>(
+            self.0.sum_us as f64 / 1e6,
+            self.0.count,
+            &buckets,
+            None,
+        )
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}

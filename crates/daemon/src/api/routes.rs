@@ -1,0 +1,505 @@
+//! The paths of the interface, and their description.
+
+use super::auth::{Credentials, Tcp, with_token};
+use super::types::{
+    AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange,
+    JobPage, SCHEMA, Submitted, Usage, UserUsage,
+};
+use super::{Api, Failure, answers, events, metrics};
+use crate::command::{Command, Peer};
+use crate::job::{Job, JobState};
+use crate::request::JobRequest;
+use crate::store::Filter;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router, middleware};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::io::{Read, Seek, SeekFrom};
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use utoipa::{IntoParams, OpenApi};
+
+/// The largest request: 4 MiB hold the largest environment and command twice over.
+const BODY_MAX: usize = 4 << 20;
+const PAGE_MAX: u32 = 10_000;
+const LOG_MAX: u64 = 4 << 20;
+
+/// Serves the unix socket, and TCP if there is a listener, until the daemon leaves.
+pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) -> std::io::Result<()> {
+    let leave = |mut leaving: tokio::sync::watch::Receiver<bool>| async move {
+        let _ = leaving.wait_for(|leaving| *leaving).await;
+    };
+    let app = router(api.clone());
+    let on_unix = axum::serve(unix, app.into_make_service_with_connect_info::<Credentials>())
+        .with_graceful_shutdown(leave(api.leaving.clone()));
+    let Some(Tcp { listener, token }) = tcp else {
+        return on_unix.await;
+    };
+    let uid = api.uid;
+    let gid = rustix::process::getgid().as_raw();
+    let peer = Peer { uid, gid, user: crate::users::name(uid) };
+    let app = router(api.clone())
+        .layer(middleware::from_fn_with_state((Arc::new(token), peer), with_token));
+    let on_tcp = axum::serve(listener, app).with_graceful_shutdown(leave(api.leaving.clone()));
+    let (one, other) = tokio::join!(on_unix, on_tcp);
+    one.and(other)
+}
+
+fn router(api: Api) -> Router {
+    let jobs = Router::new()
+        .route("/", post(submit).get(list))
+        .route("/dry-run", post(dry_run))
+        .route("/{id}", get(info).delete(cancel))
+        .route("/{id}/explain", get(explain))
+        .route("/{id}/logs", get(logs))
+        .route("/{id}/hold", post(hold))
+        .route("/{id}/release", post(release))
+        .route("/{id}/pause", post(pause))
+        .route("/{id}/resume", post(resume))
+        .route("/{id}/accum", put(accum));
+    Router::new()
+        .nest("/v1/jobs", jobs)
+        .route("/v1/devices", get(devices))
+        .route("/v1/devices/{device}/drain", post(drain))
+        .route("/v1/devices/{device}/undrain", post(undrain))
+        .route("/v1/classes", get(classes))
+        .route("/v1/usage", get(usage))
+        .route("/v1/info", get(daemon))
+        .route("/events", get(events::events))
+        .route("/openapi.json", get(async || Json(openapi())))
+        .route("/metrics", get(prometheus))
+        .route("/healthz", get(health))
+        .fallback(async || Failure::new(StatusCode::NOT_FOUND, "not_found", "there is no such path"))
+        .method_not_allowed_fallback(async || {
+            let message = "this path does not know that method";
+            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message)
+        })
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(api)
+}
+
+/// The interface as OpenAPI describes it.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    Description::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Tandem", description = "Shares GPUs between deep-learning jobs where that pays"),
+    paths(
+        submit, list, dry_run, info, cancel, explain, logs, hold, release, pause, resume, accum, devices,
+        drain, undrain, classes, usage, daemon, prometheus, health
+    ),
+    components(schemas(JobChange, ErrorAnswer))
+)]
+struct Description;
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+/// A body of JSON; whatever is wrong with it is said in our way.
+fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, Failure> {
+    let bytes = bytes.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            let message = "the request is larger than 4 MiB; put large things into files";
+            Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+        }
+        _ => Failure::bad(rejection.body_text()),
+    })?;
+    serde_json::from_slice(&bytes).map_err(|error| Failure::bad(format!("body: {error}")))
+}
+
+fn path<T>(path: Result<Path<T>, PathRejection>) -> Result<T, Failure> {
+    path.map(|Path(value)| value).map_err(|rejection| Failure::bad(rejection.body_text()))
+}
+
+fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Failure> {
+    query.map(|Query(value)| value).map_err(|rejection| Failure::bad(rejection.body_text()))
+}
+
+const DONE: Json<Done> = Json(Done { schema: SCHEMA });
+
+/// Hand in a job, or several at once
+#[utoipa::path(post, path = "/v1/jobs", request_body = JobRequest, responses(
+    (status = 201, body = Submitted), (status = "default", body = ErrorAnswer)))]
+async fn submit(
+    State(api): State<Api>,
+    peer: Peer,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Response, Failure> {
+    let request: JobRequest = body(bytes)?;
+    let ids = api.command(peer, Command::Submit(Box::new(request))).await?;
+    Ok((StatusCode::CREATED, Json(Submitted { schema: SCHEMA, ids })).into_response())
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct PolicyQuery {
+    /// Another policy than that of the daemon.
+    policy: Option<String>,
+}
+
+/// What would become of a job, without handing it in
+#[utoipa::path(post, path = "/v1/jobs/dry-run", request_body = JobRequest, params(PolicyQuery),
+    responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
+async fn dry_run(
+    State(api): State<Api>,
+    peer: Peer,
+    asked: Result<Query<PolicyQuery>, QueryRejection>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Answer<Explanation> {
+    let (request, asked): (JobRequest, _) = (body(bytes)?, query(asked)?);
+    request.check().map_err(|error| Failure::bad(error.to_string()))?;
+    let policy = policy(&api, asked.policy)?;
+    let question = api.ask(move |present| crate::forecast::of_request(present, &peer, request));
+    let question = question.await??;
+    answer(question, policy).await
+}
+
+fn policy(
+    api: &Api,
+    named: Option<String>,
+) -> Result<tandem_policies::PolicySpec, Failure> {
+    let text = named.unwrap_or_else(|| api.policy.clone());
+    tandem_policies::PolicySpec::parse(&text).map_err(|error| Failure::bad(format!("policy: {error}")))
+}
+
+async fn answer(
+    question: crate::forecast::Question,
+    policy: tandem_policies::PolicySpec,
+) -> Answer<Explanation> {
+    let work = tokio::task::spawn_blocking(move || question.answer(&policy));
+    work.await.map(Json).map_err(|error| Failure::internal(error.to_string()))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    /// States, separated by commas; `active` stands for all that are not over.
+    state: Option<String>,
+    /// Of this user.
+    user: Option<String>,
+    /// Beyond this number.
+    after: Option<u64>,
+    /// At most so many, 1000 unless told.
+    limit: Option<u32>,
+    /// `asc` or `desc`.
+    order: Option<String>,
+}
+
+impl ListQuery {
+    fn filter(self) -> Result<Filter, Failure> {
+        let mut states = Vec::new();
+        for name in self.state.iter().flat_map(|list| list.split(',')) {
+            if name == "active" {
+                states.extend(JobState::ALL.into_iter().filter(|state| !state.is_over()));
+                continue;
+            }
+            let known = || {
+                let names: Vec<&str> = JobState::ALL.iter().map(|state| state.name()).collect();
+                names.join(", ")
+            };
+            states.push(JobState::parse(name).ok_or_else(|| {
+                let name = name.escape_debug();
+                Failure::bad(format!("state: '{name}' is none of active, {}", known()))
+            })?);
+        }
+        let descending = match self.order.as_deref() {
+            None | Some("asc") => false,
+            Some("desc") => true,
+            Some(_) => return Err(Failure::bad("order: give asc or desc")),
+        };
+        let limit = self.limit.unwrap_or(1000).clamp(1, PAGE_MAX);
+        Ok(Filter { states, user: self.user, after: self.after, descending, limit })
+    }
+}
+
+/// A page of jobs
+#[utoipa::path(get, path = "/v1/jobs", params(ListQuery), responses(
+    (status = 200, body = JobPage), (status = "default", body = ErrorAnswer)))]
+async fn list(
+    State(api): State<Api>,
+    _: Peer,
+    asked: Result<Query<ListQuery>, QueryRejection>,
+) -> Answer<JobPage> {
+    let filter = query(asked)?.filter()?;
+    let limit = filter.limit as usize;
+    let jobs: Vec<Job> = api.read(move |reader| reader.page(&filter)).await?;
+    let next_after = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.id);
+    // Those that are not over are shown as they are at this moment.
+    let live = move |present: &crate::cycle::Present<'_>| {
+        let line = |job: &Job| {
+            let now = present.now.time();
+            let view = present.scheduler.view(job.id, now);
+            let active = present.scheduler.job(job.id).map(|active| &active.job);
+            answers::line(active.unwrap_or(job), view.as_ref())
+        };
+        jobs.iter().map(line).collect()
+    };
+    Ok(Json(JobPage { schema: SCHEMA, jobs: api.ask(live).await?, next_after }))
+}
+
+/// A job as it is, and how it does.
+async fn find(api: &Api, id: u64) -> Result<Job, Failure> {
+    api.read(move |reader| reader.job(id)).await?.ok_or_else(|| Failure::no_job(id))
+}
+
+/// All about a job
+#[utoipa::path(get, path = "/v1/jobs/{id}", params(("id" = u64, Path, description = "Job")),
+    responses((status = 200, body = JobAnswer), (status = "default", body = ErrorAnswer)))]
+async fn info(
+    State(api): State<Api>,
+    peer: Peer,
+    id: Result<Path<u64>, PathRejection>,
+) -> Answer<JobAnswer> {
+    let id = path(id)?;
+    let job = find(&api, id).await?;
+    let env = if peer.may_change(job.uid, api.uid) {
+        Some(api.read(move |reader| reader.env(id)).await?)
+    } else {
+        None
+    };
+    let look = move |present: &crate::cycle::Present<'_>| {
+        let view = present.scheduler.view(id, present.now.time());
+        let active = present.scheduler.job(id).map(|active| &active.job);
+        let peak = present.meter.memory_peak(id);
+        answers::info(active.unwrap_or(&job), view.as_ref(), env, peak)
+    };
+    Ok(Json(JobAnswer { schema: SCHEMA, job: api.ask(look).await? }))
+}
+
+/// Withdraw a job
+#[utoipa::path(delete, path = "/v1/jobs/{id}", params(("id" = u64, Path, description = "Job")),
+    responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
+async fn cancel(
+    State(api): State<Api>,
+    peer: Peer,
+    id: Result<Path<u64>, PathRejection>,
+) -> Answer<Done> {
+    api.command(peer, Command::Cancel(path(id)?)).await?;
+    Ok(DONE)
+}
+
+/// Why a job waits and when it will start
+#[utoipa::path(get, path = "/v1/jobs/{id}/explain", params(("id" = u64, Path, description = "Job"), PolicyQuery),
+    responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
+async fn explain(
+    State(api): State<Api>,
+    _: Peer,
+    id: Result<Path<u64>, PathRejection>,
+    asked: Result<Query<PolicyQuery>, QueryRejection>,
+) -> Answer<Explanation> {
+    let (id, asked) = (path(id)?, query(asked)?);
+    let policy = policy(&api, asked.policy)?;
+    let job = find(&api, id).await?;
+    match api.ask(move |present| crate::forecast::of_job(present, id)).await? {
+        Some(question) => answer(question, policy).await,
+        None => Ok(Json(crate::forecast::of_the_past(&job, policy.text))),
+    }
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct LogQuery {
+    /// `stdout` or `stderr`.
+    stream: Option<String>,
+    /// From this byte on.
+    offset: Option<u64>,
+    /// At most so many bytes.
+    limit: Option<u64>,
+}
+
+/// What a job printed; the header x-tandem-size tells the size of the file
+#[utoipa::path(get, path = "/v1/jobs/{id}/logs", params(("id" = u64, Path, description = "Job"), LogQuery),
+    responses((status = 200, description = "Bytes as they were printed", content_type = "application/octet-stream"),
+        (status = "default", body = ErrorAnswer)))]
+async fn logs(
+    State(api): State<Api>,
+    peer: Peer,
+    id: Result<Path<u64>, PathRejection>,
+    asked: Result<Query<LogQuery>, QueryRejection>,
+) -> Result<Response, Failure> {
+    let (id, asked) = (path(id)?, query(asked)?);
+    let job = find(&api, id).await?;
+    if !peer.may_change(job.uid, api.uid) {
+        let message = format!("job {id} is not yours");
+        return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
+    }
+    let file = match asked.stream.as_deref() {
+        None | Some("stdout") => job.stdout(),
+        Some("stderr") => job.stderr().unwrap_or_else(|| job.stdout()),
+        Some(_) => return Err(Failure::bad("stream: give stdout or stderr")),
+    };
+    let limit = asked.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
+    let offset = asked.offset.unwrap_or(0);
+    let uid = job.uid;
+    let read = move || read_log(&file, uid, offset, limit);
+    let read = tokio::task::spawn_blocking(read).await;
+    let (bytes, size) = read.map_err(|error| Failure::internal(error.to_string()))??;
+    let headers = [
+        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
+        (header::HeaderName::from_static("x-tandem-size"), size.to_string()),
+    ];
+    Ok((headers, bytes).into_response())
+}
+
+/// Reads a file that belongs to the job's user: a root daemon must not read for somebody what only root
+/// may, by way of a link in the place of the log.
+fn read_log(
+    file: &std::path::Path,
+    uid: u32,
+    offset: u64,
+    limit: u64,
+) -> Result<(Vec<u8>, u64), Failure> {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::fs::OpenOptionsExt;
+    let shown = file.display();
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file);
+    let mut opened = match opened {
+        Ok(opened) => opened,
+        // It has printed nothing yet.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
+        Err(error) => return Err(Failure::bad(format!("{shown}: {error}"))),
+    };
+    let metadata = opened.metadata().map_err(|error| Failure::bad(format!("{shown}: {error}")))?;
+    if !metadata.is_file() || metadata.uid() != uid {
+        return Err(Failure::bad(format!("{shown}: is no file of the job's user; look at it there")));
+    }
+    let mut bytes = Vec::new();
+    let read = opened
+        .seek(SeekFrom::Start(offset))
+        .and_then(|_| opened.take(limit).read_to_end(&mut bytes));
+    read.map_err(|error| Failure::bad(format!("{shown}: {error}")))?;
+    Ok((bytes, metadata.len()))
+}
+
+macro_rules! job_command {
+    ($name:ident, $path:literal, $command:path, $doc:literal) => {
+        #[doc = $doc]
+        #[utoipa::path(post, path = $path, params(("id" = u64, Path, description = "Job")),
+            responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
+        async fn $name(
+            State(api): State<Api>,
+            peer: Peer,
+            id: Result<Path<u64>, PathRejection>,
+        ) -> Answer<Done> {
+            api.command(peer, $command(path(id)?)).await?;
+            Ok(DONE)
+        }
+    };
+}
+
+job_command!(hold, "/v1/jobs/{id}/hold", Command::Hold, "Keep a job waiting");
+job_command!(release, "/v1/jobs/{id}/release", Command::Release, "Let a held job go on");
+job_command!(pause, "/v1/jobs/{id}/pause", Command::Pause, "Let a job stand still on its devices");
+job_command!(resume, "/v1/jobs/{id}/resume", Command::Resume, "Let a paused job go on");
+
+/// Say in how many parts a job computes its batches
+#[utoipa::path(put, path = "/v1/jobs/{id}/accum", params(("id" = u64, Path, description = "Job")),
+    request_body = AccumBody, responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
+async fn accum(
+    State(api): State<Api>,
+    peer: Peer,
+    id: Result<Path<u64>, PathRejection>,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Answer<Done> {
+    let (id, body): (u64, AccumBody) = (path(id)?, body(bytes)?);
+    api.command(peer, Command::Accum(id, body.accum)).await?;
+    Ok(DONE)
+}
+
+/// The devices and who is there
+#[utoipa::path(get, path = "/v1/devices", responses(
+    (status = 200, body = Devices), (status = "default", body = ErrorAnswer)))]
+async fn devices(State(api): State<Api>, _: Peer) -> Answer<Devices> {
+    let provider = api.provider.clone();
+    Ok(Json(api.ask(move |present| answers::devices(present, &provider)).await?))
+}
+
+/// Let a device run dry
+#[utoipa::path(post, path = "/v1/devices/{device}/drain", params(("device" = u32, Path, description = "Device")),
+    responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
+async fn drain(
+    State(api): State<Api>,
+    peer: Peer,
+    device: Result<Path<u32>, PathRejection>,
+) -> Answer<Done> {
+    api.command(peer, Command::Drain(path(device)?)).await?;
+    Ok(DONE)
+}
+
+/// Use a drained device again
+#[utoipa::path(post, path = "/v1/devices/{device}/undrain", params(("device" = u32, Path, description = "Device")),
+    responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
+async fn undrain(
+    State(api): State<Api>,
+    peer: Peer,
+    device: Result<Path<u32>, PathRejection>,
+) -> Answer<Done> {
+    api.command(peer, Command::Undrain(path(device)?)).await?;
+    Ok(DONE)
+}
+
+/// What is known about classes of jobs
+#[utoipa::path(get, path = "/v1/classes", responses(
+    (status = 200, body = Classes), (status = "default", body = ErrorAnswer)))]
+async fn classes(State(api): State<Api>, _: Peer) -> Answer<Classes> {
+    Ok(Json(api.ask(answers::classes).await?))
+}
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+struct UsageQuery {
+    /// Jobs that ended since then, in seconds since 1970, or have not.
+    since: Option<f64>,
+}
+
+/// GPU-hours by user
+#[utoipa::path(get, path = "/v1/usage", params(UsageQuery), responses(
+    (status = 200, body = Usage), (status = "default", body = ErrorAnswer)))]
+async fn usage(
+    State(api): State<Api>,
+    _: Peer,
+    asked: Result<Query<UsageQuery>, QueryRejection>,
+) -> Answer<Usage> {
+    let since_us = query(asked)?.since.map_or(0, |since| (since * 1e6) as u64);
+    let totals = api.read(move |reader| reader.usage(since_us)).await?;
+    let hours = |us: u64| us as f64 / 3.6e9;
+    let users = totals.into_iter().map(|total| UserUsage {
+        user: total.user,
+        jobs: total.jobs,
+        gpu_hours: hours(total.gpu_us),
+        shared_gpu_hours: hours(total.shared_gpu_us),
+    });
+    Ok(Json(Usage { schema: SCHEMA, users: users.collect() }))
+}
+
+/// What the daemon is
+#[utoipa::path(get, path = "/v1/info", responses(
+    (status = 200, body = DaemonInfo), (status = "default", body = ErrorAnswer)))]
+async fn daemon(State(api): State<Api>, _: Peer) -> Answer<DaemonInfo> {
+    let own = api.clone();
+    Ok(Json(api.ask(move |present| answers::daemon(present, &own)).await?))
+}
+
+/// Figures for Prometheus
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn prometheus(State(api): State<Api>) -> Result<Response, Failure> {
+    let text = api.ask(metrics::text).await?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+/// Whether the daemon does its work
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = String)))]
+async fn health(State(api): State<Api>) -> Result<&'static str, Failure> {
+    api.ask(|_| ()).await?;
+    Ok("ok\n")
+}

@@ -1,0 +1,270 @@
+//! What people ask of the daemon, and whether they may.
+
+use crate::job::Job;
+use crate::request::JobRequest;
+use crate::scheduler::{Input, Phase, Scheduler, Submission};
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// The user's name.
+    pub user: String,
+}
+
+impl Peer {
+    /// Whether everything is allowed: root, and the user whose daemon it is.
+    pub fn is_operator(&self, daemon_uid: u32) -> bool {
+        self.uid == 0 || self.uid == daemon_uid
+    }
+
+    /// Whether a job is theirs to look into and to change.
+    pub fn may_change(&self, job_uid: u32, daemon_uid: u32) -> bool {
+        self.uid == job_uid || self.is_operator(daemon_uid)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Hand in a job.
+    Submit(Box<JobRequest>),
+    /// Withdraw one.
+    Cancel(u64),
+    /// Keep one waiting.
+    Hold(u64),
+    /// Let it go on.
+    Release(u64),
+    /// Let one stand still.
+    Pause(u64),
+    /// Let it go on.
+    Resume(u64),
+    /// Say in how many parts one computes its batches.
+    Accum(u64, Option<u32>),
+    /// Let a device run dry.
+    Drain(u32),
+    /// Use it again.
+    Undrain(u32),
+}
+
+/// Why something is not done.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// It is not well-formed.
+    #[error("{0}")]
+    Bad(String),
+    /// It is somebody else's.
+    #[error("{0}")]
+    Forbidden(String),
+    /// There is no such thing.
+    #[error("{0}")]
+    NotFound(String),
+    /// Not in its present state.
+    #[error("{0}")]
+    Conflict(String),
+    /// It can never run here.
+    #[error("{0}")]
+    Infeasible(String),
+    /// The store cannot be written, or the daemon is about to stop.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// A command that may be carried out.
+pub(crate) struct Accepted {
+    /// For the scheduler.
+    pub(crate) input: Input,
+    /// The environment of a new job, kept apart.
+    pub(crate) env: BTreeMap<String, String>,
+    /// Numbers of new jobs.
+    pub(crate) ids: Vec<u64>,
+}
+
+/// What deciding needs to know.
+pub(crate) struct Desk<'a> {
+    pub(crate) scheduler: &'a Scheduler,
+    /// The number of the next job, those accepted in this cycle counted.
+    pub(crate) next_job: u64,
+    /// Whose daemon it is.
+    pub(crate) daemon_uid: u32,
+}
+
+impl Desk<'_> {
+    /// Decides whether a command may be carried out. `over` tells how jobs ended that are over, `exists`
+    /// whose they were.
+    pub(crate) fn decide(
+        &self,
+        peer: &Peer,
+        command: Command,
+        lookup: &dyn Fn(u64) -> Option<Job>,
+    ) -> Result<Accepted, Refusal> {
+        let plain = |input| Ok(Accepted { input, env: BTreeMap::new(), ids: Vec::new() });
+        match command {
+            Command::Submit(request) => self.submit(peer, *request, lookup),
+            Command::Cancel(job) => {
+                self.check(peer, job, lookup)?;
+                plain(Input::Cancel { job, by: peer.user.clone() })
+            }
+            Command::Hold(job) => {
+                self.check(peer, job, lookup)?;
+                if self.phase(job) != Phase::Absent {
+                    return Err(Refusal::Conflict(format!("job {job} has started; pause it instead")));
+                }
+                plain(Input::Hold { job })
+            }
+            Command::Release(job) => {
+                self.check(peer, job, lookup)?;
+                plain(Input::Release { job })
+            }
+            Command::Pause(job) => {
+                self.check(peer, job, lookup)?;
+                if !self.scheduler.setup().may_pause {
+                    let reason = "pausing on these devices frees nothing and may do harm; \
+                                  cancel or hold it, or allow it with nvidia.pause";
+                    return Err(Refusal::Conflict(format!("job {job}: {reason}")));
+                }
+                if self.phase(job) == Phase::Absent {
+                    let message = format!("job {job} does not run; hold it instead");
+                    return Err(Refusal::Conflict(message));
+                }
+                plain(Input::Pause { job })
+            }
+            Command::Resume(job) => {
+                self.check(peer, job, lookup)?;
+                if !self.scheduler.job(job).is_some_and(|active| active.job.user_paused) {
+                    return Err(Refusal::Conflict(format!("job {job} was not paused by anyone")));
+                }
+                plain(Input::Resume { job })
+            }
+            Command::Accum(job, accum) => {
+                self.check(peer, job, lookup)?;
+                if accum.is_some_and(|accum| !(1..=65_536).contains(&accum)) {
+                    return Err(Refusal::Bad("accum: give a number from 1 to 65536".to_owned()));
+                }
+                if !self.scheduler.job(job).is_some_and(|active| active.caps.accum) {
+                    let message = format!("job {job} does not take sub-batches from us");
+                    return Err(Refusal::Conflict(message));
+                }
+                plain(Input::Accum { job, accum })
+            }
+            Command::Drain(device) | Command::Undrain(device) => {
+                let count = self.scheduler.setup().devices.len();
+                if device as usize >= count {
+                    let message = format!("there is no device {device}; see tandem gpus");
+                    return Err(Refusal::NotFound(message));
+                }
+                if !peer.is_operator(self.daemon_uid) {
+                    let message = "only root and the user of the daemon may drain devices";
+                    return Err(Refusal::Forbidden(message.to_owned()));
+                }
+                plain(match command {
+                    Command::Drain(_) => Input::Drain { device },
+                    _ => Input::Undrain { device },
+                })
+            }
+        }
+    }
+
+    fn phase(&self, job: u64) -> Phase {
+        self.scheduler.job(job).map_or(Phase::Absent, |active| active.phase)
+    }
+
+    /// Whether a job is there, not over, and the peer's.
+    fn check(
+        &self,
+        peer: &Peer,
+        id: u64,
+        lookup: &dyn Fn(u64) -> Option<Job>,
+    ) -> Result<(), Refusal> {
+        let stored;
+        let (uid, state) = match self.scheduler.job(id) {
+            Some(active) => (active.job.uid, None),
+            None => {
+                stored = lookup(id).ok_or_else(|| Refusal::NotFound(format!("there is no job {id}")))?;
+                (stored.uid, Some(stored.state))
+            }
+        };
+        if !peer.may_change(uid, self.daemon_uid) {
+            return Err(Refusal::Forbidden(format!("job {id} is not yours")));
+        }
+        match state {
+            Some(state) => Err(Refusal::Conflict(format!("job {id} is over: {}", state.name()))),
+            None => Ok(()),
+        }
+    }
+
+    fn submit(
+        &self,
+        peer: &Peer,
+        mut request: JobRequest,
+        lookup: &dyn Fn(u64) -> Option<Job>,
+    ) -> Result<Accepted, Refusal> {
+        let bad = |error: crate::request::BadRequest| Refusal::Bad(error.to_string());
+        request.check().map_err(bad)?;
+        self.feasible(&request)?;
+        if self.daemon_uid != 0 && peer.uid != self.daemon_uid && peer.uid != 0 {
+            let message = "this daemon runs jobs of its own user only; ask for one run by root";
+            return Err(Refusal::Forbidden(message.to_owned()));
+        }
+        let mut over = Vec::new();
+        for dependency in request.dependencies().map_err(bad)? {
+            let job = dependency.job;
+            if self.scheduler.job(job).is_some() || (job < self.next_job && job >= self.scheduler.next_job()) {
+                continue;
+            }
+            let known = lookup(job).ok_or_else(|| {
+                Refusal::Bad(format!("dependency: there is no job {job}"))
+            })?;
+            over.push((job, known.state));
+        }
+        let count = request.tasks().map_err(bad)?.tasks.len() as u64;
+        let first = self.next_job;
+        let env = std::mem::take(&mut request.env);
+        let submission = Submission {
+            first,
+            uid: peer.uid,
+            gid: peer.gid,
+            user: peer.user.clone(),
+            request,
+            over,
+        };
+        let input = Input::Submit(Box::new(submission));
+        Ok(Accepted { input, env, ids: (first..first + count).collect() })
+    }
+
+    /// Whether a job could run if it had everything to itself.
+    pub(crate) fn feasible(&self, request: &JobRequest) -> Result<(), Refusal> {
+        let devices = &self.scheduler.setup().devices;
+        let (gang, count) = (request.gang() as usize, devices.len());
+        if gang > count {
+            return Err(Refusal::Infeasible(format!(
+                "gpus: {gang} are more than the {count} of this machine; ask for fewer"
+            )));
+        }
+        let memory = devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
+        if let Some(wanted) = request.gpu_memory_bytes
+            && wanted > memory
+        {
+            let mib = |bytes: u64| bytes >> 20;
+            return Err(Refusal::Infeasible(format!(
+                "gpu_memory: {} MiB are more than the {} MiB of a device",
+                mib(wanted),
+                mib(memory)
+            )));
+        }
+        if let Some(partition) = &request.partition
+            && partition != "local"
+        {
+            let partition = partition.escape_debug();
+            return Err(Refusal::Infeasible(format!(
+                "partition: there is no '{partition}'; this machine has one, 'local'"
+            )));
+        }
+        Ok(())
+    }
+}

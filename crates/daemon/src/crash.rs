@@ -1,0 +1,21 @@
+//! Dying on purpose, for tests: between any two writes a daemon may be killed, and nothing may be lost.
+
+/// Ends the process as `kill -9` would, if `TANDEM_CRASH_AT` says that this is the point to do so. Does
+/// nothing in a release build.
+pub(crate) fn point() {
+    #[cfg(debug_assertions)]
+    {
+        use std::sync::LazyLock;
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static AT: LazyLock<Option<u64>> =
+            LazyLock::new(|| std::env::var("TANDEM_CRASH_AT").ok()?.parse().ok());
+        static PASSED: AtomicU64 = AtomicU64::new(0);
+        if *AT == Some(PASSED.fetch_add(1, Ordering::Relaxed)) {
+            let _ = rustix::process::kill_process(
+                rustix::process::getpid(),
+                rustix::process::Signal::KILL,
+            );
+            std::thread::park();
+        }
+    }
+}

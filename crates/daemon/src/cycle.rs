@@ -1,0 +1,437 @@
+//! The cycle: collect, journal, apply, plan, check, diff, journal, act, publish. One thread, one
+//! straight line; what it starts comes back as an event of a later turn.
+
+use crate::clock::Clock;
+use crate::command::{Accepted, Command, Desk, Peer, Refusal};
+use crate::crash;
+use crate::links::{FromJob, Links};
+use crate::meter::Meter;
+use crate::publish::Publisher;
+use crate::scheduler::{Fact, Input, Now, Outcome, Phase, Scheduler};
+use crate::store::{Store, StoreError};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tandem_backends::{Backend, BackendEvent, DeviceSample, Op};
+use tandem_core::Time;
+use tokio::sync::oneshot;
+
+/// Messages that one turn takes in; the rest waits for the next.
+const BATCH_MAX: usize = 4096;
+/// A store that cannot be written is tried again after this.
+const STORE_AGAIN: Duration = Duration::from_secs(1);
+
+/// Something for the cycle.
+pub enum Message {
+    /// Somebody asks for something.
+    Command {
+        /// Who.
+        peer: Peer,
+        /// What.
+        command: Command,
+        /// Told when it is durable: numbers of new jobs.
+        reply: oneshot::Sender<Result<Vec<u64>, Refusal>>,
+    },
+    /// The back end reports.
+    Backend(BackendEvent),
+    /// A job speaks.
+    Job {
+        /// The job.
+        job: u64,
+        /// What it says.
+        said: FromJob,
+    },
+    /// Somebody wants to look.
+    Ask(Box<dyn FnOnce(&Present<'_>) + Send>),
+    /// Leave.
+    Stop,
+}
+
+/// The present, to look at between turns.
+pub struct Present<'a> {
+    /// Who sits where.
+    pub scheduler: &'a Scheduler,
+    /// Now.
+    pub now: Now,
+    /// How the devices do.
+    pub devices: &'a [DeviceSample],
+    /// What jobs were seen to do.
+    pub meter: &'a Meter,
+    /// How long turns took.
+    pub turns: &'a Turns,
+}
+
+/// How long turns took, in buckets.
+#[derive(Clone, Debug, Default)]
+pub struct Turns {
+    /// Turns that took at most so many microseconds, by the power of two.
+    pub buckets: [u64; 32],
+    /// Their sum in microseconds.
+    pub sum_us: u64,
+    /// Their number.
+    pub count: u64,
+    /// Times that the store could not be written.
+    pub store_failures: u64,
+}
+
+impl Turns {
+    fn add(&mut self, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let power = 64 - micros.leading_zeros() as usize;
+        self.buckets[power.min(self.buckets.len() - 1)] += 1;
+        self.sum_us += micros;
+        self.count += 1;
+    }
+}
+
+/// Everything that a turn touches.
+pub struct Cycle {
+    /// The scheduler.
+    pub scheduler: Scheduler,
+    /// What outlives the daemon.
+    pub store: Store,
+    /// Who carries out what is decided.
+    pub backend: Box<dyn Backend>,
+    /// What jobs and devices show.
+    pub meter: Meter,
+    /// Sockets of jobs.
+    pub links: Links,
+    /// Who is told.
+    pub publisher: Publisher,
+    /// Whose daemon it is.
+    pub uid: u32,
+    devices: Vec<DeviceSample>,
+    turns: Turns,
+    wake: Option<Time>,
+    /// What happened and could not be written yet.
+    unwritten: Vec<Input>,
+    /// States as last published.
+    told: BTreeMap<u64, (crate::job::JobState, Option<String>, Vec<u32>)>,
+}
+
+impl Cycle {
+    /// A cycle about to take its first turn.
+    pub fn new(
+        scheduler: Scheduler,
+        store: Store,
+        backend: Box<dyn Backend>,
+        meter: Meter,
+        links: Links,
+        publisher: Publisher,
+        uid: u32,
+    ) -> Self {
+        Self {
+            scheduler,
+            store,
+            backend,
+            meter,
+            links,
+            publisher,
+            uid,
+            devices: Vec::new(),
+            turns: Turns::default(),
+            wake: None,
+            unwritten: Vec::new(),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// Takes turns until it is told to leave.
+    pub fn run(&mut self, clock: Clock, inbox: &Receiver<Message>) {
+        let mut batch = Vec::new();
+        loop {
+            let wait = self.wake.map_or(Duration::from_secs(3600), |wake| clock.until(wake));
+            let wait = if self.unwritten.is_empty() { wait } else { wait.min(STORE_AGAIN) };
+            match inbox.recv_timeout(wait) {
+                Ok(message) => batch.push(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while batch.len() < BATCH_MAX
+                && let Ok(message) = inbox.try_recv()
+            {
+                batch.push(message);
+            }
+            if !self.turn(clock.now(), &mut batch) {
+                return;
+            }
+        }
+    }
+
+    /// One turn; `false` if it was told to leave.
+    pub fn turn(&mut self, now: Now, batch: &mut Vec<Message>) -> bool {
+        let began = Instant::now();
+        let mut inputs = std::mem::take(&mut self.unwritten);
+        let mut accepted: Vec<(Accepted, oneshot::Sender<_>)> = Vec::new();
+        let mut asked = Vec::new();
+        let mut stays = true;
+        let mut next_job = self.scheduler.next_job();
+        for message in batch.drain(..) {
+            match message {
+                Message::Command { peer, command, reply } => {
+                    let desk =
+                        Desk { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
+                    let store = &self.store;
+                    let lookup = |id| store.job(id).ok().flatten();
+                    match desk.decide(&peer, command, &lookup) {
+                        Ok(command) => {
+                            next_job += command.ids.len() as u64;
+                            accepted.push((command, reply));
+                        }
+                        Err(refusal) => drop(reply.send(Err(refusal))),
+                    }
+                }
+                Message::Backend(BackendEvent::Sampled(sample)) => {
+                    let facts = self.meter.sample(&sample, now.time(), &self.scheduler);
+                    inputs.extend(facts.into_iter().map(Input::Fact));
+                    inputs.extend(self.strangers(&sample.devices));
+                    self.devices = sample.devices;
+                }
+                Message::Backend(event) => inputs.push(Input::Backend(event)),
+                Message::Job { job, said } => {
+                    let facts = self.hear(job, said, now.time());
+                    inputs.extend(facts.into_iter().map(Input::Fact));
+                }
+                Message::Ask(ask) => asked.push(ask),
+                Message::Stop => stays = false,
+            }
+        }
+        let is_due = self.wake.is_some_and(|wake| wake <= now.time());
+        if is_due || !inputs.is_empty() || !accepted.is_empty() {
+            self.work(now, inputs, accepted);
+            self.turns.add(began.elapsed());
+        }
+        let present = Present {
+            scheduler: &self.scheduler,
+            now,
+            devices: &self.devices,
+            meter: &self.meter,
+            turns: &self.turns,
+        };
+        asked.into_iter().for_each(|ask| ask(&present));
+        stays
+    }
+
+    /// Journals, decides, journals, acts.
+    fn work(
+        &mut self,
+        now: Now,
+        mut inputs: Vec<Input>,
+        mut accepted: Vec<(Accepted, oneshot::Sender<Result<Vec<u64>, Refusal>>)>,
+    ) {
+        let happened = inputs.len();
+        inputs.extend(accepted.iter().map(|(accepted, _)| accepted.input.clone()));
+        crash::point();
+        if let Err(error) = self.journal_inputs(now, &inputs, &accepted) {
+            // Nothing was decided yet: what people asked for is refused, what happened is tried again.
+            self.turns.store_failures += 1;
+            tracing::error!("cannot write: {error}; nothing is accepted until it can be");
+            let refusal = Refusal::Unavailable(format!("the store cannot be written: {error}"));
+            for (_, reply) in accepted.drain(..) {
+                let _ = reply.send(Err(refusal.clone()));
+            }
+            inputs.truncate(happened);
+            self.unwritten = inputs;
+            return;
+        }
+        crash::point();
+        self.before(&inputs);
+        let outcome = self.scheduler.step(now, &inputs);
+        self.wake = outcome.wake;
+        if let Err(error) = self.journal_outcome(now, &outcome, &inputs) {
+            // The scheduler has moved on. What it decided is carried out, and a daemon that starts from
+            // this store again finds what the machine shows.
+            self.turns.store_failures += 1;
+            tracing::error!("cannot write what was decided: {error}");
+        }
+        crash::point();
+        for (accepted, reply) in accepted {
+            let _ = reply.send(Ok(accepted.ids));
+        }
+        self.act(&outcome);
+        self.publish(now, &outcome);
+    }
+
+    fn journal_inputs(
+        &mut self,
+        now: Now,
+        inputs: &[Input],
+        accepted: &[(Accepted, oneshot::Sender<Result<Vec<u64>, Refusal>>)],
+    ) -> Result<(), StoreError> {
+        if inputs.is_empty() {
+            return Ok(());
+        }
+        self.store.write(|writing| {
+            writing.inputs(now, inputs)?;
+            for (accepted, _) in accepted {
+                if let Input::Submit(submission) = &accepted.input {
+                    writing.request(submission.first, &submission.request, &accepted.env)?;
+                    for job in crate::scheduler::new_jobs(submission, now) {
+                        writing.insert(&job, submission.first)?;
+                    }
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn journal_outcome(
+        &mut self,
+        now: Now,
+        outcome: &Outcome,
+        inputs: &[Input],
+    ) -> Result<(), StoreError> {
+        let scheduler = &self.scheduler;
+        self.store.write(|writing| {
+            for job in &outcome.changed {
+                writing.update(job)?;
+            }
+            for name in &outcome.classes {
+                if let Some(class) = scheduler.classes().get(name) {
+                    writing.class(name, class)?;
+                }
+            }
+            let drains = |input: &Input| matches!(input, Input::Drain { .. } | Input::Undrain { .. });
+            if inputs.iter().any(drains) {
+                let drained: Vec<u32> = scheduler.drained().collect();
+                writing.meta("drained", &serde_json::to_string(&drained)?)?;
+            }
+            writing.actions(now, &outcome.actions)
+        })
+    }
+
+    /// Notes what measurements must not span.
+    fn before(&mut self, inputs: &[Input]) {
+        for input in inputs {
+            if let Input::Backend(event) = input
+                && let Some(job) = job_of(event)
+            {
+                for other in self.scheduler.neighbours(job) {
+                    self.meter.interrupt(other);
+                }
+                self.meter.interrupt(job);
+            }
+        }
+    }
+
+    fn act(&mut self, outcome: &Outcome) {
+        for (id, op) in &outcome.ops {
+            let mut op = op.clone();
+            let job = op.run().job;
+            self.meter.interrupt(job);
+            if let Op::Start(launch) = &mut op {
+                match self.store.env(job) {
+                    Ok(env) => {
+                        let ours = std::mem::replace(&mut launch.env, env);
+                        launch.env.extend(ours);
+                    }
+                    Err(error) => tracing::error!("job {job}: its environment is lost: {error}"),
+                }
+                let uid = launch.owner.map_or(self.uid, |owner| owner.uid);
+                if self.uid != 0 {
+                    // Only root can become somebody else.
+                    launch.owner = None;
+                }
+                self.links.open(job, uid);
+                if let Some(active) = self.scheduler.job(job)
+                    && let Some(pattern) = &active.job.request.progress_regex
+                {
+                    self.links.tail(job, pattern, &launch.stdout);
+                }
+            }
+            crash::point();
+            self.backend.apply(*id, op);
+        }
+        for (job, message) in &outcome.messages {
+            self.links.send(*job, *message);
+        }
+        for run in &outcome.forget {
+            crash::point();
+            self.backend.forget(*run);
+            self.links.close(run.job);
+            self.meter.forget(run.job);
+        }
+    }
+
+    fn publish(&mut self, now: Now, outcome: &Outcome) {
+        for job in &outcome.changed {
+            let shown = (job.state, job.reason.clone(), job.devices.clone());
+            if self.told.get(&job.id) != Some(&shown) {
+                self.publisher.publish(now, job);
+                if job.state.is_over() {
+                    self.told.remove(&job.id);
+                } else {
+                    self.told.insert(job.id, shown);
+                }
+            }
+        }
+    }
+
+    /// Takes in what a job says; what the scheduler has to know comes back.
+    fn hear(&mut self, job: u64, said: FromJob, now: Time) -> Vec<Fact> {
+        match said {
+            FromJob::Hello { accum, stop, batch } => vec![Fact::Hello { job, accum, stop, batch }],
+            FromJob::Steps { n, accum } => {
+                let accum = accum.or_else(|| {
+                    let seat = self.scheduler.job(job)?.seat.as_ref()?;
+                    Some(seat.sub_batches)
+                });
+                self.meter.steps(job, n, accum.unwrap_or(1), now, &self.scheduler)
+            }
+            FromJob::Bye { done } => vec![Fact::Bye { job, done }],
+        }
+    }
+
+    /// Processes on our devices that are not ours.
+    fn strangers(&mut self, devices: &[DeviceSample]) -> Vec<Input> {
+        let mut inputs = Vec::new();
+        for (device, sample) in (0..).zip(devices) {
+            let foreign = sample.processes.iter();
+            let (mut bytes, mut count) = (0, 0);
+            for &(_, memory) in foreign {
+                bytes += memory;
+                count += 1;
+            }
+            inputs.extend(self.meter.foreign(device, bytes, count).map(Input::Fact));
+        }
+        inputs
+    }
+
+    /// What the scheduler wanted when it began.
+    pub fn begin(&mut self, now: Now, outcome: &Outcome) -> Result<(), StoreError> {
+        self.wake = outcome.wake;
+        self.journal_outcome(now, outcome, &[])?;
+        let running: Vec<(u64, u32)> = self
+            .scheduler
+            .jobs()
+            .filter(|active| active.phase != Phase::Absent)
+            .map(|active| (active.job.id, active.job.uid))
+            .collect();
+        for (job, uid) in running {
+            self.links.open(job, uid);
+            if let Some(active) = self.scheduler.job(job)
+                && let Some(pattern) = &active.job.request.progress_regex
+            {
+                self.links.tail(job, pattern, &active.job.stdout());
+            }
+        }
+        self.act(outcome);
+        self.publish(now, outcome);
+        Ok(())
+    }
+}
+
+/// The job that an event concerns.
+fn job_of(event: &BackendEvent) -> Option<u64> {
+    let run = match event {
+        BackendEvent::Started { run, .. }
+        | BackendEvent::NotStarted { run, .. }
+        | BackendEvent::Paused { run, .. }
+        | BackendEvent::Resumed { run, .. }
+        | BackendEvent::Refused { run, .. }
+        | BackendEvent::Exited { run, .. }
+        | BackendEvent::Lost { run, .. } => run,
+        BackendEvent::Sampled(_) => return None,
+    };
+    Some(run.job)
+}

@@ -1,0 +1,325 @@
+//! The daemon put together: state, back end, cycle, interface; and taken apart again.
+
+use crate::api::{self, Api, Tcp};
+use crate::clock::{Clock, unix_us};
+use crate::cycle::{Cycle, Message};
+use crate::job::{Job, JobState};
+use crate::links::Links;
+use crate::meter::{Meter, MeterOptions};
+use crate::publish::Publisher;
+use crate::scheduler::{Kept, Scheduler, Setup, Start};
+use crate::store::{Store, StoreError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+use tandem_backends::local::{LocalBackend, OpenError, Options as LocalOptions};
+use tandem_backends::{Backend, Foreign, Found, Provider, RunId};
+use tandem_policies::PolicySpec;
+use thiserror::Error;
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// How a daemon works.
+pub struct DaemonOptions {
+    /// Where it keeps what outlives it.
+    pub state: PathBuf,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Where it listens to TCP, if at all.
+    pub listen: Option<SocketAddr>,
+    /// The file of the token that TCP asks for; made if it is not there.
+    pub token_file: Option<PathBuf>,
+    /// The policy.
+    pub policy: PolicySpec,
+    /// Several jobs may sit on a device.
+    pub share: bool,
+    /// How runs are supervised: program and leading arguments.
+    pub supervisor: Vec<std::ffi::OsString>,
+    /// Time between the request to end and the end by force.
+    pub kill_grace: Duration,
+    /// Time that a job has to save its state.
+    pub stop_grace: Duration,
+    /// What going on after a stop costs, in seconds.
+    pub restore_s: f64,
+    /// How much has to be seen before something is known.
+    pub meter: MeterOptions,
+    /// How often runs and devices are looked at.
+    pub sample_every: Duration,
+    /// What strangers on a device mean.
+    pub foreign: Foreign,
+    /// Jobs that were over so long ago are forgotten.
+    pub history: Option<Duration>,
+}
+
+/// Why there is no daemon.
+#[derive(Debug, Error)]
+pub enum DaemonError {
+    /// A file or folder.
+    #[error("{what}: {cause}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        cause: io::Error,
+    },
+    /// Another daemon is there.
+    #[error("{0}")]
+    Taken(String),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The back end.
+    #[error(transparent)]
+    Backend(#[from] OpenError),
+    /// TCP is asked for in a way that is not safe.
+    #[error("{0}")]
+    Listen(String),
+}
+
+fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> DaemonError {
+    let what = what.into();
+    move |cause| DaemonError::Io { what, cause }
+}
+
+/// Runs until it is told to stop by a signal. Jobs go on; the next daemon finds them.
+/// `ready` is called when it listens.
+pub fn run(
+    options: &DaemonOptions,
+    provider: Box<dyn Provider>,
+    ready: impl FnOnce(),
+) -> Result<(), DaemonError> {
+    make_folder(&options.state, 0o700)?;
+    let _lock = lock(&options.state)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("api")
+        .enable_all()
+        .build()
+        .map_err(io("cannot start threads"))?;
+    let uid = rustix::process::getuid().as_raw();
+    let unix = listen(&options.socket, uid, &runtime)?;
+    let tcp = listen_tcp(options, &runtime)?;
+    let (inbox, messages) = mpsc::channel();
+    let (leave, leaving) = watch::channel(false);
+    let name = provider.name().to_owned();
+    let (mut cycle, clock) = start(options, provider, uid, &runtime, inbox.clone())?;
+    let api = Api {
+        inbox: inbox.clone(),
+        feed: cycle.publisher.feed(),
+        store: database(&options.state),
+        readers: Arc::default(),
+        uid,
+        provider: name,
+        policy: options.policy.text.clone(),
+        started_us: unix_us(),
+        leaving,
+    };
+    let turns = std::thread::Builder::new()
+        .name("cycle".to_owned())
+        .spawn(move || cycle.run(clock, &messages))
+        .map_err(io("cannot start a thread"))?;
+    ready();
+    let served = runtime.block_on(async {
+        let server = tokio::spawn(api::serve(api, unix, tcp));
+        let signalled = wait_for_signal().await;
+        let _ = leave.send(true);
+        // Requests under way get their answers; whoever listens for longer is cut off.
+        let _ = tokio::time::timeout(Duration::from_secs(2), server).await;
+        signalled
+    });
+    let _ = inbox.send(Message::Stop);
+    let _ = turns.join();
+    let _ = std::fs::remove_file(&options.socket);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served.map_err(io("cannot wait for signals"))
+}
+
+async fn wait_for_signal() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping; jobs go on and the next daemon finds them");
+    Ok(())
+}
+
+/// The store of a daemon with this state.
+pub fn database(state: &Path) -> PathBuf {
+    state.join("state.db")
+}
+
+fn start(
+    options: &DaemonOptions,
+    provider: Box<dyn Provider>,
+    uid: u32,
+    runtime: &Runtime,
+    inbox: Sender<Message>,
+) -> Result<(Cycle, Clock), DaemonError> {
+    let file = database(&options.state);
+    let mut store = Store::open(&file)?;
+    std::fs::set_permissions(&file, Permissions::from_mode(0o600))
+        .map_err(io(file.display().to_string()))?;
+    let clock = Clock::after(store.last()?);
+    if let Some(history) = options.history {
+        let kept_us = u64::try_from(history.as_micros()).unwrap_or(u64::MAX);
+        let before = unix_us().saturating_sub(kept_us);
+        store.write(|writing| writing.prune(before).map(|_| ()))?;
+    }
+    let sockets = options.socket.parent().unwrap_or(Path::new("/")).join("jobs");
+    // Users reach their own sockets and see nobody else's.
+    make_folder(&sockets, if uid == 0 { 0o711 } else { 0o700 })?;
+    let sink = inbox.clone();
+    let local = LocalOptions {
+        supervisor: options.supervisor.clone(),
+        sample_every: options.sample_every,
+        ..LocalOptions::new(&options.state)
+    };
+    let sink = Box::new(move |event| drop(sink.send(Message::Backend(event))));
+    let mut backend = LocalBackend::new(local, provider, sink)?;
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let setup = Setup {
+        devices: backend.devices().to_vec(),
+        policy: options.policy.text.clone(),
+        share: options.share,
+        pause_frees_device: backend.pause_frees_device() && backend.pause_forbidden().is_none(),
+        may_pause: backend.pause_forbidden().is_none(),
+        learn: true,
+        believe_rates: true,
+        restore_s: options.restore_s,
+        kill_grace_ms: millis(options.kill_grace),
+        stop_grace_ms: millis(options.stop_grace),
+        sockets: sockets.clone(),
+        foreign_avoid: options.foreign == Foreign::Avoid,
+    };
+    let now = clock.now();
+    let start = Start {
+        now,
+        setup,
+        jobs: recover(&store, &mut backend)?,
+        classes: store.classes()?,
+        next_job: store.next_job()?,
+        // Beyond all numbers that an earlier daemon has given.
+        next_op: now.at_us,
+        drained: store
+            .meta("drained")?
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or_default(),
+    };
+    store.write(|writing| writing.start(&start))?;
+    crate::crash::point();
+    let (scheduler, outcome) = Scheduler::begin(start, &options.policy, crate::journal::beliefs());
+    let handle = runtime.handle().clone();
+    let links = Links::new(handle.clone(), sockets, inbox, uid);
+    let publisher = Publisher::new(handle, now.unix_us);
+    let meter = Meter::new(options.meter);
+    let mut cycle =
+        Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
+    cycle.begin(now, &outcome)?;
+    Ok((cycle, clock))
+}
+
+/// Jobs that are not over, and what became of their processes.
+fn recover(store: &Store, backend: &mut LocalBackend) -> Result<Vec<Kept>, StoreError> {
+    let jobs = store.active()?;
+    let has_run = |job: &&Job| !matches!(job.state, JobState::Pending | JobState::Held);
+    let run = |job: &Job| RunId { job: job.id, run: job.runs };
+    let runs: Vec<RunId> = jobs.iter().filter(has_run).map(run).collect();
+    let mut found: std::collections::BTreeMap<u64, Found> =
+        backend.recover(&runs).into_iter().map(|(run, found)| (run.job, found)).collect();
+    let kept = |job: Job| {
+        let (request, found) = (job.request.clone(), found.remove(&job.id));
+        Kept { job, request, found }
+    };
+    Ok(jobs.into_iter().map(kept).collect())
+}
+
+fn make_folder(folder: &Path, mode: u32) -> Result<(), DaemonError> {
+    let failed = || format!("cannot make {}", folder.display());
+    DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(io(failed()))
+}
+
+/// Holds the state; a second daemon on it is told so.
+fn lock(state: &Path) -> Result<File, DaemonError> {
+    let file = state.join("lock");
+    let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file);
+    let opened = opened.map_err(io(format!("cannot open {}", file.display())))?;
+    match rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(opened),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DaemonError::Taken(format!(
+            "{}: another daemon uses this state; stop it, or give another one with --state",
+            state.display()
+        ))),
+        Err(error) => Err(io(format!("cannot lock {}", file.display()))(error.into())),
+    }
+}
+
+fn listen(socket: &Path, uid: u32, runtime: &Runtime) -> Result<UnixListener, DaemonError> {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    make_folder(folder, if uid == 0 { 0o755 } else { 0o700 })?;
+    let shown = socket.display();
+    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+        return Err(DaemonError::Taken(format!(
+            "{shown}: another daemon listens here; stop it, or give another place with --socket"
+        )));
+    }
+    // Left behind by one that was killed.
+    let _ = std::fs::remove_file(socket);
+    let failed = format!("cannot listen at {shown}");
+    let listener = std::os::unix::net::UnixListener::bind(socket).map_err(io(failed.clone()))?;
+    // Everyone may ask a daemon that serves everyone; the system says who they are.
+    let mode = if uid == 0 { 0o666 } else { 0o600 };
+    std::fs::set_permissions(socket, Permissions::from_mode(mode)).map_err(io(failed.clone()))?;
+    listener.set_nonblocking(true).map_err(io(failed.clone()))?;
+    let _in_runtime = runtime.enter();
+    UnixListener::from_std(listener).map_err(io(failed))
+}
+
+fn listen_tcp(options: &DaemonOptions, runtime: &Runtime) -> Result<Option<Tcp>, DaemonError> {
+    let Some(address) = options.listen else { return Ok(None) };
+    let file = options.token_file.clone().unwrap_or_else(|| options.state.join("token"));
+    let token = token(&file)?;
+    let failed = format!("cannot listen at {address}");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(io(failed))?;
+    Ok(Some(Tcp { listener, token }))
+}
+
+/// The token of a file that only its owner can read; a new one if there is none.
+fn token(file: &Path) -> Result<String, DaemonError> {
+    let shown = file.display();
+    match std::fs::read_to_string(file) {
+        Ok(text) => {
+            let mode = std::fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode());
+            let token = text.trim().to_owned();
+            if mode & 0o077 != 0 {
+                let message = format!("{shown}: others can read the token; chmod 600 it");
+                return Err(DaemonError::Listen(message));
+            }
+            if token.len() < 16 {
+                let message = format!("{shown}: a token has at least 16 characters");
+                return Err(DaemonError::Listen(message));
+            }
+            Ok(token)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let failed = || io(format!("cannot make the token {shown}"));
+            let mut random = [0_u8; 32];
+            File::open("/dev/urandom")
+                .and_then(|mut source| source.read_exact(&mut random))
+                .map_err(failed())?;
+            let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+            let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(file);
+            made.and_then(|mut made| writeln!(made, "{token}")).map_err(failed())?;
+            Ok(token)
+        }
+        Err(error) => Err(io(format!("cannot read the token {shown}"))(error)),
+    }
+}

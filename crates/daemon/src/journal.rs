@@ -1,0 +1,145 @@
+//! The journal replayed: the same inputs give the same actions, or something is wrong.
+
+use crate::scheduler::{Beliefs, Input, Now, Scheduler, Start};
+use rusqlite::Connection;
+use std::path::Path;
+use tandem_core::{Action, Placement};
+use tandem_models::interference::Online;
+use tandem_policies::PolicySpec;
+use tandem_sim::interference::ModelFile;
+use thiserror::Error;
+
+/// Why a journal cannot be replayed.
+#[derive(Debug, Error)]
+pub enum ReplayError {
+    /// The file.
+    #[error("{file}: {cause}; give the store of a daemon, state.db in its state folder")]
+    Open {
+        /// The file.
+        file: String,
+        /// Why.
+        cause: rusqlite::Error,
+    },
+    /// A record that cannot be read.
+    #[error("{file}: record {seq}: {cause}")]
+    Record {
+        /// The file.
+        file: String,
+        /// Its number.
+        seq: i64,
+        /// Why.
+        cause: serde_json::Error,
+    },
+    /// A policy that this program does not know.
+    #[error("{file}: record {seq}: {cause}")]
+    Policy {
+        /// The file.
+        file: String,
+        /// Its number.
+        seq: i64,
+        /// Why.
+        cause: String,
+    },
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Lives of the daemon.
+    pub starts: u64,
+    /// Cycles.
+    pub cycles: u64,
+    /// Inputs.
+    pub inputs: u64,
+    /// Actions.
+    pub actions: u64,
+    /// Where it went another way: the record, what was written, what came out now.
+    pub differences: Vec<(i64, Vec<String>, Vec<String>)>,
+}
+
+/// Replays the journal of a store.
+pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
+    let name = file.display().to_string();
+    let open = |cause| ReplayError::Open { file: name.clone(), cause };
+    let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let connection = Connection::open_with_flags(file, flags).map_err(open)?;
+    let mut select = connection
+        .prepare("SELECT seq, at_us, unix_us, kind, body FROM journal ORDER BY seq")
+        .map_err(open)?;
+    let mut rows = select.query([]).map_err(open)?;
+    let mut replay = Replay::default();
+    let mut scheduler: Option<Scheduler> = None;
+    let mut inputs: Vec<Input> = Vec::new();
+    // What came out of a start; the record of its actions follows.
+    let mut begun: Option<Vec<String>> = None;
+    while let Some(row) = rows.next().map_err(open)? {
+        let seq: i64 = row.get(0).map_err(open)?;
+        let at_us = row.get::<_, i64>(1).map_err(open)? as u64;
+        let unix_us = row.get::<_, i64>(2).map_err(open)? as u64;
+        let kind: String = row.get(3).map_err(open)?;
+        let body: String = row.get(4).map_err(open)?;
+        let record = |cause| ReplayError::Record { file: name.clone(), seq, cause };
+        match kind.as_str() {
+            "start" => {
+                inputs.clear();
+                replay.starts += 1;
+                let start: Start = serde_json::from_str(&body).map_err(record)?;
+                let policy = PolicySpec::parse(&start.setup.policy).map_err(|error| {
+                    ReplayError::Policy { file: name.clone(), seq, cause: error.to_string() }
+                })?;
+                let (next, outcome) = Scheduler::begin(start, &policy, beliefs());
+                scheduler = Some(next);
+                begun = Some(texts(&outcome.actions));
+            }
+            "input" => {
+                replay.inputs += 1;
+                inputs.push(serde_json::from_str(&body).map_err(record)?);
+            }
+            _ => {
+                let written: Vec<String> = serde_json::from_str(&body).map_err(record)?;
+                let Some(scheduler) = &mut scheduler else { continue };
+                replay.cycles += 1;
+                let now = Now { at_us, unix_us };
+                let came_out = begun.take().unwrap_or_else(|| {
+                    texts(&scheduler.step(now, &std::mem::take(&mut inputs)).actions)
+                });
+                replay.actions += came_out.len() as u64;
+                if came_out != written {
+                    replay.differences.push((seq, written, came_out));
+                }
+            }
+        }
+    }
+    Ok(replay)
+}
+
+/// What a daemon believes about pairs before it has measured any.
+pub(crate) fn beliefs() -> Beliefs {
+    let shipped = ModelFile::shipped();
+    let model = shipped.for_gpu(Some("v100"), "shipped");
+    let model = model.expect("the shipped model knows it");
+    Beliefs::online(Online::new(model.offline.clone()))
+}
+
+/// Actions in words, one each.
+pub fn texts(actions: &[Action]) -> Vec<String> {
+    actions.iter().map(text).collect()
+}
+
+fn text(action: &Action) -> String {
+    let at = |placement: &Placement| {
+        let gpus: Vec<String> = placement.gpus.iter().map(|gpu| gpu.0.to_string()).collect();
+        let Placement { sub_batches, budget, .. } = placement;
+        format!("{} x{sub_batches} {}", gpus.join(","), budget.0)
+    };
+    match action {
+        Action::Stop { job } => format!("stop {}", job.0),
+        Action::Pause { job } => format!("pause {}", job.0),
+        Action::Resume { job } => format!("resume {}", job.0),
+        Action::Move { job, placement } => format!("move {} to {}", job.0, at(placement)),
+        Action::Start { job, placement, restore } => {
+            let again = if *restore { " again" } else { "" };
+            format!("start {}{again} on {}", job.0, at(placement))
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A job that is not over, and where its process stands.
+
+use crate::job::{Job, JobState};
+use crate::request::Dependency;
+use serde::{Deserialize, Serialize};
+use tandem_backends::{Enforcement, Seat};
+use tandem_core::{JobId, Ppm, Time};
+
+/// Where the process of a job stands. Between two of the lasting phases an operation is under way, and
+/// nothing else is asked of the process until it is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// There is none.
+    #[default]
+    Absent,
+    /// About to begin.
+    Starting,
+    /// Runs.
+    Running,
+    /// About to stand still.
+    Pausing,
+    /// Stands still.
+    Stopped,
+    /// About to go on.
+    Resuming,
+    /// Was asked to save its state and leave.
+    Asked,
+    /// About to end.
+    Ending,
+}
+
+impl Phase {
+    /// Whether the process may use its devices.
+    pub fn is_present(self) -> bool {
+        !matches!(self, Phase::Absent | Phase::Stopped)
+    }
+}
+
+/// Why a job is ended from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Cancelled { by: String },
+    TimeUp,
+}
+
+/// What a job is willing to do, as it says itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps {
+    /// It speaks to the daemon.
+    pub speaks: bool,
+    /// Computes its batches in as many parts as it is told.
+    pub accum: bool,
+    /// Saves its state and leaves when it is asked to.
+    pub stop: bool,
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// Work done by `at`, in microseconds of running alone.
+    pub(super) done_us: u64,
+    pub(super) at: Time,
+    pub(super) rate: Ppm,
+    /// The rate was measured in the present company.
+    pub(super) measured: bool,
+}
+
+impl Pace {
+    pub(super) fn done_by(&self, now: Time) -> u64 {
+        let more = u128::from(now.since(self.at).0) * u128::from(self.rate.0) / 1_000_000;
+        self.done_us + u64::try_from(more).unwrap_or(u64::MAX)
+    }
+}
+
+/// A job that is not over.
+#[derive(Clone, Debug)]
+pub struct Active {
+    /// As it is kept.
+    pub job: Job,
+    /// In the engine, if it is eligible.
+    pub(super) entry: Option<JobId>,
+    /// Of its process.
+    pub phase: Phase,
+    /// Where its process sits, or sat when it was stopped.
+    pub seat: Option<Seat>,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// How strictly its share is kept.
+    pub enforcement: Enforcement,
+    pub(super) ending: Option<Cause>,
+    /// What it is willing to do.
+    pub caps: Caps,
+    pub(super) bye: Option<bool>,
+    pub(super) pace: Pace,
+    /// Since when it runs, and whether beside others.
+    pub(super) since: Option<(Time, bool)>,
+    /// Not before this.
+    pub(super) begin: Option<Time>,
+    /// Leaves by force if it has not by then.
+    pub(super) leave_by: Option<Time>,
+    pub(super) unmet: Vec<Dependency>,
+}
+
+impl Active {
+    pub(super) fn new(job: Job) -> Self {
+        let unmet = job.dependencies.clone();
+        let done_us = job.done_us;
+        Self {
+            job,
+            entry: None,
+            phase: Phase::Absent,
+            seat: None,
+            pid: None,
+            enforcement: Enforcement::None,
+            ending: None,
+            caps: Caps::default(),
+            bye: None,
+            pace: Pace { done_us, ..Pace::default() },
+            since: None,
+            begin: None,
+            leave_by: None,
+            unmet,
+        }
+    }
+
+    /// The state that its phase amounts to.
+    pub(super) fn state(&self) -> JobState {
+        match self.phase {
+            Phase::Absent if self.job.state == JobState::Held => JobState::Held,
+            Phase::Absent => JobState::Pending,
+            Phase::Starting | Phase::Running | Phase::Resuming => JobState::Running,
+            Phase::Pausing | Phase::Stopped => JobState::Paused,
+            Phase::Asked | Phase::Ending => JobState::Completing,
+        }
+    }
+
+    /// Time on its devices without pauses, up to `now`.
+    pub fn ran_us(&self, now: Time) -> u64 {
+        self.job.ran_us + self.since.map_or(0, |(since, _)| now.since(since).0)
+    }
+
+    /// Speed relative to running alone, as it is known or believed.
+    pub fn rate(&self) -> Ppm {
+        self.pace.rate
+    }
+
+    /// Whether that speed was measured.
+    pub fn rate_is_measured(&self) -> bool {
+        self.pace.measured
+    }
+
+    /// Work done by `now`, in microseconds of running alone.
+    pub fn done_us(&self, now: Time) -> u64 {
+        self.pace.done_by(now)
+    }
+}

@@ -1,0 +1,210 @@
+//! What becomes of a job when its process is over, and of those that waited for it.
+
+use super::active::{Cause, Phase};
+use super::Scheduler;
+use crate::job::{ArrayTask, JobState};
+use tandem_backends::{Exit, RunId, Status};
+use tandem_core::{Event, Span, UserId, Work};
+
+/// A job that ran out of memory is expected to need so much more than was seen.
+const OOM_GROWTH: f64 = 1.5;
+/// The exit code of a job that ran out of memory.
+const OOM_EXIT_CODE: i32 = 253;
+
+impl Scheduler {
+    pub(super) fn exited(&mut self, run: RunId, exit: &Exit) {
+        let Some(active) = self.of_run(run) else { return };
+        if active.phase == Phase::Absent {
+            return;
+        }
+        let id = run.job;
+        let was_asked = active.phase == Phase::Asked || active.leave_by.take().is_some();
+        active.job.cpu_s += exit.cpu_s;
+        active.job.exit_code = Some(exit.status.code());
+        active.job.signal = match exit.status {
+            Status::Signal(signal) => Some(signal),
+            Status::Code(_) => None,
+        };
+        let (cause, bye) = (active.ending.clone(), active.bye.take());
+        let peak = active.job.memory_peak_bytes.max(exit.rss_max_bytes);
+        let (oom_retried, retried) = (active.job.oom_retried, active.job.retried);
+        let retries = active.job.request.retries;
+        self.gone(id);
+        self.outcome.forget.push(run);
+        match (cause, exit.status) {
+            (Some(Cause::Cancelled { by }), _) => {
+                self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
+            }
+            (Some(Cause::TimeUp), _) => {
+                self.end_job(id, JobState::Timeout, Some("time limit".to_owned()));
+            }
+            (None, _) if exit.oom && oom_retried => {
+                self.jobs.get_mut(&id).expect("it was just there").job.exit_code =
+                    Some(OOM_EXIT_CODE);
+                self.end_job(id, JobState::Oom, Some("out of memory, also alone".to_owned()));
+            }
+            (None, _) if exit.oom => self.retry_alone(id, peak),
+            (None, Status::Code(0)) if was_asked && bye != Some(true) => self.requeue(id),
+            (None, Status::Code(0)) => self.end_job(id, JobState::Completed, None),
+            (None, _) if was_asked && bye == Some(false) => self.requeue(id),
+            (None, status) => {
+                let reason = match status {
+                    Status::Code(code) => format!("exit code {code}"),
+                    Status::Signal(signal) => format!("signal {signal}"),
+                };
+                if retried < retries {
+                    self.jobs.get_mut(&id).expect("it was just there").job.retried += 1;
+                    self.re_enter(id, format!("{reason}; tried again"));
+                } else {
+                    self.end_job(id, JobState::Failed, Some(reason));
+                }
+            }
+        }
+    }
+
+    pub(super) fn not_started(&mut self, run: RunId, reason: &str) {
+        let Some(active) = self.of_run(run) else { return };
+        let cause = active.ending.clone();
+        self.gone(run.job);
+        self.outcome.forget.push(run);
+        match cause {
+            Some(Cause::Cancelled { by }) => {
+                self.end_job(run.job, JobState::Cancelled, Some(format!("cancelled by {by}")));
+            }
+            _ => self.end_job(run.job, JobState::Failed, Some(format!("exec: {reason}"))),
+        }
+    }
+
+    pub(super) fn lost(&mut self, run: RunId, reason: &str) {
+        if self.of_run(run).is_some() {
+            self.gone(run.job);
+            self.outcome.forget.push(run);
+            self.end_job(run.job, JobState::Unknown, Some(reason.to_owned()));
+        }
+    }
+
+    /// An operation failed: the process is as it was before.
+    pub(super) fn refused(&mut self, run: RunId, reason: &str) {
+        let Some(active) = self.of_run(run) else { return };
+        let reason = format!("refused: {reason}");
+        let id = run.job;
+        match active.phase {
+            Phase::Pausing => {
+                active.job.user_paused = false;
+                self.set_phase(id, Phase::Running, None);
+                self.set_reason(id, Some(reason));
+            }
+            Phase::Resuming => {
+                self.set_phase(id, Phase::Stopped, None);
+                self.set_reason(id, Some(reason));
+            }
+            Phase::Starting => self.not_started(run, &reason),
+            _ => {}
+        }
+    }
+
+    /// The process is gone from its devices.
+    fn gone(&mut self, id: u64) {
+        self.set_phase(id, Phase::Absent, None);
+        if let Some(active) = self.jobs.get_mut(&id) {
+            active.pid = None;
+            active.pace.done_us = active.pace.done_by(self.now.time());
+            active.pace.rate = tandem_core::Ppm::ZERO;
+            active.pace.at = self.now.time();
+            active.caps = super::Caps::default();
+            active.job.caps = [false; 3];
+        }
+    }
+
+    /// It saved its state and goes on when it gets devices again; the engine may have given it some.
+    fn requeue(&mut self, id: u64) {
+        self.set_reason(id, None);
+        self.changed.insert(id);
+        self.dirty.insert(id);
+    }
+
+    /// Begins again from nothing.
+    fn re_enter(&mut self, id: u64, reason: String) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        active.job.placed = false;
+        active.job.done_us = 0;
+        active.pace = super::active::Pace::default();
+        active.job.entered_us = None;
+        if let Some(entry) = active.entry.take() {
+            self.events.push(Event::Finished { job: entry });
+        }
+        self.try_enter(id);
+        self.set_reason(id, Some(reason));
+    }
+
+    fn retry_alone(&mut self, id: u64, peak: u64) {
+        let active = self.jobs.get_mut(&id).expect("it was just there");
+        active.job.oom_retried = true;
+        let class = active.job.class.clone();
+        let capacity = self.setup.devices.iter().map(|device| device.memory_bytes).max();
+        // With the margin that is added to what was seen it still has to fit the largest device.
+        let most = capacity.unwrap_or(u64::MAX) / 4 * 3;
+        let raised = ((peak as f64 * OOM_GROWTH) as u64).min(most);
+        if self.setup.learn && raised > 0 {
+            let parts = active.job.sub_batches;
+            self.classes.set_memory(&class, parts, raised);
+            self.outcome.classes.insert(class);
+        }
+        self.re_enter(id, "out of memory; tried again alone".to_owned());
+    }
+
+    /// A job is over.
+    pub(super) fn end_job(&mut self, id: u64, state: JobState, reason: Option<String>) {
+        let Some(mut active) = self.jobs.remove(&id) else { return };
+        let job = &mut active.job;
+        job.state = state;
+        job.reason = reason;
+        job.end_us = Some(self.now.unix_us);
+        job.placed = false;
+        job.done_us = active.pace.done_by(self.now.time());
+        if let Some(entry) = active.entry {
+            self.events.push(match state {
+                JobState::Cancelled => Event::Cancelled { job: entry },
+                _ => Event::Finished { job: entry },
+            });
+        }
+        if state == JobState::Completed && job.done_us > 0 {
+            let user = self.users.get(&job.uid).copied().unwrap_or(UserId(0));
+            self.classes.finished(&job.class, user, job.request.gang(), Span(job.done_us));
+            self.outcome.classes.insert(job.class.clone());
+        }
+        self.dirty.remove(&id);
+        self.changed.remove(&id);
+        let task = job.task;
+        self.outcome.changed.push(active.job);
+        for dependent in self.dependents.remove(&id).unwrap_or_default() {
+            self.depend(dependent, id, state);
+        }
+        if let Some(ArrayTask { first, at_a_time: Some(_), .. }) = task {
+            self.next_turn(first, id);
+        }
+    }
+
+    fn next_turn(&mut self, first: u64, ended: u64) {
+        let Some(turns) = self.arrays.get_mut(&first) else { return };
+        turns.going.remove(&ended);
+        turns.waiting.remove(&ended);
+        if turns.going.is_empty() && turns.waiting.is_empty() {
+            self.arrays.remove(&first);
+            return;
+        }
+        let waiting: Vec<u64> = turns.waiting.iter().copied().collect();
+        for id in waiting {
+            let Some(turns) = self.arrays.get(&first) else { return };
+            if turns.going.len() >= turns.at_a_time {
+                return;
+            }
+            self.try_enter(id);
+        }
+    }
+
+    /// Work done so far, as the engine counts it.
+    pub(super) fn work_done(&self, id: u64) -> Work {
+        Work::of(Span(self.jobs[&id].pace.done_by(self.now.time())))
+    }
+}

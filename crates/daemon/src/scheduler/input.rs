@@ -1,0 +1,168 @@
+//! What the scheduler is told. Everything that decides something comes in as one of these, so that a
+//! journal of them replays a run.
+
+use crate::job::JobState;
+use crate::request::JobRequest;
+use serde::{Deserialize, Serialize};
+use tandem_backends::BackendEvent;
+use tandem_core::Time;
+
+/// An instant: on the scheduler's own clock, which never jumps, and on the wall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Now {
+    /// Microseconds on the scheduler's clock.
+    pub at_us: u64,
+    /// Microseconds since 1970.
+    pub unix_us: u64,
+}
+
+impl Now {
+    /// On the scheduler's clock.
+    pub fn time(self) -> Time {
+        Time(self.at_us)
+    }
+}
+
+/// One thing that was asked for, happened or was found out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// A user handed in a job, or several at once.
+    Submit(Box<Submission>),
+    /// A job is withdrawn.
+    Cancel {
+        /// The job.
+        job: u64,
+        /// The user's name.
+        by: String,
+    },
+    /// A job that waits is kept waiting.
+    Hold {
+        /// The job.
+        job: u64,
+    },
+    /// A held job may go on.
+    Release {
+        /// The job.
+        job: u64,
+    },
+    /// A job that runs stands still, on its devices, until it is resumed.
+    Pause {
+        /// The job.
+        job: u64,
+    },
+    /// It goes on.
+    Resume {
+        /// The job.
+        job: u64,
+    },
+    /// In how many parts a job computes its batches; the policy decides if absent.
+    Accum {
+        /// The job.
+        job: u64,
+        /// The parts.
+        accum: Option<u32>,
+    },
+    /// A device takes no new jobs.
+    Drain {
+        /// The device.
+        device: u32,
+    },
+    /// It does again.
+    Undrain {
+        /// The device.
+        device: u32,
+    },
+    /// The back end reports.
+    Backend(BackendEvent),
+    /// Something was measured.
+    Fact(Fact),
+}
+
+/// A submission.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Submission {
+    /// The number of its first job.
+    pub first: u64,
+    /// Whose it is.
+    pub uid: u32,
+    /// The user's primary group.
+    pub gid: u32,
+    /// The user's name.
+    pub user: String,
+    /// What was asked for, without the environment, which decides nothing.
+    pub request: JobRequest,
+    /// How the jobs that it depends on ended, of those that were over already.
+    pub over: Vec<(u64, JobState)>,
+}
+
+/// Something that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fact {
+    /// A job introduced itself.
+    Hello {
+        /// The job.
+        job: u64,
+        /// It computes its batches in as many parts as it is told.
+        accum: bool,
+        /// It saves its state and leaves when it is asked to.
+        stop: bool,
+        /// Its batch size.
+        batch: Option<u32>,
+    },
+    /// A job took its leave.
+    Bye {
+        /// The job.
+        job: u64,
+        /// All its work is done.
+        done: bool,
+    },
+    /// How far a job is and how fast it goes.
+    Progress {
+        /// The job.
+        job: u64,
+        /// Work done, in microseconds of running alone.
+        done_us: u64,
+        /// Its speed relative to running alone, in parts per million.
+        rate_ppm: u32,
+    },
+    /// What a class takes on each of its devices; it has been steady for a while.
+    Memory {
+        /// The class.
+        class: String,
+        /// With its batches in so many parts.
+        accum: u32,
+        /// The most that was seen.
+        bytes: u64,
+    },
+    /// How fast a class runs alone.
+    Solo {
+        /// The class.
+        class: String,
+        /// With its batches in so many parts.
+        accum: u32,
+        /// Steps per second.
+        steps_per_s: f64,
+    },
+    /// How fast a class runs beside another, relative to running alone.
+    Pair {
+        /// The class.
+        class: String,
+        /// The one beside it.
+        beside: String,
+        /// The rate.
+        rate: f64,
+        /// Standard deviation of the measurement.
+        noise: f64,
+    },
+    /// Memory of strangers' processes on a device, none if zero.
+    Foreign {
+        /// The device.
+        device: u32,
+        /// Their memory.
+        bytes: u64,
+        /// How many they are.
+        processes: u32,
+    },
+}

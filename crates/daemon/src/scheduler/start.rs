@@ -1,0 +1,216 @@
+//! How a scheduler begins: from nothing, or from what was kept and what is found on the machine.
+
+use super::active::{Active, Caps, Phase};
+use super::classes::{Beliefs, Class, Classes};
+use super::{BackendEvent, Input, Now, Outcome, RunId, Scheduler, Setup};
+use crate::job::{Job, JobState};
+use crate::request::JobRequest;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use tandem_backends::Seat;
+use tandem_core::{
+    ClusterBuilder, Engine, Event, GpuId, JobId, Memory, OnIllegal, Placement, PlacementRule,
+    Ratio, Rules,
+};
+use tandem_policies::PolicySpec;
+
+pub use tandem_backends::Found;
+
+/// Everything that a scheduler begins with: the first record of a journal.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// When.
+    pub now: Now,
+    /// With what.
+    pub setup: Setup,
+    /// Jobs that are not over, in order.
+    pub jobs: Vec<Kept>,
+    /// What is known about classes.
+    pub classes: BTreeMap<String, Class>,
+    /// The number of the next job.
+    pub next_job: u64,
+    /// The number of the first operation.
+    pub next_op: u64,
+    /// Devices that take no new jobs.
+    pub drained: Vec<u32>,
+}
+
+/// A job that is not over, and what became of its process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    /// As it was kept.
+    pub job: Job,
+    /// What was asked for, without the environment, which decides nothing.
+    pub request: Arc<JobRequest>,
+    /// What was found, if it had a process.
+    pub found: Option<Found>,
+}
+
+impl Scheduler {
+    /// Begins; the first step follows from it at once.
+    pub fn begin(start: Start, policy: &PolicySpec, beliefs: Beliefs) -> (Self, Outcome) {
+        let cluster = Arc::new(cluster(&start.setup));
+        let rules = rules(policy, start.setup.share);
+        let engine = Engine::new(
+            cluster,
+            rules,
+            Box::new(beliefs.clone()),
+            OnIllegal::Refuse,
+            || policy.build(),
+        );
+        let devices = start.setup.devices.len();
+        let mut scheduler = Self {
+            engine,
+            now: start.now,
+            jobs: BTreeMap::new(),
+            entries: Vec::new(),
+            users: BTreeMap::new(),
+            classes: Classes::new(start.classes, beliefs),
+            present: vec![BTreeSet::new(); devices],
+            drained: BTreeSet::new(),
+            foreign: BTreeMap::new(),
+            dependents: BTreeMap::new(),
+            arrays: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            next_job: start.next_job,
+            next_op: start.next_op,
+            events: Vec::new(),
+            dirty: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            outcome: Outcome::default(),
+            engine_wake: None,
+            touched: BTreeSet::new(),
+            left: Vec::new(),
+            setup: start.setup,
+        };
+        let mut inputs = Vec::new();
+        let mut adopted = Vec::new();
+        let ids: Vec<u64> = start.jobs.iter().map(|kept| kept.job.id).collect();
+        for kept in start.jobs {
+            adopted.extend(scheduler.adopt(kept, &mut inputs));
+        }
+        for id in ids {
+            scheduler.try_enter(id);
+        }
+        for device in start.drained {
+            scheduler.drain(device, true);
+        }
+        // The policy decides once it has heard of everybody.
+        scheduler.plan();
+        for (id, phase, seat) in adopted {
+            scheduler.set_phase(id, phase, Some(seat));
+            scheduler.dirty.insert(id);
+        }
+        let outcome = scheduler.step(start.now, &inputs);
+        (scheduler, outcome)
+    }
+
+    /// Takes in a job that is not over; gives the phase and the seat of its process, if it has one. What
+    /// happened while nobody watched is added to `inputs`.
+    fn adopt(&mut self, kept: Kept, inputs: &mut Vec<Input>) -> Option<(u64, Phase, Seat)> {
+        let Kept { mut job, request, found } = kept;
+        job.request = request;
+        let id = job.id;
+        let run = RunId { job: id, run: job.runs };
+        let Some(found) = found else {
+            job.placed = false;
+            self.admit(Active::new(job));
+            return None;
+        };
+        let known = job.devices.iter().all(|&device| (device as usize) < self.present.len());
+        let (phase, pid) = match &found {
+            Found::NeverStarted => {
+                // The number of a run that never was is given again.
+                job.runs -= 1;
+                job.placed = false;
+                self.admit(Active::new(job));
+                return None;
+            }
+            Found::Running { pid, paused: true } => (Phase::Stopped, Some(*pid)),
+            Found::Running { pid, paused: false } => (Phase::Running, Some(*pid)),
+            Found::Starting => (Phase::Starting, None),
+            Found::Exited(exit) => {
+                inputs.push(Input::Backend(BackendEvent::Exited { run, exit: exit.clone() }));
+                (Phase::Running, None)
+            }
+            Found::NotStarted { reason } => {
+                let (op, reason) = (tandem_backends::OpId(0), reason.clone());
+                inputs.push(Input::Backend(BackendEvent::NotStarted { op, run, reason }));
+                (Phase::Starting, None)
+            }
+            Found::Lost { reason } => {
+                inputs.push(Input::Backend(BackendEvent::Lost { run, reason: reason.clone() }));
+                (Phase::Running, None)
+            }
+            Found::Rebooted => {
+                self.rebooted(job);
+                return None;
+            }
+        };
+        let placed = job.placed && known;
+        let devices = if known { job.devices.clone() } else { Vec::new() };
+        let seat = Seat {
+            devices,
+            share_ppm: job.request.share_ppm(),
+            memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
+            sub_batches: job.accum.unwrap_or(job.sub_batches),
+            nice: 0,
+        };
+        let caps = Caps { speaks: job.caps[0], accum: job.caps[1], stop: job.caps[2] };
+        let sub_batches = job.sub_batches;
+        self.admit(Active::new(job));
+        self.takes_turn(id);
+        let entry = JobId(u32::try_from(self.entries.len()).expect("entries are counted in u32"));
+        self.entries.push(id);
+        let active = self.jobs.get_mut(&id).expect("admitted above");
+        active.unmet.clear();
+        active.caps = caps;
+        active.pid = pid;
+        active.entry = Some(entry);
+        let spec = self.spec(id, entry);
+        let gpus = seat.devices.iter().map(|&device| GpuId(device));
+        let placement = placed.then(|| Placement { sub_batches, ..Placement::on(gpus) });
+        let done = self.work_done(id);
+        self.events.push(Event::Adopted { spec, placement, done });
+        Some((id, phase, seat))
+    }
+
+    /// The machine was started anew: nothing of the process is left.
+    fn rebooted(&mut self, mut job: Job) {
+        let id = job.id;
+        job.placed = false;
+        if job.request.requeue {
+            job.reason = Some("reboot; queued again".to_owned());
+            job.done_us = 0;
+            job.entered_us = None;
+            self.admit(Active::new(job));
+        } else {
+            self.admit(Active::new(job));
+            self.end_job(id, JobState::Failed, Some("reboot".to_owned()));
+        }
+    }
+}
+
+/// What every plan has to respect.
+fn rules(policy: &PolicySpec, share: bool) -> Rules {
+    Rules {
+        placement: PlacementRule::Strict,
+        tenants_max: if share { policy.entry.tenants_max } else { 1 },
+        context: Memory::default(),
+    }
+}
+
+/// The devices as the engine sees them: one node, one partition.
+fn cluster(setup: &Setup) -> tandem_core::Cluster {
+    let mut builder = ClusterBuilder::default();
+    builder.partition("local");
+    let count = u32::try_from(setup.devices.len()).expect("devices are counted in u32");
+    // A node has GPUs of one kind and size; where they differ, the smallest is what all can give.
+    let memory = setup.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
+    let kind = setup.devices.first().map_or("none", |device| device.kind.as_str());
+    let kind = builder.gpu_type(kind, Ratio::ONE);
+    builder.node(count, kind, Memory::from_mib(memory >> 20));
+    builder.taking_every_job().build()
+}
+

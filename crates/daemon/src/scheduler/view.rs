@@ -1,0 +1,207 @@
+//! What people may ask about the present.
+
+use super::{Active, Caps, Phase, Scheduler};
+use crate::job::Job;
+use crate::request::JobRequest;
+use std::sync::Arc;
+use tandem_backends::Enforcement;
+use tandem_core::{Engine, GpuId, JobSpec, Reason, Time, UserId};
+
+/// A job as it does at present.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    /// Of its process.
+    pub phase: Phase,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Others on its devices.
+    pub beside: Vec<u64>,
+    /// Speed relative to running alone, 0 to 1.
+    pub rate: f64,
+    /// That speed was measured in this company; otherwise it is believed.
+    pub measured: bool,
+    /// What was believed of this company.
+    pub predicted: f64,
+    /// What its share means.
+    pub enforcement: Enforcement,
+    /// The most of each device that it may use.
+    pub share: f64,
+    /// Parts in which it computes its batches.
+    pub sub_batches: u32,
+    /// What it is willing to do.
+    pub caps: Caps,
+    /// Time on its devices so far.
+    pub ran_us: u64,
+    /// Work done so far, in microseconds of running alone.
+    pub done_us: u64,
+    /// Expected time alone.
+    pub estimate_us: Option<u64>,
+    /// Why it waits for devices.
+    pub waiting: Option<Waiting>,
+}
+
+/// Why a job waits for devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Its gang does not fit into what is free.
+    NoRoom {
+        /// Devices that are free.
+        free: u32,
+        /// Devices that it needs.
+        needs: u32,
+    },
+    /// A job before it waits, and the policy does not pass it.
+    Behind(u64),
+    /// Jobs that the policy ranks higher hold the devices.
+    Outranked,
+    /// Others are about to leave the devices that it was given.
+    Handover,
+    /// The policy did not say.
+    Undecided,
+}
+
+impl Waiting {
+    /// In a few words.
+    pub fn text(self) -> String {
+        match self {
+            Waiting::NoRoom { free, needs } => format!("needs {needs} devices, {free} free"),
+            Waiting::Behind(job) => format!("behind job {job}"),
+            Waiting::Outranked => "jobs of more value hold the devices".to_owned(),
+            Waiting::Handover => "its devices are being freed".to_owned(),
+            Waiting::Undecided => "waits for devices".to_owned(),
+        }
+    }
+}
+
+impl Scheduler {
+    /// A job that is not over.
+    pub fn job(&self, id: u64) -> Option<&Active> {
+        self.jobs.get(&id)
+    }
+
+    /// Jobs that are not over, in order.
+    pub fn jobs(&self) -> impl Iterator<Item = &Active> {
+        self.jobs.values()
+    }
+
+    /// The number of the next job.
+    pub fn next_job(&self) -> u64 {
+        self.next_job
+    }
+
+    /// The engine, to look at.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// With what it works.
+    pub fn setup(&self) -> &super::Setup {
+        &self.setup
+    }
+
+    /// What is known about classes.
+    pub fn classes(&self) -> &super::Classes {
+        &self.classes
+    }
+
+    /// Jobs whose processes may use a device.
+    pub fn present(&self, device: u32) -> impl Iterator<Item = u64> + '_ {
+        self.present[device as usize].iter().copied()
+    }
+
+    /// Whether a device takes no new jobs because somebody said so.
+    pub fn is_drained(&self, device: u32) -> bool {
+        self.drained.contains(&device)
+    }
+
+    /// Devices that take no new jobs because somebody said so.
+    pub fn drained(&self) -> impl Iterator<Item = u32> + '_ {
+        self.drained.iter().copied()
+    }
+
+    /// Memory of strangers' processes on a device.
+    pub fn foreign(&self, device: u32) -> Option<u64> {
+        self.foreign.get(&device).copied()
+    }
+
+    /// The job of a number in the engine.
+    pub fn job_of(&self, entry: tandem_core::JobId) -> u64 {
+        self.entries[entry.index()]
+    }
+
+    /// Jobs that the engine knows, in the order in which it heard of them.
+    pub(crate) fn entered(&self) -> impl Iterator<Item = (tandem_core::JobId, u64)> + '_ {
+        let is_current = |entry: tandem_core::JobId, id: u64| {
+            self.jobs.get(&id).is_some_and(|active| active.entry == Some(entry))
+        };
+        (0..)
+            .map(tandem_core::JobId)
+            .zip(self.entries.iter().copied())
+            .filter(move |&(entry, id)| is_current(entry, id))
+    }
+
+    /// What the engine would be told about a request if it were submitted at `now`.
+    pub(crate) fn spec_of_request(
+        &self,
+        uid: u32,
+        request: JobRequest,
+        id: tandem_core::JobId,
+        now: Time,
+    ) -> JobSpec {
+        let class = crate::class::of(&request);
+        let job = Job { uid, class, request: Arc::new(request), ..Job::default() };
+        let number = self.classes.find(&job.class);
+        let user = self.users.get(&uid).copied().unwrap_or(UserId(u32::MAX));
+        self.spec_of(&Active::new(job), user, number, id, now)
+    }
+
+    /// How a job does at `now`.
+    pub fn view(&self, id: u64, now: Time) -> Option<View> {
+        let active = self.jobs.get(&id)?;
+        let beside = if active.phase.is_present() { self.neighbours(id) } else { Vec::new() };
+        let predicted = beside.iter().map(|other| {
+            let other = &self.jobs[other].job.class;
+            self.classes.believed(&active.job.class, other).unwrap_or(0.5)
+        });
+        let known = active.entry.and_then(|entry| self.engine.state().find(entry));
+        Some(View {
+            phase: active.phase,
+            pid: active.pid,
+            predicted: predicted.product(),
+            rate: f64::from(active.rate().0) / 1e6,
+            measured: active.rate_is_measured(),
+            enforcement: active.enforcement,
+            share: active.seat.as_ref().map_or(1.0, |seat| f64::from(seat.share_ppm) / 1e6),
+            sub_batches: active.seat.as_ref().map_or(1, |seat| seat.sub_batches),
+            caps: active.caps,
+            ran_us: active.ran_us(now),
+            done_us: active.done_us(now),
+            estimate_us: known.map(|known| known.spec.estimate.0),
+            waiting: self.waiting(active),
+            beside,
+        })
+    }
+
+    fn waiting(&self, active: &Active) -> Option<Waiting> {
+        let entry = active.entry?;
+        if active.phase.is_present() || active.job.user_paused {
+            return None;
+        }
+        let known = self.engine.state().find(entry)?;
+        if known.placement().is_some() {
+            return Some(Waiting::Handover);
+        }
+        Some(match self.engine.reason(entry) {
+            Some(Reason::NoRoom { free }) => Waiting::NoRoom { free, needs: known.spec.gpus },
+            Some(Reason::Behind(job)) => Waiting::Behind(self.entries[job.index()]),
+            Some(Reason::Outranked) => Waiting::Outranked,
+            None => Waiting::Undecided,
+        })
+    }
+
+    /// Jobs that the engine has put on a device.
+    pub fn tenants(&self, device: u32) -> impl Iterator<Item = u64> + '_ {
+        let tenants = self.engine.state().occupancy().tenants(GpuId(device));
+        tenants.iter().map(|entry| self.entries[entry.index()])
+    }
+}

@@ -1,0 +1,279 @@
+//! What outlives the daemon: jobs, the journal, what was learned. SQLite, one writer; readers have
+//! connections of their own. What the machine shows is the truth, this is a memory of it.
+
+mod reader;
+mod schema;
+
+pub use reader::{Filter, Reader, UserTotal};
+
+use crate::job::Job;
+use crate::request::JobRequest;
+use crate::scheduler::{Class, Input, Now, Start};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tandem_core::Action;
+use thiserror::Error;
+
+/// Starts of the daemon whose journal is kept.
+const STARTS_KEPT: u32 = 3;
+
+/// What the store cannot do.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// SQLite refused.
+    #[error("store: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// Something in it is not what it was when it was written.
+    #[error("store: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Written by a later program.
+    #[error(
+        "store: has version {version}, this program knows up to {}; use the later program",
+        schema::VERSION
+    )]
+    Newer {
+        /// Its version.
+        version: i64,
+    },
+    /// The file.
+    #[error("store {file}: {cause}")]
+    Io {
+        /// The file.
+        file: String,
+        /// Why.
+        cause: std::io::Error,
+    },
+}
+
+/// The writer.
+pub struct Store {
+    connection: Connection,
+}
+
+impl Store {
+    /// Opens or makes the store.
+    pub fn open(file: &Path) -> Result<Self, StoreError> {
+        let mut connection = connect(file)?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        schema::migrate(&mut connection)?;
+        Ok(Self { connection })
+    }
+
+    /// Writes all of `write` or nothing.
+    pub fn write(
+        &mut self,
+        write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let transaction = self.connection.transaction()?;
+        write(&Writing(&transaction))?;
+        transaction.commit()?;
+        Ok(())
+    }
+
+    /// A value by its key.
+    pub fn meta(&self, key: &str) -> Result<Option<String>, StoreError> {
+        let mut select = self.connection.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
+        Ok(select.query_row([key], |row| row.get(0)).optional()?)
+    }
+
+    /// The instant of the last record.
+    pub fn last(&self) -> Result<Option<Now>, StoreError> {
+        let select = "SELECT at_us, unix_us FROM journal ORDER BY seq DESC LIMIT 1";
+        let now = |row: &rusqlite::Row<'_>| {
+            Ok(Now { at_us: row.get::<_, i64>(0)? as u64, unix_us: row.get::<_, i64>(1)? as u64 })
+        };
+        Ok(self.connection.query_row(select, [], now).optional()?)
+    }
+
+    /// The number after that of the last job.
+    pub fn next_job(&self) -> Result<u64, StoreError> {
+        let last: Option<i64> =
+            self.connection.query_row("SELECT max(id) FROM jobs", [], |row| row.get(0))?;
+        Ok(last.map_or(1, |last| last as u64 + 1))
+    }
+
+    /// Jobs that are not over, in order, without their environments.
+    pub fn active(&self) -> Result<Vec<Job>, StoreError> {
+        let mut requests: BTreeMap<i64, Arc<JobRequest>> = BTreeMap::new();
+        let mut select = self
+            .connection
+            .prepare("SELECT record, request FROM jobs WHERE is_over = 0 ORDER BY id")?;
+        let mut body = self.connection.prepare("SELECT body FROM requests WHERE id = ?1")?;
+        let mut rows = select.query([])?;
+        let mut jobs = Vec::new();
+        while let Some(row) = rows.next()? {
+            let mut job: Job = serde_json::from_str(row.get_ref(0)?.as_str().map_err(sqlite)?)?;
+            let request: i64 = row.get(1)?;
+            job.request = match requests.get(&request) {
+                Some(known) => known.clone(),
+                None => {
+                    let text: String = body.query_row([request], |row| row.get(0))?;
+                    let known = Arc::new(serde_json::from_str::<JobRequest>(&text)?);
+                    requests.insert(request, known.clone());
+                    known
+                }
+            };
+            jobs.push(job);
+        }
+        Ok(jobs)
+    }
+
+    /// A job, over or not.
+    pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
+        reader::job(&self.connection, id)
+    }
+
+    /// The environment of a job.
+    pub fn env(&self, job: u64) -> Result<BTreeMap<String, String>, StoreError> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT env FROM requests JOIN jobs ON jobs.request = requests.id WHERE jobs.id = ?1",
+        )?;
+        let text: String = select.query_row([job as i64], |row| row.get(0))?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// What was learned about classes.
+    pub fn classes(&self) -> Result<BTreeMap<String, Class>, StoreError> {
+        let mut select = self.connection.prepare("SELECT name, body FROM classes")?;
+        let mut rows = select.query([])?;
+        let mut classes = BTreeMap::new();
+        while let Some(row) = rows.next()? {
+            let body: String = row.get(1)?;
+            classes.insert(row.get(0)?, serde_json::from_str(&body)?);
+        }
+        Ok(classes)
+    }
+}
+
+fn sqlite(error: rusqlite::types::FromSqlError) -> rusqlite::Error {
+    rusqlite::Error::from(error)
+}
+
+fn connect(file: &Path) -> Result<Connection, StoreError> {
+    let connection = Connection::open(file)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    Ok(connection)
+}
+
+/// One transaction.
+pub struct Writing<'a>(&'a Transaction<'a>);
+
+impl Writing<'_> {
+    /// A value by its key.
+    pub fn meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
+        let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?;
+        insert.execute([key, value])?;
+        Ok(())
+    }
+
+    /// The first record of a life of the daemon; those of lives long past go.
+    pub fn start(&self, start: &Start) -> Result<(), StoreError> {
+        self.record(start.now, "start", start)?;
+        self.0.execute(
+            "DELETE FROM journal WHERE seq < (SELECT seq FROM journal WHERE kind = 'start'
+             ORDER BY seq DESC LIMIT 1 OFFSET ?1)",
+            [STARTS_KEPT - 1],
+        )?;
+        Ok(())
+    }
+
+    /// Inputs of a cycle.
+    pub fn inputs(&self, now: Now, inputs: &[Input]) -> Result<(), StoreError> {
+        inputs.iter().try_for_each(|input| self.record(now, "input", input))
+    }
+
+    /// A cycle is over: what was decided.
+    pub fn actions(&self, now: Now, actions: &[Action]) -> Result<(), StoreError> {
+        self.record(now, "actions", &crate::journal::texts(actions))
+    }
+
+    fn record(&self, now: Now, kind: &str, body: &impl Serialize) -> Result<(), StoreError> {
+        let mut insert = self.0.prepare_cached(
+            "INSERT INTO journal (at_us, unix_us, kind, body) VALUES (?1, ?2, ?3, ?4)",
+        )?;
+        let body = serde_json::to_string(body)?;
+        insert.execute(params![now.at_us as i64, now.unix_us as i64, kind, body])?;
+        Ok(())
+    }
+
+    /// A request, with the environment; the number of its first job is its own.
+    pub fn request(
+        &self,
+        first: u64,
+        request: &JobRequest,
+        env: &BTreeMap<String, String>,
+    ) -> Result<(), StoreError> {
+        let mut insert = self.0.prepare_cached("INSERT INTO requests VALUES (?1, ?2, ?3)")?;
+        let (body, env) = (serde_json::to_string(request)?, serde_json::to_string(env)?);
+        insert.execute(params![first as i64, body, env])?;
+        Ok(())
+    }
+
+    /// A new job.
+    pub fn insert(&self, job: &Job, request: u64) -> Result<(), StoreError> {
+        let mut insert = self.0.prepare_cached(
+            "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+        )?;
+        insert.execute(params![
+            job.id as i64,
+            request as i64,
+            job.uid,
+            job.user,
+            job.state.name(),
+            job.state.is_over(),
+            job.end_us.map(|at| at as i64),
+            0,
+            0,
+            serde_json::to_string(job)?,
+        ])?;
+        Ok(())
+    }
+
+    /// A job that changed.
+    pub fn update(&self, job: &Job) -> Result<(), StoreError> {
+        let mut update = self.0.prepare_cached(
+            "UPDATE jobs SET state = ?2, is_over = ?3, end_us = ?4, gpu_us = ?5,
+             shared_gpu_us = ?6, record = ?7 WHERE id = ?1",
+        )?;
+        let gang = i64::from(job.request.gang());
+        update.execute(params![
+            job.id as i64,
+            job.state.name(),
+            job.state.is_over(),
+            job.end_us.map(|at| at as i64),
+            job.ran_us as i64 * gang,
+            job.shared_us as i64 * gang,
+            serde_json::to_string(job)?,
+        ])?;
+        Ok(())
+    }
+
+    /// What was learned about a class.
+    pub fn class(&self, name: &str, class: &Class) -> Result<(), StoreError> {
+        let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO classes VALUES (?1, ?2)")?;
+        insert.execute([name, &serde_json::to_string(class)?])?;
+        Ok(())
+    }
+
+    /// Forgets jobs that were over before an instant.
+    pub fn prune(&self, before_unix_us: u64) -> Result<usize, StoreError> {
+        let pruned = self.0.execute(
+            "DELETE FROM jobs WHERE is_over = 1 AND end_us < ?1",
+            [before_unix_us as i64],
+        )?;
+        if pruned > 0 {
+            self.0.execute(
+                "DELETE FROM requests WHERE id NOT IN (SELECT request FROM jobs)",
+                [],
+            )?;
+        }
+        Ok(pruned)
+    }
+}

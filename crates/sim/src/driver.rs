@@ -1,0 +1,88 @@
+//! What every simulated course of events has in common: jobs arrive, the engine decides, the world
+//! carries it out and reports what came of it. Faults, learning and when to stop are left to others.
+
+use crate::timing::{Lap, Stopwatch};
+use crate::workload::WorkloadJob;
+use crate::world::World;
+use tandem_core::{Action, Engine, Event, JobSpec, Time};
+
+/// The actions of one instant.
+pub type Acts = (Time, Vec<Action>);
+
+pub(crate) struct Driver<'a> {
+    pub(crate) engine: Engine,
+    pub(crate) world: World<'a>,
+    /// By `JobId`, in order of submission.
+    jobs: &'a [WorkloadJob],
+    /// Jobs before this one have been submitted.
+    pub(crate) arrived: usize,
+    pub(crate) finished: usize,
+    pub(crate) wake: Option<Time>,
+    /// What has happened since the last decision.
+    pub(crate) events: Vec<Event>,
+    /// The actions of every instant that had any, if they are kept.
+    pub(crate) log: Option<Vec<Acts>>,
+}
+
+impl<'a> Driver<'a> {
+    pub(crate) fn new(engine: Engine, world: World<'a>, jobs: &'a [WorkloadJob]) -> Self {
+        let (arrived, finished, wake) = (0, 0, None);
+        Self { engine, world, jobs, arrived, finished, wake, events: Vec::new(), log: None }
+    }
+
+    /// The next instant at which something happens; `None` if nothing ever will.
+    pub(crate) fn next_instant(&mut self) -> Option<Time> {
+        let arrival = self.jobs.get(self.arrived).map(|job| job.spec.submit);
+        earlier(earlier(arrival, self.world.next_completion()), self.wake)
+    }
+
+    /// Collects what has happened in the world by `now`; gives the position of the first completion
+    /// among the events, which are the last of them.
+    pub(crate) fn collect(&mut self, now: Time) -> usize {
+        self.world.advance(now);
+        self.events.clear();
+        self.world.report(now, &mut self.events);
+        let reported = self.events.len();
+        self.world.finish(now, &mut self.events);
+        self.finished += self.events.len() - reported;
+        reported
+    }
+
+    /// Submits the jobs that have come by `now`, as `told` alters what the scheduler is told.
+    pub(crate) fn arrive(&mut self, now: Time, mut told: impl FnMut(&mut JobSpec)) {
+        while let Some(job) = self.jobs.get(self.arrived).filter(|job| job.spec.submit <= now) {
+            let mut spec = job.spec.clone();
+            told(&mut spec);
+            self.events.push(Event::Submitted(spec));
+            self.arrived += 1;
+        }
+    }
+
+    /// Lets the engine decide and the world follow.
+    pub(crate) fn decide(&mut self, now: Time, stopwatch: Option<&mut Stopwatch>) {
+        let step = match stopwatch {
+            None => self.engine.step(now, &self.events),
+            Some(stopwatch) => {
+                let woken = self.wake.is_some_and(|wake| wake <= now);
+                let kind = if woken { Lap::Slice } else { Lap::Event };
+                let lap = stopwatch.begin_lap(kind);
+                let step = self.engine.step(now, &self.events);
+                stopwatch.end_lap(kind, lap);
+                step
+            }
+        };
+        self.wake = step.wake;
+        self.world.act(now, step.actions);
+        if let Some(log) = self.log.as_mut().filter(|_| !step.actions.is_empty()) {
+            log.push((now, step.actions.to_vec()));
+        }
+    }
+}
+
+/// The earlier of two instants, where either may never come.
+pub(crate) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        _ => one.or(other),
+    }
+}
