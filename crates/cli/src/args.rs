@@ -3,6 +3,7 @@
 use crate::commands::QualityArgs;
 use crate::daemon_args::DaemonArgs;
 use crate::device_args::DeviceCommand;
+use crate::live_args::LiveCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     /// Train a small model on generated data: the sample job of the demo and the tests
     #[cfg(feature = "train")]
     Train(tandem_train::TrainArgs),
+    #[command(flatten)]
+    Live(LiveCommand),
 }
 
 #[derive(Args)]

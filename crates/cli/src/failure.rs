@@ -1,8 +1,10 @@
 //! How a command fails: one line on standard error and an exit code.
 
+use crate::output::clean;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use tandem_daemon::client::ClientError;
 use tandem_daemon::config::ConfigError;
 use tandem_daemon::daemon::DaemonError;
 use tandem_models::device::DeviceError;
@@ -17,6 +19,10 @@ use tandem_sim::trace::TraceError;
 const FAILED: u8 = 1;
 /// Exit code of wrong usage or bad input.
 const BAD_INPUT: u8 = 2;
+/// Exit code of a daemon that is not there.
+const UNREACHABLE: u8 = 3;
+/// Exit code of what does not exist.
+const NOT_FOUND: u8 = 4;
 /// Exit code of what is well said but can never run.
 const NEVER: u8 = 5;
 
@@ -24,6 +30,8 @@ const NEVER: u8 = 5;
 pub(crate) enum Failure {
     /// What to say, and the exit code.
     Said { message: String, code: u8 },
+    /// An exit code that says it all, such as that of a job.
+    Exit(u8),
     /// The reader of our output has seen enough, which is no error.
     BrokenPipe,
 }
@@ -33,9 +41,27 @@ impl Failure {
         Self::Said { message: message.to_string(), code: BAD_INPUT }
     }
 
-    /// Well said, and it went wrong.
+    /// It went wrong on the way.
     pub(crate) fn failed(message: impl Display) -> Self {
         Self::Said { message: message.to_string(), code: FAILED }
+    }
+
+    /// There is no such thing.
+    pub(crate) fn not_found(message: impl Display) -> Self {
+        Self::Said { message: message.to_string(), code: NOT_FOUND }
+    }
+
+    /// The same exit code, with other words.
+    pub(crate) fn saying(self, message: String) -> Self {
+        match self {
+            Self::Said { code, .. } => Self::Said { message, code },
+            other => other,
+        }
+    }
+
+    /// There is no daemon.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Said { code: UNREACHABLE, .. })
     }
 
     /// Well said, but it can never run.
@@ -55,12 +81,13 @@ impl Failure {
     pub(crate) fn report(self, json: bool) -> ExitCode {
         let (message, code) = match self {
             Failure::BrokenPipe => return ExitCode::SUCCESS,
+            Failure::Exit(code) => return ExitCode::from(code),
             Failure::Said { message, code } => (message, code),
         };
         let line = if json {
             serde_json::json!({ "error": message }).to_string()
         } else {
-            format!("tandem: {}", message.replace(['\n', '\r'], " "))
+            format!("tandem: {}", clean(&message.replace(['\n', '\r'], " ")))
         };
         // Nothing more can be done if even this cannot be said.
         let _ = writeln!(io::stderr(), "{line}");
@@ -84,6 +111,25 @@ impl From<RunError> for Failure {
             RunError::Stalled { .. }
             | RunError::NoProgress { .. }
             | RunError::NeverStarts { .. } => FAILED,
+        };
+        Self::Said { message: error.to_string(), code }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Unreachable { .. } => UNREACHABLE,
+            ClientError::Refused { code, .. } => match code.as_str() {
+                "bad_request" | "unauthorized" | "forbidden" | "conflict" | "too_large" => {
+                    BAD_INPUT
+                }
+                "unavailable" => UNREACHABLE,
+                "not_found" => NOT_FOUND,
+                "infeasible" => NEVER,
+                _ => FAILED,
+            },
+            ClientError::Protocol(_) => FAILED,
         };
         Self::Said { message: error.to_string(), code }
     }
@@ -123,13 +169,16 @@ macro_rules! bad_input {
         })*
     };
 }
-bad_input!(TraceError, ClusterError, TableError, SpecError, FitError, ModelFileError, BeliefsError);
-
-impl From<ConfigError> for Failure {
-    fn from(error: ConfigError) -> Self {
-        Self::bad_input(error)
-    }
-}
+bad_input!(
+    TraceError,
+    ClusterError,
+    TableError,
+    SpecError,
+    FitError,
+    ModelFileError,
+    BeliefsError,
+    ConfigError
+);
 
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {

@@ -7,9 +7,13 @@ mod daemon_args;
 mod device_args;
 mod failure;
 mod files;
+mod job_options;
+mod live_args;
+mod output;
 mod progress;
 mod table;
 mod tenants;
+mod units;
 
 use args::Cli;
 use clap::Parser;
@@ -21,7 +25,8 @@ fn main() -> ExitCode {
     if let Some(code) = commands::step_of_a_run() {
         return code;
     }
-    let json = std::env::args_os().any(|arg| arg == "--json");
+    // What follows -- belongs to a job.
+    let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => return Failure::usage(&error).report(json),

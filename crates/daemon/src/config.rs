@@ -2,6 +2,9 @@
 
 mod keys;
 mod resolve;
+#[cfg(test)]
+mod tests;
+mod typed;
 
 pub use resolve::{ConfigError, Origin, Origins, Setting, Sources};
 

@@ -57,7 +57,9 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
 
 fn greet(options: &DaemonOptions, provider: &str) {
     let devices = match provider {
-        "cpu" => "CPU cores as devices, since there is no GPU or so you wish: real processes, real sharing",
+        "cpu" => {
+            "CPU cores as devices, since there is no GPU or so you wish: real processes, real sharing"
+        }
         "fake" => "fake GPUs: real processes on devices that are only counted",
         _ => "NVIDIA GPUs",
     };
@@ -76,8 +78,11 @@ fn provider(config: &Config) -> Result<Box<dyn Provider>, Failure> {
             control: config.nvidia.mps_control.clone(),
             dir: config.daemon.state.join("mps"),
         });
-        let options =
-            NvidiaOptions { lib_path: config.nvidia.library.clone(), mps, pause: config.nvidia.pause };
+        let options = NvidiaOptions {
+            lib_path: config.nvidia.library.clone(),
+            mps,
+            pause: config.nvidia.pause,
+        };
         Ok::<Box<dyn Provider>, ProviderError>(Box::new(Nvidia::open(options)?))
     };
     let made = match config.daemon.provider {

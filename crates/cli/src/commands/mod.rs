@@ -5,6 +5,7 @@ mod demo;
 mod device;
 mod device_law;
 mod interference;
+mod live;
 mod matching;
 mod model;
 mod quality;
@@ -33,11 +34,12 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Replay { file, json } => replay::replay(&file, json),
         #[cfg(feature = "train")]
         Command::Train(args) => Ok(tandem_train::run(&args)?),
+        Command::Live(command) => live::run(command),
     }
 }
 
 /// Writes a line of data to standard output.
-fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}")?;
     out.flush()?;

@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod refusal;
+pub(crate) mod server;
 
 use std::collections::BTreeMap;
 use std::io::Write;

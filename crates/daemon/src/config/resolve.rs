@@ -1,19 +1,16 @@
 //! From sources to values.
 
 use super::keys::{KEYS, Key, Kind, nearest};
-use super::{
-    ClientConfig, Config, DaemonConfig, LearningConfig, NvidiaConfig, ProviderKind, SHARED_SOCKET,
-    SharingConfig,
-};
+use super::typed::typed;
+use super::{Config, SHARED_SOCKET};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use tandem_backends::providers::Foreign;
 use thiserror::Error;
 
-/// The sections without an entry of their own in the environment.
+/// How variables begin that set a key.
 const PREFIX: &str = "TANDEM_";
 /// Said of a parameter of a sweep, not of a setting.
 const PARAMETERS: &str = "TANDEM_PARAM_";
@@ -257,7 +254,10 @@ fn read(file: &Path) -> Result<Vec<(&'static Key, Value)>, ConfigError> {
             return Ok(Vec::new());
         }
         Err(cause) => {
-            return Err(ConfigError::Unreadable { file: file.to_owned(), cause: cause.to_string() });
+            return Err(ConfigError::Unreadable {
+                file: file.to_owned(),
+                cause: cause.to_string(),
+            });
         }
     };
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
@@ -336,165 +336,5 @@ fn accept(key: &Key, value: Value, sources: &Sources, place: &str) -> Result<Val
             Some(text) if words.contains(&text) => Ok(value),
             _ => problem(words.join(", ")),
         },
-    }
-}
-
-/// Values with their types; each has passed `accept`.
-fn typed(origins: &Origins) -> Config {
-    let value = |name: &str| {
-        origins.0.iter().find(|setting| setting.key == name).map(|setting| &setting.value)
-    };
-    let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
-    let path = |name: &str| text(name).map(PathBuf::from);
-    let whole = |name: &str| value(name).and_then(Value::as_u64);
-    let number = |name: &str| value(name).and_then(Value::as_f64);
-    let switch = |name: &str| value(name).and_then(Value::as_bool).unwrap_or_default();
-    Config {
-        daemon: DaemonConfig {
-            socket: path("daemon.socket").unwrap_or_default(),
-            state: path("daemon.state").unwrap_or_default(),
-            listen: text("daemon.listen"),
-            token_file: path("daemon.token_file"),
-            policy: text("daemon.policy").unwrap_or_default(),
-            provider: match text("daemon.provider").as_deref() {
-                Some("cpu") => ProviderKind::Cpu,
-                Some("nvidia") => ProviderKind::Nvidia,
-                Some("fake") => ProviderKind::Fake,
-                _ => ProviderKind::Auto,
-            },
-            devices: whole("daemon.devices")
-                .and_then(|count| u32::try_from(count).ok())
-                .unwrap_or_default(),
-            fake_memory_mib: whole("daemon.fake_memory_mib").unwrap_or_default(),
-            kill_grace_s: number("daemon.kill_grace_s").unwrap_or_default(),
-            stop_grace_s: number("daemon.stop_grace_s").unwrap_or_default(),
-            restore_s: number("daemon.restore_s"),
-            log: text("daemon.log").unwrap_or_default(),
-            history_days: whole("daemon.history_days"),
-        },
-        client: ClientConfig { host: text("client.host"), token_file: path("client.token_file") },
-        learning: LearningConfig {
-            settle_s: number("learning.settle_s").unwrap_or_default(),
-            settle_steps: whole("learning.settle_steps").unwrap_or_default(),
-            window_steps: whole("learning.window_steps").unwrap_or_default(),
-            window_s: number("learning.window_s").unwrap_or_default(),
-            sample_s: number("learning.sample_s").unwrap_or_default(),
-        },
-        sharing: SharingConfig {
-            foreign: match text("sharing.foreign").as_deref() {
-                Some("count") => Foreign::Count,
-                _ => Foreign::Avoid,
-            },
-            enabled: switch("sharing.enabled"),
-        },
-        nvidia: NvidiaConfig {
-            library: path("nvidia.library"),
-            mps: switch("nvidia.mps"),
-            mps_control: path("nvidia.mps_control").unwrap_or_default(),
-            pause: switch("nvidia.pause"),
-        },
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sources(env: &[(&str, &str)], files: &[&Path]) -> Sources {
-        Sources {
-            env: env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
-            files: files.iter().map(|&file| file.to_owned()).collect(),
-            uid: 1000,
-            ..Sources::default()
-        }
-    }
-
-    #[test]
-    fn flag_environment_files_default() {
-        let dir = tempfile::tempdir().unwrap();
-        let (own, machine) = (dir.path().join("own.toml"), dir.path().join("machine.toml"));
-        std::fs::write(&own, "[daemon]\npolicy = 'sjf'\ndevices = 2\n").unwrap();
-        std::fs::write(
-            &machine,
-            "[daemon]\npolicy = 'fifo'\ndevices = 3\nkill_grace_s = 5\nlog = 'warn'\n",
-        )
-        .unwrap();
-        let env = [
-            ("TANDEM_DAEMON__DEVICES", "4"),
-            ("TANDEM_DAEMON__LOG", "debug"),
-            ("TANDEM_OUTPUT", "csv"),
-        ];
-        let mut sources = sources(&env, &[&own, &machine, &dir.path().join("absent.toml")]);
-        sources.flags.push(("daemon.log".to_owned(), "error".to_owned()));
-        let (config, origins) = Config::resolve(&sources).unwrap();
-        let daemon = &config.daemon;
-        assert_eq!(
-            (daemon.policy.as_str(), daemon.devices, daemon.log.as_str()),
-            ("sjf", 4, "error")
-        );
-        assert_eq!((daemon.kill_grace_s, daemon.stop_grace_s), (5.0, 60.0));
-        assert_eq!(*origins.of("daemon.log"), Origin::Flag);
-        assert_eq!(
-            *origins.of("daemon.devices"),
-            Origin::Environment("TANDEM_DAEMON__DEVICES".to_owned())
-        );
-        assert_eq!(*origins.of("daemon.policy"), Origin::File(own));
-        assert_eq!(*origins.of("daemon.kill_grace_s"), Origin::File(machine));
-        assert_eq!(*origins.of("daemon.stop_grace_s"), Origin::Default);
-        assert_eq!((daemon.restore_s_with("cpu"), daemon.restore_s_with("nvidia")), (1.0, 40.0));
-    }
-
-    #[test]
-    fn what_is_unknown_or_wrong_is_named() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("config.toml");
-        let complaint = |text: &str| {
-            std::fs::write(&file, text).unwrap();
-            let error = Config::resolve(&sources(&[], &[&file])).unwrap_err().to_string();
-            assert!(error.contains("config.toml: "), "{error}");
-            assert_eq!(error.lines().count(), 1, "{error}");
-            error
-        };
-        assert!(complaint("[daemon]\nsokcet = 'x'").contains("did you mean 'daemon.socket'?"));
-        assert!(complaint("[deamon]\nsocket = 'x'").contains("did you mean 'daemon.socket'?"));
-        assert!(complaint("[deamon]").contains("'deamon'"));
-        assert!(complaint("socket = 'x'").contains("'socket'"));
-        assert!(
-            complaint("[daemon]\ndevices = -1")
-                .contains("daemon.devices is -1; give a whole number")
-        );
-        assert!(complaint("[daemon]\ndevices = '2'").contains("daemon.devices"));
-        assert!(complaint("[learning]\nwindow_s = 0").contains("learning.window_s"));
-        assert!(complaint("[learning]\nwindow_s = nan").contains("learning.window_s"));
-        assert!(complaint("[sharing]\nforeign = 'ignore'").contains("give avoid, count"));
-        assert!(complaint("[daemon\n").contains("line 1"));
-        let error = Config::resolve(&sources(&[("TANDEM_DAEMON__POLICI", "x")], &[])).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "TANDEM_DAEMON__POLICI: there is no key 'daemon.polici'; did you mean 'daemon.policy'?"
-        );
-        let param = sources(&[("TANDEM_PARAM__X", "1")], &[]);
-        assert!(Config::resolve(&param).is_ok());
-    }
-
-    #[test]
-    fn places_by_user_and_environment() {
-        let place = |env: &[(&str, &str)], uid| {
-            let config = Config::resolve(&Sources { uid, ..sources(env, &[]) }).unwrap().0;
-            (config.daemon.socket.display().to_string(), config.daemon.state.display().to_string())
-        };
-        let own =
-            ("/tmp/tandem-1000/daemon.sock".to_owned(), "/home/ann/.local/state/tandem".to_owned());
-        assert_eq!(place(&[("HOME", "/home/ann")], 1000), own);
-        assert_eq!(
-            place(&[("XDG_RUNTIME_DIR", "/run/user/7")], 7).0,
-            "/run/user/7/tandem/daemon.sock"
-        );
-        assert_eq!(place(&[("XDG_STATE_HOME", "/s")], 7).1, "/s/tandem");
-        assert_eq!(
-            place(&[("HOME", "/root")], 0),
-            (SHARED_SOCKET.to_owned(), "/var/lib/tandem".to_owned())
-        );
-        assert_eq!(place(&[("TANDEM_DAEMON_SOCKET", "~/s"), ("HOME", "/h")], 7).0, "/h/s");
     }
 }

@@ -1,0 +1,98 @@
+//! `tandem cancel`, `hold`, `release`, `pause` and `resume`.
+
+use super::{connect, select};
+use crate::commands::{print, remark};
+use crate::failure::Failure;
+use crate::live_args::JobsArgs;
+use crate::output::clean;
+use serde_json::json;
+use tandem_daemon::client::{Client, ClientError};
+
+/// Of several failures, so many are told in full.
+const TOLD: usize = 5;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Cancel,
+    Hold,
+    Release,
+    Pause,
+    Resume,
+}
+
+impl Change {
+    fn make(self, client: &mut Client, id: u64) -> Result<(), ClientError> {
+        match self {
+            Change::Cancel => client.cancel(id),
+            Change::Hold => client.hold(id),
+            Change::Release => client.release(id),
+            Change::Pause => client.pause(id),
+            Change::Resume => client.resume(id),
+        }
+        .map(|_| ())
+    }
+
+    fn done(self) -> &'static str {
+        match self {
+            Change::Cancel => "cancelled",
+            Change::Hold => "held",
+            Change::Release => "released",
+            Change::Pause => "paused",
+            Change::Resume => "resumed",
+        }
+    }
+}
+
+pub(super) fn jobs(change: Change, args: &JobsArgs) -> Result<(), Failure> {
+    let mut client = connect(&args.common)?;
+    let ids = select::jobs(&mut client, &args.jobs)?;
+    if ids.is_empty() {
+        remark("none of your jobs is left", args.common.json);
+    }
+    several("job", &ids, change.done(), args.common.json, |id| change.make(&mut client, id))
+}
+
+/// Does something to each of several things, also to those after a failure.
+pub(super) fn several(
+    what: &str,
+    ids: &[u64],
+    done_word: &str,
+    json: bool,
+    mut make: impl FnMut(u64) -> Result<(), ClientError>,
+) -> Result<(), Failure> {
+    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    for &id in ids {
+        match make(id) {
+            Ok(()) => done.push(id),
+            // The others would fare no better.
+            Err(error @ ClientError::Unreachable { .. }) => return Err(error.into()),
+            Err(error) => failed.push((id, error)),
+        }
+    }
+    if json {
+        let failures =
+            failed.iter().map(|(id, error)| json!({ "id": id, "error": error.to_string() }));
+        let failures: Vec<_> = failures.collect();
+        print(&json!({ "schema": 1, "done": done, "failed": failures }).to_string())?;
+    } else if let [id] = done[..] {
+        remark(&format!("{what} {id} {done_word}"), false);
+    } else if !done.is_empty() {
+        remark(&format!("{} {what}s {done_word}", done.len()), false);
+    }
+    match failed.len() {
+        0 => Ok(()),
+        1 if ids.len() == 1 => Err(failed.remove(0).1.into()),
+        count => {
+            let told = failed
+                .iter()
+                .take(TOLD)
+                .map(|(id, error)| format!("{what} {id}: {}", clean(&error.to_string())));
+            let mut message =
+                format!("{count} of {} failed: {}", ids.len(), told.collect::<Vec<_>>().join("; "));
+            if count > TOLD {
+                message += "; ...";
+            }
+            Err(Failure::from(failed.remove(0).1).saying(message))
+        }
+    }
+}

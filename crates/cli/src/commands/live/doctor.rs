@@ -1,0 +1,287 @@
+//! `tandem doctor`: what keeps the daemon from working well, and what to do about it.
+
+use super::configuration;
+use crate::commands::print;
+use crate::failure::Failure;
+use crate::live_args::CommonArgs;
+use crate::output::{self, Field, clean};
+use comfy_table::Color;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tandem_daemon::client::{Client, ClientError};
+use tandem_daemon::config::{Config, Origins, ProviderKind};
+
+/// No machine that runs this has an earlier clock: 2026-01-01.
+const EARLIEST_S: u64 = 1_767_225_600;
+/// More than this between two clocks of one machine is a fault.
+const SKEW_MAX: Duration = Duration::from_secs(60);
+/// Where NVIDIA's library is, besides what `LD_LIBRARY_PATH` says.
+const LIBRARY_FOLDERS: [&str; 6] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    check: &'static str,
+    status: Status,
+    found: String,
+    /// What to do.
+    advice: String,
+}
+
+fn finding(check: &'static str, status: Status, found: impl Into<String>, advice: &str) -> Finding {
+    Finding { check, status, found: found.into(), advice: advice.to_owned() }
+}
+
+pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
+    let mut findings = Vec::new();
+    match configuration(args) {
+        Ok((config, origins)) => {
+            findings.push(finding("configuration", Status::Ok, "no mistake in it", ""));
+            findings.extend(daemon(&config, &origins));
+            findings.push(state_folder(&config.daemon.state));
+            findings.push(nvml(&config));
+            findings.push(mps(&config));
+        }
+        Err(Failure::Said { message, .. }) => {
+            findings.push(finding("configuration", Status::Fail, message, "correct it"));
+        }
+        Err(failure) => return Err(failure),
+    }
+    findings.push(cgroups());
+    findings.push(clock());
+    findings.push(python());
+    report(&findings, args)?;
+    let failed = findings.iter().any(|finding| finding.status == Status::Fail);
+    if failed { Err(Failure::Exit(1)) } else { Ok(()) }
+}
+
+fn report(findings: &[Finding], args: &CommonArgs) -> Result<(), Failure> {
+    if args.json {
+        return print(&serde_json::json!({ "schema": 1, "checks": findings }).to_string());
+    }
+    let rows = findings.iter().map(|finding| {
+        let (word, color) = match finding.status {
+            Status::Ok => ("ok", Color::Green),
+            Status::Warn => ("warn", Color::Yellow),
+            Status::Fail => ("fail", Color::Red),
+        };
+        let status = Field::colored(word, Some(color));
+        vec![
+            finding.check.into(),
+            status,
+            clean(&finding.found).into(),
+            clean(&finding.advice).into(),
+        ]
+    });
+    print(&output::table(&["check", "", "found", "what to do"], rows.collect(), args.color.is_on()))
+}
+
+/// Socket, daemon and version.
+fn daemon(config: &Config, origins: &Origins) -> Vec<Finding> {
+    let address = match config.client_address(origins) {
+        Ok(address) => address,
+        Err(error) => {
+            return vec![finding("socket", Status::Fail, error.to_string(), "remove that folder")];
+        }
+    };
+    let token = match config.client_token() {
+        Ok(token) => token,
+        Err(error) => {
+            return vec![finding("token", Status::Fail, error.to_string(), "correct token_file")];
+        }
+    };
+    let answer = Client::new(address.clone(), token).and_then(|mut client| client.info());
+    match answer {
+        Ok(info) => {
+            let own = env!("CARGO_PKG_VERSION");
+            let text = format!(
+                "{address}, process {}, policy {}, {} {} devices",
+                info.pid, info.policy, info.devices, info.provider
+            );
+            let version = if info.version == own {
+                finding("version", Status::Ok, own, "")
+            } else {
+                let found = format!("the daemon's is {}, ours {own}", info.version);
+                finding("version", Status::Warn, found, "restart the daemon; jobs go on meanwhile")
+            };
+            vec![finding("daemon", Status::Ok, text, ""), version]
+        }
+        Err(error @ ClientError::Unreachable { .. }) => {
+            let ClientError::Unreachable { address, cause } = error else { return Vec::new() };
+            let advice = if cause == "permission denied" {
+                "ask the owner of the daemon for access"
+            } else {
+                "start it with: tandem daemon"
+            };
+            vec![finding("daemon", Status::Warn, format!("{address}: {cause}"), advice)]
+        }
+        Err(error) => {
+            vec![finding("daemon", Status::Fail, error.to_string(), "look at the daemon's log")]
+        }
+    }
+}
+
+/// A daemon makes the folder, so the nearest one that exists has to be writable.
+fn state_folder(state: &Path) -> Finding {
+    let shown = state.display().to_string();
+    let advice = "set daemon.state to a folder of yours";
+    let Some(folder) = state.ancestors().find(|folder| folder.exists()) else {
+        return finding("state", Status::Fail, format!("{shown}: no such folder"), advice);
+    };
+    let probe = tempfile::Builder::new().prefix(".tandem-doctor-").tempfile_in(folder);
+    let probe = match probe {
+        Ok(probe) => probe,
+        Err(cause) => {
+            return finding(
+                "state",
+                Status::Fail,
+                format!("{}: {cause}", folder.display()),
+                advice,
+            );
+        }
+    };
+    let written = probe.as_file().metadata().and_then(|metadata| metadata.modified());
+    let skew = written.ok().map(|written| {
+        let now = SystemTime::now();
+        now.duration_since(written).or_else(|_| written.duration_since(now)).unwrap_or_default()
+    });
+    match skew {
+        Some(skew) if skew > SKEW_MAX => {
+            let found = format!("{shown}: its clock is {} s off", skew.as_secs());
+            finding("state", Status::Warn, found, "put daemon.state on a disk of this machine")
+        }
+        _ => finding("state", Status::Ok, format!("{shown} can be written"), ""),
+    }
+}
+
+/// Looked for, not loaded.
+fn nvml(config: &Config) -> Finding {
+    let wanted = config.daemon.provider == ProviderKind::Nvidia;
+    let missing = if wanted { Status::Fail } else { Status::Ok };
+    let library = match &config.nvidia.library {
+        Some(path) => Some(path.clone()).filter(|path| path.exists()),
+        None => {
+            let own = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
+            let folders = own.split(':').filter(|folder| !folder.is_empty()).map(PathBuf::from);
+            let folders = folders.chain(LIBRARY_FOLDERS.iter().map(PathBuf::from));
+            folders.map(|folder| folder.join("libnvidia-ml.so.1")).find(|path| path.exists())
+        }
+    };
+    let driver =
+        Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/dxg").exists();
+    match (library, driver) {
+        (Some(library), true) => {
+            finding("provider", Status::Ok, format!("nvidia: {}", library.display()), "")
+        }
+        (Some(library), false) => {
+            let found = format!("{}, but no driver is loaded", library.display());
+            let advice = "load NVIDIA's driver, or use CPU cores: daemon.provider = \"cpu\"";
+            finding("provider", if wanted { Status::Fail } else { Status::Warn }, found, advice)
+        }
+        (None, true) => {
+            let advice = "install libnvidia-ml.so.1, or set nvidia.library";
+            let status = if wanted { Status::Fail } else { Status::Warn };
+            finding("provider", status, "NVIDIA's driver without its library", advice)
+        }
+        (None, false) => {
+            let advice =
+                if wanted { "install NVIDIA's driver, or set daemon.provider" } else { "" };
+            finding("provider", missing, "no NVIDIA GPU; CPU cores are the devices", advice)
+        }
+    }
+}
+
+fn mps(config: &Config) -> Finding {
+    let program = &config.nvidia.mps_control;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = if program.components().count() > 1 {
+        Some(program.clone()).filter(|program| program.exists())
+    } else {
+        std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+    };
+    match (found, config.nvidia.mps) {
+        (Some(found), _) => finding("MPS", Status::Ok, found.display().to_string(), ""),
+        (None, true) => {
+            let found = format!("{} is not there", program.display());
+            finding(
+                "MPS",
+                Status::Fail,
+                found,
+                "install it, set nvidia.mps_control, or nvidia.mps = false",
+            )
+        }
+        (None, false) => finding("MPS", Status::Ok, "not there, and not asked for", ""),
+    }
+}
+
+/// Found by making a group, as mounts tell nothing about permissions.
+fn cgroups() -> Finding {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let unified = own.lines().find_map(|line| line.strip_prefix("0::"));
+    let v1 = own.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers.split(',').any(|name| name == "freezer").then_some(path)
+    });
+    let candidates = [
+        unified.map(|path| ("v2", Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')))),
+        v1.map(|path| {
+            ("v1", Path::new("/sys/fs/cgroup/freezer").join(path.trim_start_matches('/')))
+        }),
+    ];
+    for (version, folder) in candidates.into_iter().flatten() {
+        let probe = folder.join(format!("tandem-doctor-{}", std::process::id()));
+        if std::fs::create_dir(&probe).is_ok() {
+            let usable = version != "v2" || probe.join("cgroup.freeze").exists();
+            // A group without processes can always be removed.
+            let _ = std::fs::remove_dir(&probe);
+            if usable {
+                let found = format!("{version}: {} can be written", folder.display());
+                return finding("cgroups", Status::Ok, found, "");
+            }
+        }
+    }
+    let advice =
+        "limits are only advisory; for more, run the daemon as a service with Delegate=yes";
+    finding("cgroups", Status::Warn, "no group can be made", advice)
+}
+
+fn clock() -> Finding {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    if now < EARLIEST_S {
+        return finding("clock", Status::Fail, "it is in the past", "set the clock of the machine");
+    }
+    finding("clock", Status::Ok, "plausible", "")
+}
+
+/// From a folder where nothing else can be called `tandem`.
+fn python() -> Finding {
+    let program = "import tandem; print(getattr(tandem, '__version__', '')); tandem.Job";
+    let mut command = Command::new("python3");
+    command.args(["-c", program]).current_dir("/").stdin(Stdio::null());
+    let advice = "only for jobs that report steps: pip install the folder python of Tandem";
+    match command.output() {
+        Ok(output) if output.status.success() => {
+            let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            finding("python", Status::Ok, format!("module tandem {version}").trim_end(), "")
+        }
+        Ok(_) => finding("python", Status::Warn, "python3 has no module tandem", advice),
+        Err(_) => finding("python", Status::Warn, "there is no python3", advice),
+    }
+}

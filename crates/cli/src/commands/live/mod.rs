@@ -1,0 +1,80 @@
+//! What talks to the daemon: one file per subject.
+
+mod change;
+mod config;
+mod devices;
+mod doctor;
+mod explain;
+mod info;
+mod learned;
+mod logs;
+mod manual;
+mod queue;
+mod request;
+mod script;
+mod select;
+mod submit;
+mod top;
+mod wait;
+
+use crate::failure::Failure;
+use crate::live_args::{CommonArgs, LiveCommand};
+use change::Change;
+use tandem_daemon::client::Client;
+use tandem_daemon::config::{Config, Origins};
+
+pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
+    match command {
+        LiveCommand::Submit(args) => submit::submit(&args),
+        LiveCommand::Run(args) => submit::run(&args),
+        LiveCommand::Queue(args) => queue::run(&args),
+        LiveCommand::Info(args) => info::run(&args),
+        LiveCommand::Explain(args) => explain::run(&args),
+        LiveCommand::Logs(args) => logs::run(&args),
+        LiveCommand::Cancel(args) => change::jobs(Change::Cancel, &args),
+        LiveCommand::Hold(args) => change::jobs(Change::Hold, &args),
+        LiveCommand::Release(args) => change::jobs(Change::Release, &args),
+        LiveCommand::Pause(args) => change::jobs(Change::Pause, &args),
+        LiveCommand::Resume(args) => change::jobs(Change::Resume, &args),
+        LiveCommand::Wait(args) => wait::run(&args),
+        LiveCommand::Top(args) => top::run(&args),
+        LiveCommand::Gpus(args) => devices::run(&args),
+        LiveCommand::Usage(args) => learned::usage(&args),
+        LiveCommand::Classes(args) => learned::classes(&args),
+        LiveCommand::Config(command) => config::run(&command),
+        LiveCommand::Doctor(args) => doctor::run(&args),
+        LiveCommand::Completions { shell } => manual::completions(shell),
+        LiveCommand::Man { out } => manual::pages(&out),
+    }
+}
+
+/// The configuration with what the command line says.
+fn configuration(args: &CommonArgs) -> Result<(Config, Origins), Failure> {
+    let mut flags = Vec::new();
+    if let Some(socket) = &args.socket {
+        flags.push(("daemon.socket", socket.display().to_string()));
+    }
+    if let Some(host) = &args.host {
+        flags.push(("client.host", host.clone()));
+    }
+    if let Some(file) = &args.token_file {
+        flags.push(("client.token_file", file.display().to_string()));
+    }
+    let (mut config, origins) = Config::load(&flags)?;
+    if args.socket.is_some() {
+        // A socket that is named is meant, whatever the files say.
+        config.client.host = None;
+    }
+    Ok((config, origins))
+}
+
+/// A client of the daemon that is configured.
+fn connect(args: &CommonArgs) -> Result<Client, Failure> {
+    let (config, origins) = configuration(args)?;
+    Ok(Client::new(config.client_address(&origins)?, config.client_token()?)?)
+}
+
+/// The name of the user who asks.
+fn own_name() -> String {
+    tandem_daemon::users::name(rustix::process::getuid().as_raw())
+}

@@ -1,0 +1,181 @@
+//! `tandem queue`.
+
+use super::{connect, own_name};
+use crate::commands::{print, remark};
+use crate::failure::Failure;
+use crate::live_args::QueueArgs;
+use crate::output::{self, Field, Format, clean, name};
+use crate::units;
+use comfy_table::Color;
+use serde_json::{Value, json};
+use tandem_daemon::api::types::{JobLine, SCHEMA};
+use tandem_daemon::client::{Client, ClientError, JobQuery};
+use tandem_daemon::job::JobState;
+
+/// Jobs per answer.
+const PAGE: u32 = 1000;
+/// The fields of CSV.
+const COLUMNS: [&str; 20] = [
+    "id",
+    "name",
+    "user",
+    "state",
+    "reason",
+    "array",
+    "task",
+    "gpus",
+    "class",
+    "devices",
+    "beside",
+    "rate",
+    "rate_measured",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "run_s",
+    "shared_s",
+    "exit_code",
+    "schema",
+];
+
+pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
+    let format = args.list.output.format(args.list.common.json)?;
+    let mut client = connect(&args.list.common)?;
+    let query = JobQuery {
+        states: match (args.all, args.state.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => JobState::ALL.into_iter().filter(|state| !state.is_over()).collect(),
+            (false, false) => args.state.clone(),
+        },
+        user: if args.mine { Some(own_name()) } else { args.user.clone() },
+        name: args.name.clone(),
+        latest_first: true,
+        ..JobQuery::default()
+    };
+    let found = latest(&mut client, &query, args.limit)?;
+    let has_more = found.next_after.is_some();
+    let Found { jobs, mut raw, next_after } = found;
+    match format {
+        Format::Json => {
+            let mut answer = json!({ "schema": SCHEMA, "jobs": raw });
+            if let Some(next) = next_after {
+                answer["next_after"] = json!(next);
+            }
+            print(&answer.to_string())
+        }
+        Format::Jsonl => output::json_lines(&raw),
+        Format::Csv => {
+            for row in &mut raw {
+                let task = row["task"].take();
+                row["array"] = task["first"].clone();
+                row["task"] = task["number"].clone();
+                row["schema"] = json!(SCHEMA);
+            }
+            output::csv(&COLUMNS, &raw)
+        }
+        Format::Table => {
+            print(&table(&jobs, args.list.common.color.is_on()))?;
+            if has_more {
+                remark(&format!("these are the latest {}; --limit shows more", jobs.len()), false);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Jobs in order of their numbers.
+pub(super) struct Found {
+    pub(super) jobs: Vec<JobLine>,
+    /// As the daemon gave them.
+    pub(super) raw: Vec<Value>,
+    /// There are more before them.
+    pub(super) next_after: Option<u64>,
+}
+
+/// The latest jobs that a query finds.
+pub(super) fn latest(
+    client: &mut Client,
+    query: &JobQuery,
+    limit: u32,
+) -> Result<Found, ClientError> {
+    let mut found = Found { jobs: Vec::new(), raw: Vec::new(), next_after: None };
+    loop {
+        let left = limit - u32::try_from(found.jobs.len()).unwrap_or(limit).min(limit);
+        if left == 0 {
+            break;
+        }
+        let page =
+            JobQuery { after: found.next_after, limit: Some(left.min(PAGE)), ..query.clone() };
+        let answer = client.jobs(&page)?;
+        let mut raw: Value = serde_json::from_str(&answer.raw)
+            .map_err(|error| ClientError::Protocol(format!("/v1/jobs: {error}")))?;
+        if let Value::Array(rows) = raw["jobs"].take() {
+            found.raw.extend(rows);
+        }
+        let page = answer.value;
+        found.next_after = page.next_after.filter(|_| !page.jobs.is_empty());
+        found.jobs.extend(page.jobs);
+        if found.next_after.is_none() {
+            break;
+        }
+    }
+    found.jobs.reverse();
+    found.raw.reverse();
+    Ok(found)
+}
+
+/// Jobs for people.
+pub(super) fn table(jobs: &[JobLine], colors: bool) -> String {
+    let header =
+        [">job", "name", "user", "st", ">time", ">gpus", "on", "beside", ">rate", "reason"];
+    let rows = jobs.iter().map(|job| row(job).into_iter().collect()).collect();
+    output::table(&header, rows, colors)
+}
+
+fn row(job: &JobLine) -> [Field; 10] {
+    let devices = list(&job.devices);
+    // Where a job that waits was before says nothing.
+    let sits = matches!(job.state, JobState::Running | JobState::Paused | JobState::Completing);
+    [
+        number(job).into(),
+        name(&job.name).into(),
+        name(&job.user).into(),
+        Field::colored(job.state.letters(), color(job.state)),
+        units::clock(job.run_s).into(),
+        job.gpus.to_string().into(),
+        if sits { devices } else { String::new() }.into(),
+        list(&job.beside).into(),
+        rate(job).into(),
+        job.reason.as_deref().map(clean).unwrap_or_default().into(),
+    ]
+}
+
+/// The number of a job, with its task if it has one.
+pub(super) fn number(job: &JobLine) -> String {
+    match job.task {
+        Some(task) => format!("{} ({}_{})", job.id, task.first, task.number),
+        None => job.id.to_string(),
+    }
+}
+
+/// Speed relative to running alone; a prediction is marked.
+pub(super) fn rate(job: &JobLine) -> String {
+    let mark = if job.rate_measured { "" } else { "~" };
+    job.rate.map_or_else(String::new, |rate| format!("{mark}{rate:.2}"))
+}
+
+pub(super) fn color(state: JobState) -> Option<Color> {
+    match state {
+        JobState::Running | JobState::Completing => Some(Color::Green),
+        JobState::Pending | JobState::Paused | JobState::Held => Some(Color::Yellow),
+        JobState::Failed | JobState::Timeout | JobState::Oom | JobState::Unknown => {
+            Some(Color::Red)
+        }
+        JobState::Completed | JobState::Cancelled => None,
+    }
+}
+
+/// Numbers separated by commas.
+pub(super) fn list<T: ToString>(numbers: &[T]) -> String {
+    numbers.iter().map(T::to_string).collect::<Vec<_>>().join(",")
+}

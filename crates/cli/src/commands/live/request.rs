@@ -1,0 +1,199 @@
+//! From the command line to a request.
+
+use super::script;
+use crate::commands::remark;
+use crate::failure::Failure;
+use crate::job_options::JobOptions;
+use crate::output::clean;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use tandem_daemon::request::JobRequest;
+
+/// What a job gets with `--export=NONE`, so that programs are found at all.
+const LEAST: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM"];
+/// What a job is told about itself; a job that submits another does not pass it on.
+const OWN: [&str; 6] = [
+    "TANDEM_JOB_ID",
+    "TANDEM_ARRAY_TASK_ID",
+    "TANDEM_SOCK",
+    "TANDEM_ACCUM",
+    "TANDEM_GPU_SHARE",
+    "TANDEM_GPU_MEMORY_LIMIT",
+];
+
+/// The request that options and words after them make.
+pub(super) fn build(options: &JobOptions, words: &[String]) -> Result<JobRequest, Failure> {
+    let all: Vec<OsString> = std::env::args_os().collect();
+    if follows_dashes(&all, words) {
+        return assemble(options.clone(), words.to_vec());
+    }
+    let Some((path, arguments)) = words.split_first() else {
+        return Err(Failure::bad_input("a script or -- and a command is missing"));
+    };
+    let script = script::read(path)?;
+    let absolute = std::path::absolute(path)
+        .map_err(|cause| Failure::bad_input(format!("{}: {cause}", clean(path))))?;
+    let absolute = text(absolute, "the script")?;
+    let mut options = options.clone().over(script.options);
+    let file_name = Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned());
+    options.name = options.name.or(file_name.map(|name| clean(&name)));
+    let mut command = script.interpreter;
+    command.push(absolute);
+    command.extend_from_slice(arguments);
+    assemble(options, command)
+}
+
+/// The words are the last ones of the command line; is `--` before them?
+fn follows_dashes(all: &[OsString], words: &[String]) -> bool {
+    let before = all.len().checked_sub(words.len() + 1);
+    before.and_then(|index| all.get(index)).is_some_and(|word| word == "--")
+}
+
+fn assemble(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Failure> {
+    let here = std::env::current_dir().map_err(|cause| {
+        Failure::bad_input(format!("the present folder is gone: {cause}; give -D"))
+    });
+    let dir = match options.chdir {
+        Some(dir) if dir.is_absolute() => dir,
+        Some(dir) => here?.join(dir),
+        None => here?,
+    };
+    text(dir.clone(), "the working directory")?;
+    let default = JobRequest::default();
+    let request = JobRequest {
+        command,
+        name: options.name,
+        env: environment(options.export.as_deref().unwrap_or("ALL"), std::env::vars_os())?,
+        dir,
+        gpus: options.gpus.unwrap_or(default.gpus),
+        time_limit_s: options.time.filter(|seconds| seconds.is_finite()),
+        array: options.array,
+        params: options.params,
+        dependency: options.dependency,
+        begin_unix_s: options.begin,
+        stdout: options.output,
+        stderr: options.error,
+        partition: options.partition,
+        gpu_memory_bytes: options.gpu_memory,
+        exclusive: options.exclusive,
+        max_slowdown: options.max_slowdown,
+        retries: options.retries.unwrap_or(default.retries),
+        requeue: options.requeue,
+        class: options.class,
+        estimate_s: options.estimate,
+        priority: options.priority.unwrap_or(default.priority),
+        hold: options.hold,
+        progress_regex: options.progress_regex,
+        webhook: options.webhook,
+        kill_grace_s: options.kill_grace,
+    };
+    // What can be told without the daemon is told without it.
+    request.check().map_err(Failure::bad_input)?;
+    Ok(request)
+}
+
+fn text(path: PathBuf, what: &str) -> Result<String, Failure> {
+    path.into_os_string().into_string().map_err(|path| {
+        Failure::bad_input(format!(
+            "{what} {} has a name that is no UTF-8",
+            clean(&path.to_string_lossy())
+        ))
+    })
+}
+
+/// The variables that a list asks for.
+fn environment(
+    list: &str,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let mut unreadable = 0_usize;
+    let mut all = BTreeMap::new();
+    for (name, value) in variables {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => drop(all.insert(name, value)),
+            _ => unreadable += 1,
+        }
+    }
+    if unreadable > 0 {
+        remark(
+            &format!("tandem: {unreadable} variables that are no UTF-8 are not passed on"),
+            false,
+        );
+    }
+    let mut env = BTreeMap::new();
+    for part in list.split(',') {
+        match part.split_once('=') {
+            Some((name, _)) if name.is_empty() => {
+                return Err(Failure::bad_input(format!("--export: '{}' has no name", clean(part))));
+            }
+            Some((name, value)) => drop(env.insert(name.to_owned(), value.to_owned())),
+            None if part == "ALL" => {
+                let is_own = |name: &str| OWN.contains(&name) || name.starts_with("TANDEM_PARAM_");
+                let passed = all.iter().filter(|(name, _)| !is_own(name));
+                let passed: Vec<_> =
+                    passed.map(|(name, value)| (name.clone(), value.clone())).collect();
+                for (name, value) in passed {
+                    // What is given a value in the list keeps it.
+                    env.entry(name).or_insert(value);
+                }
+            }
+            None if part == "NONE" => {}
+            None => {
+                if let Some(value) = all.get(part) {
+                    env.insert(part.to_owned(), value.clone());
+                }
+            }
+        }
+    }
+    if !list.split(',').any(|part| part == "ALL") {
+        for name in LEAST {
+            if let (Some(value), false) = (all.get(name), env.contains_key(name)) {
+                env.insert(name.to_owned(), value.clone());
+            }
+        }
+    }
+    Ok(env)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exported(list: &str) -> Vec<String> {
+        let variables = [
+            ("PATH", "/bin"),
+            ("A", "1"),
+            ("B", "2"),
+            ("TANDEM_JOB_ID", "7"),
+            ("TANDEM_PARAM_LR", "3"),
+        ];
+        let variables = variables.iter().map(|&(name, value)| (name.into(), value.into()));
+        let env = environment(list, variables).unwrap();
+        env.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    #[test]
+    fn environments() {
+        assert_eq!(exported("ALL"), ["A=1", "B=2", "PATH=/bin"]);
+        assert_eq!(exported("NONE"), ["PATH=/bin"]);
+        assert_eq!(exported("A,B=5,C"), ["A=1", "B=5", "PATH=/bin"]);
+        assert_eq!(exported("ALL,B=5"), ["A=1", "B=5", "PATH=/bin"]);
+        assert_eq!(exported("B=5,ALL"), ["A=1", "B=5", "PATH=/bin"]);
+        assert!(environment("=1", std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn dashes_tell_a_command_from_a_script() {
+        let is_command = |line: &str, words: usize| {
+            let all: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let words: Vec<String> =
+                line.split(' ').skip(all.len() - words).map(str::to_owned).collect();
+            follows_dashes(&all, &words)
+        };
+        assert!(is_command("tandem submit -- a b", 2));
+        assert!(is_command("tandem submit -- a -- b", 3));
+        assert!(!is_command("tandem submit job.sh -- b", 3));
+        assert!(!is_command("tandem submit job.sh", 1));
+    }
+}

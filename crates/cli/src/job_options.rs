@@ -1,0 +1,126 @@
+//! What can be said about a job, on the command line and in a script.
+
+use crate::units;
+use clap::Args;
+use std::path::PathBuf;
+use tandem_daemon::request::Param;
+
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub(crate) struct JobOptions {
+    /// A name for people; the program's if absent
+    #[arg(short = 'J', long = "job-name", visible_alias = "name", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// GPUs; below one is a part of one [default: 1]
+    #[arg(short = 'G', long, value_name = "N", value_parser = units::gpus)]
+    pub(crate) gpus: Option<f64>,
+    /// The most time on its GPUs: 90 is minutes, HH:MM:SS, 1-00:00:00, 1h30m
+    #[arg(short = 't', long = "time", value_name = "TIME", value_parser = units::limit)]
+    pub(crate) time: Option<f64>,
+    /// One job per number: 0-9:2,14%3, of which %3 lets three run at a time
+    #[arg(short = 'a', long, value_name = "LIST")]
+    pub(crate) array: Option<String>,
+    /// Jobs that have to be over first: afterok:1:2,afterany:3,afternotok:4
+    #[arg(short = 'd', long, value_name = "LIST")]
+    pub(crate) dependency: Option<String>,
+    /// Not before: now+1h, HH:MM, 2026-12-24T18:00
+    #[arg(short = 'b', long, value_name = "MOMENT", value_parser = units::moment)]
+    pub(crate) begin: Option<f64>,
+    /// File for standard output; %j is the job, %a the task, %x the name [default: tandem-%j.out]
+    #[arg(short = 'o', long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// File for standard error; that of standard output if absent
+    #[arg(short = 'e', long, value_name = "FILE")]
+    pub(crate) error: Option<PathBuf>,
+    /// Working directory [default: the present one]
+    #[arg(short = 'D', long, value_name = "DIR")]
+    pub(crate) chdir: Option<PathBuf>,
+    /// Partition; there is one on a single machine
+    #[arg(short = 'p', long, value_name = "NAME")]
+    pub(crate) partition: Option<String>,
+    /// Memory that it takes on each GPU, such as 20G; measured if absent
+    #[arg(long, value_name = "SIZE", value_parser = units::memory)]
+    pub(crate) gpu_memory: Option<u64>,
+    /// Nobody beside it
+    #[arg(long)]
+    pub(crate) exclusive: bool,
+    /// The most slow-down it puts up with beside others: 1.2 is a fifth longer
+    #[arg(long, value_name = "FACTOR")]
+    pub(crate) max_slowdown: Option<f64>,
+    /// How often to try it again after it has failed
+    #[arg(long, value_name = "N")]
+    pub(crate) retries: Option<u32>,
+    /// Try it again after the machine was started anew
+    #[arg(long)]
+    pub(crate) requeue: bool,
+    /// Try every value: {name} in the command is replaced, TANDEM_PARAM_NAME set; several combine
+    #[arg(long = "param", value_name = "NAME=A,B", value_parser = param)]
+    pub(crate) params: Vec<Param>,
+    /// Jobs of one class behave alike; program, script and batch size if absent
+    #[arg(long, value_name = "NAME")]
+    pub(crate) class: Option<String>,
+    /// How long it takes alone, as far as is known
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(crate) estimate: Option<f64>,
+    /// How urgent, -20 to 20: each step counts twice as much
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) priority: Option<i8>,
+    /// Wait until it is released
+    #[arg(short = 'H', long)]
+    pub(crate) hold: bool,
+    /// How its output shows progress, with a group for the steps: 'step (\d+)'
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) progress_regex: Option<String>,
+    /// Asked with a POST when the job is over: http://...
+    #[arg(long, value_name = "URL")]
+    pub(crate) webhook: Option<String>,
+    /// Its environment: ALL, NONE, or names and NAME=VALUE, separated by commas [default: ALL]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) export: Option<String>,
+    /// Time between the request to end and the end by force
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(crate) kill_grace: Option<f64>,
+}
+
+impl JobOptions {
+    /// These, and those of a script where these say nothing.
+    pub(crate) fn over(self, script: JobOptions) -> JobOptions {
+        let mut params = script.params;
+        params.retain(|param| self.params.iter().all(|own| own.name != param.name));
+        params.extend(self.params);
+        JobOptions {
+            name: self.name.or(script.name),
+            gpus: self.gpus.or(script.gpus),
+            time: self.time.or(script.time),
+            array: self.array.or(script.array),
+            dependency: self.dependency.or(script.dependency),
+            begin: self.begin.or(script.begin),
+            output: self.output.or(script.output),
+            error: self.error.or(script.error),
+            chdir: self.chdir.or(script.chdir),
+            partition: self.partition.or(script.partition),
+            gpu_memory: self.gpu_memory.or(script.gpu_memory),
+            exclusive: self.exclusive || script.exclusive,
+            max_slowdown: self.max_slowdown.or(script.max_slowdown),
+            retries: self.retries.or(script.retries),
+            requeue: self.requeue || script.requeue,
+            params,
+            class: self.class.or(script.class),
+            estimate: self.estimate.or(script.estimate),
+            priority: self.priority.or(script.priority),
+            hold: self.hold || script.hold,
+            progress_regex: self.progress_regex.or(script.progress_regex),
+            webhook: self.webhook.or(script.webhook),
+            export: self.export.or(script.export),
+            kill_grace: self.kill_grace.or(script.kill_grace),
+        }
+    }
+}
+
+/// `lr=1,2`
+fn param(text: &str) -> Result<Param, String> {
+    let parts =
+        text.split_once('=').filter(|(name, values)| !name.is_empty() && !values.is_empty());
+    let (name, values) =
+        parts.ok_or_else(|| format!("'{}' is not of the form NAME=A,B", text.escape_debug()))?;
+    Ok(Param { name: name.to_owned(), values: values.split(',').map(str::to_owned).collect() })
+}

@@ -1,0 +1,274 @@
+//! The command line of what talks to the daemon.
+
+use crate::job_options::JobOptions;
+use crate::output::{ColorChoice, ListOutput};
+use crate::units;
+use clap::{Args, Subcommand};
+use clap_complete::Shell;
+use std::path::PathBuf;
+use tandem_daemon::job::JobState;
+
+const SELECTORS: &str = "Jobs: a number, 1-10:2,14, task 3 of array 17 as 17_3, last (the latest of \
+                         yours), all (yours that are not over)";
+
+#[derive(Subcommand)]
+pub(crate) enum LiveCommand {
+    /// Hand a job in: tandem submit [OPTIONS] SCRIPT [ARGS], or tandem submit [OPTIONS] -- COMMAND
+    #[command(after_help = SCRIPTS)]
+    Submit(Box<SubmitArgs>),
+    /// Hand a job in, show its output, and exit with its exit code
+    #[command(after_help = SCRIPTS)]
+    Run(Box<RunArgs>),
+    /// Jobs that are not over
+    Queue(QueueArgs),
+    /// All about jobs: with whom they share, how much slower that is, how strictly limits are kept
+    #[command(after_help = SELECTORS)]
+    Info(JobsArgs),
+    /// Why a job waits, and when it will start
+    #[command(after_help = SELECTORS)]
+    Explain(ExplainArgs),
+    /// The output of a job
+    #[command(after_help = SELECTORS)]
+    Logs(LogsArgs),
+    /// Withdraw jobs, or end those that run
+    #[command(after_help = SELECTORS)]
+    Cancel(JobsArgs),
+    /// Keep jobs that wait from starting
+    #[command(after_help = SELECTORS)]
+    Hold(JobsArgs),
+    /// Let held jobs start
+    #[command(after_help = SELECTORS)]
+    Release(JobsArgs),
+    /// Make running jobs stand still
+    #[command(after_help = SELECTORS)]
+    Pause(JobsArgs),
+    /// Let paused jobs go on
+    #[command(after_help = SELECTORS)]
+    Resume(JobsArgs),
+    /// Wait until jobs are over
+    #[command(after_help = SELECTORS)]
+    Wait(WaitArgs),
+    /// GPUs, tenants and queue, live; q quits
+    Top(CommonArgs),
+    /// GPUs with their tenants, rates and throughput
+    Gpus(GpusArgs),
+    /// GPU time by user
+    Usage(UsageArgs),
+    /// What has been learnt about classes of jobs
+    Classes(ListArgs),
+    /// The configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Look for what keeps the daemon from working well
+    Doctor(CommonArgs),
+    /// Write completions for a shell to standard output
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Write manual pages
+    Man {
+        /// Folder to write to
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
+}
+
+const SCRIPTS: &str = "A script says more in lines that begin with #TANDEM or #SBATCH, before its first \
+                       command; the command line wins. It is run by its #! line and read when it starts.";
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CommonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorChoice,
+    /// Unix socket of the daemon
+    #[arg(long, value_name = "FILE", conflicts_with = "host")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Daemon that listens on TCP
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) host: Option<String>,
+    /// File of the token for it
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct SubmitArgs {
+    #[command(flatten)]
+    pub(crate) job: JobOptions,
+    /// Wait until it is over, and exit with its exit code
+    #[arg(short = 'W', long)]
+    pub(crate) wait: bool,
+    /// Only say what would become of it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Under this policy
+    #[arg(long, value_name = "POLICY", requires = "dry_run")]
+    pub(crate) policy: Option<String>,
+    /// Print only the numbers, one per line
+    #[arg(long)]
+    pub(crate) parsable: bool,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+    /// A script with its arguments, or a command after --
+    #[arg(trailing_var_arg = true, required = true, value_name = "SCRIPT|-- COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) job: JobOptions,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+    /// A script with its arguments, or a command after --
+    #[arg(trailing_var_arg = true, required = true, value_name = "SCRIPT|-- COMMAND")]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub(crate) output: ListOutput,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct QueueArgs {
+    /// Also those that are over
+    #[arg(long, conflicts_with = "state")]
+    pub(crate) all: bool,
+    /// Only those in these states: PD,R,S,H,CG,CD,F,CA,TO,OOM,UN or their names
+    #[arg(short = 's', long, value_name = "LIST", value_delimiter = ',', value_parser = state)]
+    pub(crate) state: Vec<JobState>,
+    /// Only those of this user
+    #[arg(short = 'u', long, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Only yours
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) mine: bool,
+    /// Only those of this name
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Only so many of the latest
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+fn state(text: &str) -> Result<JobState, String> {
+    let upper = text.to_ascii_uppercase();
+    let found = JobState::parse(&text.to_ascii_lowercase()).or_else(|| JobState::parse(&upper));
+    found.ok_or_else(|| {
+        let all: Vec<&str> = JobState::ALL.iter().map(|state| state.letters()).collect();
+        format!("'{}' is no state; give {}", text.escape_debug(), all.join(", "))
+    })
+}
+
+#[derive(Args)]
+pub(crate) struct JobsArgs {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub(crate) jobs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    /// The job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// What if this policy decided
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct LogsArgs {
+    /// The job
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// Go on until it is over
+    #[arg(short = 'f', long)]
+    pub(crate) follow: bool,
+    /// Standard error instead of standard output
+    #[arg(long)]
+    pub(crate) stderr: bool,
+    /// Only the last lines
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) lines: Option<usize>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct WaitArgs {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub(crate) jobs: Vec<String>,
+    /// Exit with the exit code of the job, the highest one of several
+    #[arg(long)]
+    pub(crate) exit_code: bool,
+    /// Give up after this time: 90 is minutes, 45s, 1h30m
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(crate) timeout: Option<f64>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct GpusArgs {
+    #[command(subcommand)]
+    pub(crate) change: Option<GpusCommand>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum GpusCommand {
+    /// Give them to no further job; those that run there go on
+    Drain(DevicesArgs),
+    /// Give them to jobs again
+    Undrain(DevicesArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct DevicesArgs {
+    /// Their numbers: 0-3,6
+    #[arg(value_name = "LIST")]
+    pub(crate) devices: String,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct UsageArgs {
+    /// Since then: 7d is a week ago, HH:MM, 2026-12-24; since the beginning if absent
+    #[arg(long, value_name = "MOMENT", value_parser = units::since)]
+    pub(crate) since: Option<f64>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print every key with its value
+    Show {
+        /// Also where the value comes from
+        #[arg(long)]
+        origin: bool,
+        #[command(flatten)]
+        common: CommonArgs,
+    },
+}

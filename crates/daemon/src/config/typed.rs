@@ -1,0 +1,66 @@
+//! Values with their types.
+
+use super::resolve::Origins;
+use super::{
+    ClientConfig, Config, DaemonConfig, LearningConfig, NvidiaConfig, ProviderKind, SharingConfig,
+};
+use serde_json::Value;
+use std::path::PathBuf;
+use tandem_backends::providers::Foreign;
+
+/// Values with their types; each was accepted for its key.
+pub(super) fn typed(origins: &Origins) -> Config {
+    let value = |name: &str| {
+        origins.0.iter().find(|setting| setting.key == name).map(|setting| &setting.value)
+    };
+    let text = |name: &str| value(name).and_then(Value::as_str).map(str::to_owned);
+    let path = |name: &str| text(name).map(PathBuf::from);
+    let whole = |name: &str| value(name).and_then(Value::as_u64);
+    let number = |name: &str| value(name).and_then(Value::as_f64);
+    let switch = |name: &str| value(name).and_then(Value::as_bool).unwrap_or_default();
+    Config {
+        daemon: DaemonConfig {
+            socket: path("daemon.socket").unwrap_or_default(),
+            state: path("daemon.state").unwrap_or_default(),
+            listen: text("daemon.listen"),
+            token_file: path("daemon.token_file"),
+            policy: text("daemon.policy").unwrap_or_default(),
+            provider: match text("daemon.provider").as_deref() {
+                Some("cpu") => ProviderKind::Cpu,
+                Some("nvidia") => ProviderKind::Nvidia,
+                Some("fake") => ProviderKind::Fake,
+                _ => ProviderKind::Auto,
+            },
+            devices: whole("daemon.devices")
+                .and_then(|count| u32::try_from(count).ok())
+                .unwrap_or_default(),
+            fake_memory_mib: whole("daemon.fake_memory_mib").unwrap_or_default(),
+            kill_grace_s: number("daemon.kill_grace_s").unwrap_or_default(),
+            stop_grace_s: number("daemon.stop_grace_s").unwrap_or_default(),
+            restore_s: number("daemon.restore_s"),
+            log: text("daemon.log").unwrap_or_default(),
+            history_days: whole("daemon.history_days"),
+        },
+        client: ClientConfig { host: text("client.host"), token_file: path("client.token_file") },
+        learning: LearningConfig {
+            settle_s: number("learning.settle_s").unwrap_or_default(),
+            settle_steps: whole("learning.settle_steps").unwrap_or_default(),
+            window_steps: whole("learning.window_steps").unwrap_or_default(),
+            window_s: number("learning.window_s").unwrap_or_default(),
+            sample_s: number("learning.sample_s").unwrap_or_default(),
+        },
+        sharing: SharingConfig {
+            foreign: match text("sharing.foreign").as_deref() {
+                Some("count") => Foreign::Count,
+                _ => Foreign::Avoid,
+            },
+            enabled: switch("sharing.enabled"),
+        },
+        nvidia: NvidiaConfig {
+            library: path("nvidia.library"),
+            mps: switch("nvidia.mps"),
+            mps_control: path("nvidia.mps_control").unwrap_or_default(),
+            pause: switch("nvidia.pause"),
+        },
+    }
+}
