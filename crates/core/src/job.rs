@@ -84,6 +84,8 @@ pub struct JobSpec {
     pub priority: i8,
     /// It can be stopped and go on later. No plan drops or moves one that cannot.
     pub stoppable: bool,
+    /// What going on after a stop is taken to cost it; what it really costs, only the world knows.
+    pub restore: Span,
 }
 
 /// The part of a [`JobSpec`] that may become better known while a job waits or runs.
@@ -296,6 +298,7 @@ mod tests {
             tolerance: Tolerance::Any,
             priority: 0,
             stoppable: true,
+            restore: Span::ZERO,
         });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job

@@ -86,6 +86,7 @@ fn spec(id: u32, gpus: u32, memory_mib: u64) -> JobSpec {
         tolerance: Tolerance::Any,
         priority: 0,
         stoppable: true,
+        restore: Span::ZERO,
     }
 }
 

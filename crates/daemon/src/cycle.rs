@@ -41,6 +41,8 @@ pub enum Message {
         /// What it says.
         said: FromJob,
     },
+    /// Something is known already, as a machine that is played tells it.
+    Told(Input),
     /// Somebody wants to look.
     Ask(Box<dyn FnOnce(&Present<'_>) + Send>),
     /// Leave.
@@ -136,6 +138,11 @@ impl Cycle {
         }
     }
 
+    /// When it has to take a turn even if nothing happens.
+    pub fn wake(&self) -> Option<Time> {
+        self.wake
+    }
+
     /// Takes turns until it is told to leave.
     pub fn run(&mut self, clock: Clock, inbox: &Receiver<Message>) {
         let mut batch = Vec::new();
@@ -192,6 +199,7 @@ impl Cycle {
                     let facts = self.hear(job, said, now.time());
                     inputs.extend(facts.into_iter().map(Input::Fact));
                 }
+                Message::Told(input) => inputs.push(input),
                 Message::Ask(ask) => asked.push(ask),
                 Message::Stop => stays = false,
             }

@@ -1,7 +1,7 @@
 //! From what jobs and devices show to facts. Reports and samples come many times a second; a fact is
 //! what the scheduler would decide differently for, and only facts are journalled.
 
-use crate::scheduler::{Fact, Phase, Scheduler};
+use crate::scheduler::{Fact, Phase, Report, Scheduler};
 use std::collections::BTreeMap;
 use tandem_backends::Sample;
 use tandem_core::Time;
@@ -140,7 +140,8 @@ impl Meter {
                 None => active.done_us(Time(now)),
             };
             let rate_ppm = (relative.clamp(0.0, 10.0) * 1e6).round() as u32;
-            facts.push(Fact::Progress { job, done_us, rate_ppm });
+            let report = Report { done_us, done_millionths: 0, at_us: now, rate_ppm };
+            facts.push(Fact::Progress { job, report });
         }
         facts
     }

@@ -11,7 +11,7 @@ pub(crate) fn left_ms(job: &Job, now: Time) -> i64 {
     i64::try_from(ms).unwrap_or(HORIZON_MS).clamp(1, HORIZON_MS)
 }
 
-/// What restoring its state is taken to cost a job: policies are not told what it really costs.
+/// What going on after a stop is taken to cost a job.
 pub(crate) fn restore_ms(job: &Job) -> i64 {
-    if job.spec.gpus <= 8 { 40_000 } else { 60_000 }
+    i64::try_from(job.spec.restore.0 / 1000).unwrap_or(HORIZON_MS).min(HORIZON_MS)
 }

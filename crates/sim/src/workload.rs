@@ -269,6 +269,8 @@ fn prepare(
         tolerance: row.tolerance,
         priority: row.priority,
         stoppable: true,
+        // As published systems take it to be; policies are not told what it really costs.
+        restore: Span::from_secs(if row.gpus <= 8 { 40 } else { 60 }),
     };
     WorkloadJob {
         spec,

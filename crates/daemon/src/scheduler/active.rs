@@ -4,7 +4,7 @@ use crate::job::{Job, JobState};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
 use tandem_backends::{Enforcement, Seat};
-use tandem_core::{JobId, Ppm, Time};
+use tandem_core::{JobId, PPM_ONE, Ppm, Progress, Span, Time, Work};
 
 /// Where the process of a job stands. Between two of the lasting phases an operation is under way, and
 /// nothing else is asked of the process until it is over.
@@ -58,18 +58,27 @@ pub struct Caps {
 /// How far a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pace {
-    /// Work done by `at`, in microseconds of running alone.
-    pub(super) done_us: u64,
-    pub(super) at: Time,
-    pub(super) rate: Ppm,
+    pub(super) progress: Progress,
     /// The rate was measured in the present company.
     pub(super) measured: bool,
 }
 
 impl Pace {
-    pub(super) fn done_by(&self, now: Time) -> u64 {
-        let more = u128::from(now.since(self.at).0) * u128::from(self.rate.0) / 1_000_000;
-        self.done_us + u64::try_from(more).unwrap_or(u64::MAX)
+    /// Work done by `now`, in microseconds of running alone.
+    pub(super) fn done_us(&self, now: Time) -> u64 {
+        let micros = self.progress.done_by(now).0 / u128::from(PPM_ONE);
+        u64::try_from(micros).unwrap_or(u64::MAX)
+    }
+
+    /// Stands still from `now` on.
+    pub(super) fn halt(&mut self, now: Time) {
+        self.set_rate(now, Ppm::ZERO);
+    }
+
+    /// Goes on at another rate, as far as is believed.
+    pub(super) fn set_rate(&mut self, now: Time, rate: Ppm) {
+        let done = self.progress.done_by(now);
+        *self = Self { progress: Progress { done, at: now, rate }, measured: false };
     }
 }
 
@@ -105,7 +114,7 @@ pub struct Active {
 impl Active {
     pub(super) fn new(job: Job) -> Self {
         let unmet = job.dependencies.clone();
-        let done_us = job.done_us;
+        let done = Work::of(Span(job.done_us));
         Self {
             job,
             entry: None,
@@ -116,7 +125,7 @@ impl Active {
             ending: None,
             caps: Caps::default(),
             bye: None,
-            pace: Pace { done_us, ..Pace::default() },
+            pace: Pace { progress: Progress { done, ..Progress::default() }, measured: false },
             since: None,
             begin: None,
             leave_by: None,
@@ -142,7 +151,7 @@ impl Active {
 
     /// Speed relative to running alone, as it is known or believed.
     pub fn rate(&self) -> Ppm {
-        self.pace.rate
+        self.pace.progress.rate
     }
 
     /// Whether that speed was measured.
@@ -152,6 +161,6 @@ impl Active {
 
     /// Work done by `now`, in microseconds of running alone.
     pub fn done_us(&self, now: Time) -> u64 {
-        self.pace.done_by(now)
+        self.pace.done_us(now)
     }
 }

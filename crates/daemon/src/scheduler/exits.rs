@@ -108,9 +108,7 @@ impl Scheduler {
         self.set_phase(id, Phase::Absent, None);
         if let Some(active) = self.jobs.get_mut(&id) {
             active.pid = None;
-            active.pace.done_us = active.pace.done_by(self.now.time());
-            active.pace.rate = tandem_core::Ppm::ZERO;
-            active.pace.at = self.now.time();
+            active.pace.halt(self.now.time());
             active.caps = super::Caps::default();
             active.job.caps = [false; 3];
         }
@@ -161,7 +159,7 @@ impl Scheduler {
         job.reason = reason;
         job.end_us = Some(self.now.unix_us);
         job.placed = false;
-        job.done_us = active.pace.done_by(self.now.time());
+        job.done_us = active.pace.done_us(self.now.time());
         if let Some(entry) = active.entry {
             self.events.push(match state {
                 JobState::Cancelled => Event::Cancelled { job: entry },
@@ -205,6 +203,6 @@ impl Scheduler {
 
     /// Work done so far, as the engine counts it.
     pub(super) fn work_done(&self, id: u64) -> Work {
-        Work::of(Span(self.jobs[&id].pace.done_by(self.now.time())))
+        self.jobs[&id].pace.progress.done_by(self.now.time())
     }
 }

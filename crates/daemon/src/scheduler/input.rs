@@ -5,7 +5,7 @@ use crate::job::JobState;
 use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
 use tandem_backends::BackendEvent;
-use tandem_core::Time;
+use tandem_core::{Span, Time, Work};
 
 /// An instant: on the scheduler's own clock, which never jumps, and on the wall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,10 +122,8 @@ pub enum Fact {
     Progress {
         /// The job.
         job: u64,
-        /// Work done, in microseconds of running alone.
-        done_us: u64,
-        /// Its speed relative to running alone, in parts per million.
-        rate_ppm: u32,
+        /// Its report.
+        report: Report,
     },
     /// What a class takes on each of its devices; it has been steady for a while.
     Memory {
@@ -165,4 +163,24 @@ pub enum Fact {
         /// How many they are.
         processes: u32,
     },
+}
+
+/// How far a job is and how fast it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Work done at `at_us`, in whole microseconds of running alone,
+    pub done_us: u64,
+    /// and millionths of one.
+    pub done_millionths: u32,
+    /// The instant on the scheduler's clock; in the future while a job restores its state.
+    pub at_us: u64,
+    /// Its speed relative to running alone from then on, in parts per million.
+    pub rate_ppm: u32,
+}
+
+impl Report {
+    /// Work done.
+    pub fn done(&self) -> Work {
+        Work::of(Span(self.done_us)) + Work(u128::from(self.done_millionths))
+    }
 }

@@ -16,7 +16,7 @@ mod view;
 
 pub use active::{Active, Caps, Phase};
 pub use classes::{Beliefs, Class, Classes, memory};
-pub use input::{Fact, Input, Now, Submission};
+pub use input::{Fact, Input, Now, Report, Submission};
 pub(crate) use settle::socket;
 pub use start::{Found, Kept, Start};
 pub use view::{View, Waiting};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
 use tandem_core::{
     Action, ClassId, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile, Progress,
-    Span, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
+    Span, SubBatches, Time, Tolerance, UserId, Utilisation,
 };
 
 /// What the scheduler works with; fixed for the life of the daemon.
@@ -171,7 +171,7 @@ impl Scheduler {
         for id in std::mem::take(&mut self.changed) {
             if let Some(active) = self.jobs.get_mut(&id) {
                 active.job.state = active.state();
-                active.job.done_us = active.pace.done_by(self.now.time());
+                active.job.done_us = active.pace.done_us(self.now.time());
                 self.outcome.changed.push(active.job.clone());
             }
         }
@@ -325,6 +325,7 @@ impl Scheduler {
             tolerance,
             priority: active.job.request.priority,
             stoppable,
+            restore: Span((self.setup.restore_s * 1e6) as u64),
         }
     }
 
@@ -332,7 +333,7 @@ impl Scheduler {
     fn description(&self, active: &Active, user: UserId, class: Option<ClassId>) -> Description {
         let (job, request) = (&active.job, &active.job.request);
         let gang = request.gang();
-        let seconds = |seconds: f64| Span((seconds * 1e6) as u64);
+        let seconds = |seconds: f64| Span((seconds * 1e6).round() as u64);
         let limit = request.time_limit_s.map(seconds);
         let estimate = request.estimate_s.map(seconds).unwrap_or_else(|| {
             let learned = self.classes.estimate(&job.class, user, gang);
@@ -481,7 +482,7 @@ impl Scheduler {
                     active.bye = Some(*done);
                 }
             }
-            Fact::Progress { job, done_us, rate_ppm } => self.report(*job, *done_us, *rate_ppm),
+            Fact::Progress { job, report } => self.report(*job, *report),
             Fact::Memory { class, accum, bytes } => {
                 self.classes.set_memory(class, *accum, *bytes);
                 self.outcome.classes.insert(class.clone());
@@ -515,20 +516,19 @@ impl Scheduler {
         }
     }
 
-    fn report(&mut self, id: u64, done_us: u64, rate_ppm: u32) {
-        let now = self.now.time();
+    fn report(&mut self, id: u64, report: Report) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
-        let rate = if active.phase == Phase::Running { Ppm(rate_ppm) } else { Ppm::ZERO };
-        active.pace = active::Pace { done_us, at: now, rate, measured: true };
+        let rate = if active.phase == Phase::Running { Ppm(report.rate_ppm) } else { Ppm::ZERO };
+        let progress = Progress { done: report.done(), at: Time(report.at_us), rate };
+        active.pace = active::Pace { progress, measured: true };
         self.tell_progress(id);
     }
 
     fn tell_progress(&mut self, id: u64) {
         let Some(active) = self.jobs.get(&id) else { return };
-        let (Some(job), pace) = (active.entry, active.pace) else { return };
-        let done = Work::of(Span(pace.done_us));
-        let progress = Progress { done, at: pace.at, rate: pace.rate };
-        self.events.push(Event::Progress { job, progress });
+        if let Some(job) = active.entry {
+            self.events.push(Event::Progress { job, progress: active.pace.progress });
+        }
     }
 
     fn fire_timers(&mut self) {

@@ -268,8 +268,7 @@ impl Scheduler {
                 active.since = Some((now, !others.is_empty()));
             }
             if self.setup.believe_rates {
-                let done_us = active.pace.done_by(now);
-                active.pace = super::active::Pace { done_us, at: now, rate, measured: false };
+                active.pace.set_rate(now, rate);
                 self.tell_progress(id);
             }
             self.changed.insert(id);

@@ -1,0 +1,340 @@
+//! The daemon's loop and the simulator decide alike: on the same trace, with a world that plays the part
+//! of the machine and a clock that is moved by hand, their actions are the same, instant by instant.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
+use tandem_backends::{
+    Backend, BackendEvent, Device, Enforcement, Exit, Found, Op, OpId, RunId, Status,
+};
+use tandem_core::{Action, Cluster, Event, GpuId, Interference, JobId, Memory, Placement, Time};
+use tandem_daemon::command::{Command, Peer};
+use tandem_daemon::cycle::{Cycle, Message};
+use tandem_daemon::journal::{replay, texts};
+use tandem_daemon::links::Links;
+use tandem_daemon::meter::{Meter, MeterOptions};
+use tandem_daemon::publish::Publisher;
+use tandem_daemon::request::JobRequest;
+use tandem_daemon::scheduler::{
+    Beliefs, Fact, Input, Now, Report, Scheduler, Setup, Start,
+};
+use tandem_daemon::store::Store;
+use tandem_policies::PolicySpec;
+use tandem_sim::interference::PairTable;
+use tandem_sim::trace::{ReadOptions, parse};
+use tandem_sim::{
+    Estimates, Imitation, RunOptions, Workload, WorkloadOptions, WorldOptions, run,
+};
+
+const GPUS: u32 = 4;
+const MEMORY_MIB: u64 = 16_384;
+
+/// A trace of `count` jobs of three classes, and a table of how they get on.
+fn workload(seed: u64, count: u32) -> (&'static Workload, Arc<dyn Interference>) {
+    let mut state = seed * 2 + 1;
+    let mut random = |below: u64| {
+        // xorshift: any stream does.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut text = "job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,memory_mib\n".to_owned();
+    let mut at = 0;
+    for id in 1..=count {
+        at += random(60);
+        // Every class appears at the beginning, in order, so that both sides number them alike.
+        let class = if id <= 3 { u64::from(id) - 1 } else { random(3) };
+        let gpus = [1, 1, 1, 2, 4][random(5) as usize];
+        let duration = 10 + random(400);
+        let memory = 1000 * (1 + random(6));
+        text += &format!("{id},{at},{gpus},{duration},m{class},d,1,0,{memory}\n");
+    }
+    let trace = parse(text.as_bytes(), "trace", &ReadOptions::default()).unwrap();
+    let mut rows = ",model1,dataset1,gpu_num1,batchsize1,amp1,speed1,\
+                    model2,dataset2,gpu_num2,batchsize2,amp2,speed2,gpu_util,gmem_util,gmem\n"
+        .to_owned();
+    let rates = [[0.95, 0.9, 0.6], [0.9, 0.7, 0.5], [0.7, 0.6, 0.4]];
+    for a in 0..3_usize {
+        for b in a..3 {
+            let (of_a, of_b) = (rates[a][b], rates[b][a]);
+            rows += &format!("0,m{a},d,1,1,0,{of_a},m{b},d,1,1,0,{of_b},1,1,1\n");
+        }
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), rows).unwrap();
+    let table = PairTable::read(&file.path().to_string_lossy()).unwrap();
+    let truth: Arc<dyn Interference> = Arc::new(table.for_trace(&trace).unwrap());
+    let cluster = Arc::new(Cluster::uniform(1, GPUS, Memory::from_mib(MEMORY_MIB)));
+    let options = WorkloadOptions { estimates: Estimates::True, ..WorkloadOptions::default() };
+    let workload = Workload::new(trace, cluster, "trace", &options).unwrap();
+    // Lives as long as the test: the world and the back end that plays it share it.
+    (Box::leak(Box::new(workload)), truth)
+}
+
+/// The simulated world as a back end: whatever it is asked to do is done at once.
+struct Played {
+    world: Arc<Mutex<Imitation<'static>>>,
+    now: Arc<Mutex<Time>>,
+    sender: mpsc::Sender<Message>,
+    devices: Vec<Device>,
+    on_gpus: BTreeSet<u64>,
+    known: BTreeSet<u64>,
+}
+
+impl Played {
+    fn act(&mut self, action: Action) {
+        let now = *self.now.lock().unwrap();
+        self.world.lock().unwrap().act(now, &[action]);
+    }
+
+    fn report(&self, event: BackendEvent) {
+        self.sender.send(Message::Backend(event)).unwrap();
+    }
+}
+
+fn job_of(run: RunId) -> JobId {
+    JobId(u32::try_from(run.job - 1).unwrap())
+}
+
+fn placement(devices: &[u32]) -> Placement {
+    Placement::on(devices.iter().map(|&device| GpuId(device)))
+}
+
+impl Backend for Played {
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    fn recover(&mut self, _: &[RunId]) -> Vec<(RunId, Found)> {
+        Vec::new()
+    }
+
+    fn apply(&mut self, op: OpId, what: Op) {
+        let run = what.run();
+        let job = job_of(run);
+        match what {
+            Op::Start(launch) => {
+                let placement = placement(&launch.seat.devices);
+                self.known.insert(run.job);
+                self.on_gpus.insert(run.job);
+                self.act(Action::Start { job, placement, restore: false });
+                let enforcement = Enforcement::None;
+                self.report(BackendEvent::Started { op, run, pid: 1, enforcement });
+            }
+            Op::Pause { .. } => {
+                self.on_gpus.remove(&run.job);
+                self.act(Action::Stop { job });
+                self.report(BackendEvent::Paused { op, run, took_us: 0 });
+            }
+            Op::Resume { seat, .. } => {
+                let placement = placement(&seat.devices);
+                if self.on_gpus.insert(run.job) {
+                    self.act(Action::Start { job, placement, restore: true });
+                } else {
+                    self.act(Action::Move { job, placement });
+                }
+                self.report(BackendEvent::Resumed { op, run });
+            }
+            Op::End { .. } => panic!("nothing is ended here"),
+        }
+    }
+
+    fn forget(&mut self, _: RunId) {}
+}
+
+fn setup(policy: &str) -> Setup {
+    let device = |index| Device {
+        index,
+        name: format!("gpu{index}"),
+        kind: "gpu".to_owned(),
+        memory_bytes: MEMORY_MIB << 20,
+    };
+    Setup {
+        devices: (0..GPUS).map(device).collect(),
+        policy: policy.to_owned(),
+        share: true,
+        pause_frees_device: true,
+        may_pause: true,
+        learn: false,
+        believe_rates: false,
+        restore_s: 40.0,
+        kill_grace_ms: 0,
+        stop_grace_ms: 0,
+        sockets: "/nowhere".into(),
+        foreign_avoid: true,
+    }
+}
+
+fn request(workload: &Workload, job: JobId) -> JobRequest {
+    let spec = workload.spec(job);
+    let class = workload.trace.classes.get(spec.profile.class.unwrap().0);
+    JobRequest {
+        command: vec!["train".to_owned()],
+        gpus: f64::from(spec.gpus),
+        class: Some(class.model.clone()),
+        estimate_s: Some(spec.estimate.0 as f64 / 1e6),
+        gpu_memory_bytes: Some((spec.profile.memory.mib() as u64) << 20),
+        ..JobRequest::default()
+    }
+}
+
+fn now(at: Time) -> Now {
+    Now { at_us: at.0, unix_us: 1_700_000_000_000_000 + at.0 }
+}
+
+/// Drives the daemon's loop through the workload; gives its actions by instant.
+fn daemon(
+    policy: &PolicySpec,
+    workload: &'static Workload,
+    truth: &Arc<dyn Interference>,
+    state: &std::path::Path,
+) -> Vec<(Time, Vec<String>)> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (sender, inbox) = mpsc::channel();
+    let truth_for_world: &'static Arc<dyn Interference> = Box::leak(Box::new(truth.clone()));
+    let imitation = Imitation::new(workload, truth_for_world.as_ref(), WorldOptions::default());
+    let world = Arc::new(Mutex::new(imitation));
+    let clock = Arc::new(Mutex::new(Time(0)));
+    let setup = setup(&policy.text);
+    let backend = Played {
+        world: world.clone(),
+        now: clock.clone(),
+        sender: sender.clone(),
+        devices: setup.devices.clone(),
+        on_gpus: BTreeSet::new(),
+        known: BTreeSet::new(),
+    };
+    let mut store = Store::open(&state.join("state.db")).unwrap();
+    let start = Start {
+        now: now(Time(0)),
+        setup,
+        jobs: Vec::new(),
+        classes: Default::default(),
+        next_job: 1,
+        next_op: 0,
+        drained: Vec::new(),
+    };
+    store.write(|writing| writing.start(&start)).unwrap();
+    let (scheduler, outcome) = Scheduler::begin(start, policy, Beliefs::fixed(truth.clone()));
+    let links = Links::new(runtime.handle().clone(), state.join("none"), sender.clone(), 0);
+    let publisher = Publisher::new(runtime.handle().clone(), 0);
+    let meter = Meter::new(MeterOptions::default());
+    let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, 0);
+    cycle.begin(now(Time(0)), &outcome).unwrap();
+    let peer = Peer { uid: 0, gid: 0, user: "root".to_owned() };
+    let (mut arrived, mut finished) = (0, 0);
+    while finished < workload.len() {
+        let arrival = workload.jobs.get(arrived).map(|job| job.spec.submit);
+        let completion = world.lock().unwrap().next_completion();
+        let times = [arrival, completion, cycle.wake()];
+        let at = times.into_iter().flatten().min().expect("nobody waits for ever");
+        *clock.lock().unwrap() = at;
+        let mut batch = Vec::new();
+        let events = world.lock().unwrap().collect(at);
+        messages(&events, at, &mut batch, &mut finished);
+        while let Some(job) = workload.jobs.get(arrived).filter(|job| job.spec.submit <= at) {
+            let request = Box::new(request(workload, job.spec.id));
+            let (reply, _) = tokio::sync::oneshot::channel();
+            let command = Command::Submit(request);
+            batch.push(Message::Command { peer: peer.clone(), command, reply });
+            arrived += 1;
+        }
+        cycle.turn(now(at), &mut batch);
+        // What was asked for has been done at once: one turn after the other until nothing follows.
+        loop {
+            let mut batch: Vec<Message> = inbox.try_iter().collect();
+            if batch.is_empty() {
+                break;
+            }
+            cycle.turn(now(at), &mut batch);
+        }
+    }
+    drop(cycle);
+    let journal = rusqlite::Connection::open(state.join("state.db")).unwrap();
+    let mut select = journal
+        .prepare("SELECT at_us, body FROM journal WHERE kind = 'actions' ORDER BY seq")
+        .unwrap();
+    let rows = select
+        .query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
+        .unwrap()
+        .map(Result::unwrap);
+    let mut acts: Vec<(Time, Vec<String>)> = Vec::new();
+    for (at, body) in rows {
+        let actions: Vec<String> = serde_json::from_str(&body).unwrap();
+        if !actions.is_empty() {
+            acts.push((Time(u64::try_from(at).unwrap()), actions));
+        }
+    }
+    acts
+}
+
+/// What the world tells, as jobs and processes would tell it.
+fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut usize) {
+    for event in events {
+        match event {
+            Event::Progress { job, progress } => {
+                let millionth = 1_000_000;
+                let report = Report {
+                    done_us: u64::try_from(progress.done.0 / millionth).unwrap(),
+                    done_millionths: u32::try_from(progress.done.0 % millionth).unwrap(),
+                    at_us: progress.at.0,
+                    rate_ppm: progress.rate.0,
+                };
+                let fact = Fact::Progress { job: u64::from(job.0) + 1, report };
+                batch.push(Message::Told(Input::Fact(fact)));
+            }
+            Event::Finished { job } => {
+                *finished += 1;
+                let run = RunId { job: u64::from(job.0) + 1, run: 1 };
+                let exit = Exit {
+                    status: Status::Code(0),
+                    cpu_s: 0.0,
+                    rss_max_bytes: 0,
+                    oom: false,
+                    at_unix_us: at.0,
+                };
+                batch.push(Message::Backend(BackendEvent::Exited { run, exit }));
+            }
+            other => panic!("{other:?} does not happen here"),
+        }
+    }
+}
+
+#[test]
+fn the_daemon_decides_as_the_simulator_does() {
+    for text in ["fifo", "sjf", "srtf", "tiresias", "sjf-ffs", "sjf-bsbf", "gshare", "lucid", "tandem"] {
+        for seed in 1..=4 {
+            let (workload, truth) = workload(seed, 60);
+            let policy = PolicySpec::parse(text).unwrap();
+            let options = RunOptions { log_actions: true, ..RunOptions::default() };
+            let simulated = run(workload, &policy, &truth, &options, &AtomicU64::new(0)).unwrap();
+            let simulated: Vec<(Time, Vec<String>)> = simulated
+                .actions
+                .iter()
+                .map(|(at, actions)| (*at, texts(actions)))
+                .collect();
+            let state = tempfile::tempdir().unwrap();
+            let live = daemon(&policy, workload, &truth, state.path());
+            for (index, (sim, live)) in simulated.iter().zip(&live).enumerate() {
+                assert_eq!(sim, live, "{text}, seed {seed}: actions {index}");
+            }
+            assert_eq!(simulated.len(), live.len(), "{text}, seed {seed}");
+            assert!(live.len() > 40, "{text}, seed {seed}: too little happened");
+        }
+    }
+}
+
+#[test]
+fn the_journal_of_a_daemon_replays() {
+    let (workload, truth) = workload(7, 40);
+    let policy = PolicySpec::parse("sjf").unwrap();
+    let state = tempfile::tempdir().unwrap();
+    daemon(&policy, workload, &truth, state.path());
+    let replay = replay(&state.path().join("state.db")).unwrap();
+    assert!(replay.cycles > 80 && replay.actions >= 40, "{replay:?}");
+    assert_eq!(replay.differences, []);
+}
