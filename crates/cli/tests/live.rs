@@ -317,6 +317,10 @@ fn what_people_read() {
         "normalised_throughput": 1.42, "measured": false,
     });
     let devices = json!({ "schema": 1, "provider": "fake", "devices": [device] }).to_string();
+    let class = json!({
+        "name": "c", "memory_bytes": null, "steps_per_s": {"1": 2.5}, "finished": 3,
+        "beside": {"d": {"rate": 0.8, "measurements": 4}},
+    });
     let explanation = json!({
         "schema": 1, "id": 17, "state": "pending", "policy": "tandem", "waits": "no GPU is free",
         "devices": [{"device": 0, "reason": "job 3 is exclusive"}], "ahead": [], "after": [3],
@@ -333,10 +337,7 @@ fn what_people_read() {
         "/v1/usage" => ok(
             r#"{"schema":1,"users":[{"user":"ann","jobs":2,"gpu_hours":1.5,"shared_gpu_hours":0.5}]}"#,
         ),
-        "/v1/classes" => {
-            ok(r#"{"schema":1,"classes":[{"name":"c","memory_bytes":null,"steps_per_s":{"1":2.5},
-                         "finished":3,"beside":{"d":{"rate":0.8,"measurements":4}}}]}"#)
-        }
+        "/v1/classes" => ok(json!({ "schema": 1, "classes": [class] }).to_string()),
         _ => page(&[line(18, "eval", "running"), line(17, "train", "running")]),
     });
     let says = |args: &[&str], all: &[&str]| {
