@@ -82,7 +82,9 @@ fn refusals_have_exit_codes() {
         let server = Server::start(move |_| error(status, code, "job 9: no\u{1b}[31m\nnever"));
         let ran = server.run(&["submit", "--", "true"]);
         assert_eq!(ran.code, Some(exit), "{code}: {ran:?}");
-        assert_eq!(ran.stderr, "tandem: job 9: no\\u{1b}[31m never\n");
+        assert_eq!(ran.stderr.lines().count(), 1, "{code}: {ran:?}");
+        assert!(ran.stderr.starts_with("tandem: job 9: no\\u{1b}[31m never"), "{code}: {ran:?}");
+        assert_eq!(ran.stderr.contains("--token-file"), code == "unauthorized", "{code}: {ran:?}");
         let ran = server.run(&["info", "9", "--json"]);
         assert_eq!(ran.code, Some(exit), "{code}: {ran:?}");
         let said: Value = serde_json::from_str(&ran.stderr).expect("an error is JSON too");
