@@ -54,6 +54,9 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Train a small model on generated data: the sample job of the demo and the tests
+    #[cfg(feature = "train")]
+    Train(tandem_train::TrainArgs),
     #[command(flatten)]
     Live(LiveCommand),
 }

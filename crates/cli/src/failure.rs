@@ -148,6 +148,22 @@ impl From<DeviceError> for Failure {
     }
 }
 
+#[cfg(feature = "train")]
+impl From<tandem_train::TrainError> for Failure {
+    fn from(error: tandem_train::TrainError) -> Self {
+        use tandem_train::TrainError;
+        let message = error.to_string();
+        match error {
+            TrainError::File { .. } | TrainError::Checkpoint { .. } => Self::bad_input(message),
+            TrainError::Asked { code, .. } => Self::Said { message, code },
+            TrainError::Output(cause) => Self::from(cause),
+            TrainError::Memory { .. } | TrainError::Tensor(_) | TrainError::Thread(_) => {
+                Self::Said { message, code: FAILED }
+            }
+        }
+    }
+}
+
 macro_rules! bad_input {
     ($($error:ty),*) => {
         $(impl From<$error> for Failure {

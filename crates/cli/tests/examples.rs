@@ -18,9 +18,12 @@ fn every_command_of_the_readme_runs_and_every_file_is_used() {
         assert!(!ran.stdout.is_empty(), "{command}");
     }
     assert!(listing(&examples) == before, "a command of the README writes into the folder");
-    for name in before.keys().filter(|name| !name.ends_with("README.md")) {
+    let files = before.iter().filter(|(_, content)| content.is_some()).map(|(name, _)| name);
+    for name in files.filter(|name| !name.ends_with("README.md")) {
         let name = name.display().to_string();
-        assert!(commands.iter().any(|command| command.contains(&name)), "{name} is not used");
+        let used = commands.iter().any(|command| command.contains(&name));
+        // Scripts are not read by `tandem`; the tests of the Python module run them.
+        assert!(used || name.starts_with("python"), "{name} is not used");
         assert!(readme.contains(&format!("`{name}`")), "{name} is not described");
     }
 }

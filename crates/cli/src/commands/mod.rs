@@ -32,6 +32,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Device(command) => device::run(&command),
         Command::Daemon(args) => daemon::daemon(&args),
         Command::Replay { file, json } => replay::replay(&file, json),
+        #[cfg(feature = "train")]
+        Command::Train(args) => Ok(tandem_train::run(&args)?),
         Command::Live(command) => live::run(command),
     }
 }

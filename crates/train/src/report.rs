@@ -1,0 +1,321 @@
+//! The job's end of the job protocol: JSON lines over a unix socket.
+//!
+//! Nothing here makes the job wait or fail. What does not fit into the socket's buffer is dropped, whole
+//! lines only; without a daemon the settings stay and a connection is tried again every two seconds.
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde_json::{Value, json};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The version of the protocol.
+const VERSION: u32 = 1;
+/// The longest line that is read.
+const LINE_MAX: usize = 64 * 1024;
+/// The longest gate that is obeyed: a mistyped one must not stop the job for a week.
+const GATE_MAX: Duration = Duration::from_secs(60);
+const RECONNECT: Duration = Duration::from_secs(2);
+const REPORT_EVERY: Duration = Duration::from_millis(10);
+/// How long the last line may take to leave.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// How long to sleep between two looks at the socket.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What the daemon wants of the job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    /// Parts in which a batch is computed.
+    pub(crate) accum: usize,
+    /// Wait before each step.
+    pub(crate) gate: Duration,
+    /// Finish the step, save, leave.
+    pub(crate) stop: bool,
+}
+
+/// The line to the daemon, or to nobody.
+pub(crate) struct Reporter {
+    path: Option<PathBuf>,
+    job: String,
+    batch: usize,
+    settings: Settings,
+    line: Option<Line>,
+    try_again: Instant,
+    /// When and at which step the last report was made.
+    reported: (Instant, u64),
+}
+
+impl Reporter {
+    /// Connects to `path`, if there is one and someone listens.
+    pub(crate) fn new(
+        path: Option<PathBuf>,
+        job: String,
+        batch: usize,
+        accum: usize,
+        done: u64,
+    ) -> Self {
+        let settings = Settings { accum, gate: Duration::ZERO, stop: false };
+        let now = Instant::now();
+        let reported = (now, done);
+        let mut new = Self { path, job, batch, settings, line: None, try_again: now, reported };
+        new.poll();
+        new
+    }
+
+    /// Takes in what the daemon said, and returns what holds now.
+    pub(crate) fn poll(&mut self) -> Settings {
+        self.connect();
+        let Some(line) = &mut self.line else { return self.settings };
+        let mut heard = Vec::new();
+        let open = line.flush() && line.receive(&mut heard);
+        for text in heard {
+            self.obey(&text);
+        }
+        if !open {
+            self.lost();
+        }
+        self.settings
+    }
+
+    /// Waits as long as the gate says, unless the daemon changes its mind or leaves.
+    pub(crate) fn pass_gate(&mut self) -> Settings {
+        let start = Instant::now();
+        loop {
+            let settings = self.poll();
+            let left = settings.gate.saturating_sub(start.elapsed());
+            if settings.stop || left.is_zero() {
+                return settings;
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
+    }
+
+    /// Says that step `n` is done, if the last report is old enough.
+    pub(crate) fn step(&mut self, n: u64, accum: usize) {
+        if self.reported.0.elapsed() >= REPORT_EVERY {
+            self.report(n, accum);
+        }
+    }
+
+    /// Says the last report and goodbye, and gives both a moment to leave.
+    pub(crate) fn bye(&mut self, n: u64, accum: usize, done: bool) {
+        // One that has just been restarted still learns it.
+        self.try_again = Instant::now();
+        self.connect();
+        self.report(n, accum);
+        let Some(line) = &mut self.line else { return };
+        line.push(&json!({ "op": "bye", "done": done }));
+        let start = Instant::now();
+        while line.flush() && !line.unsent.is_empty() && start.elapsed() < FAREWELL {
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn report(&mut self, n: u64, accum: usize) {
+        let (since, before) = self.reported;
+        if n <= before {
+            return;
+        }
+        let now = Instant::now();
+        let seconds = now.duration_since(since).as_secs_f64() / (n - before) as f64;
+        let Some(line) = &mut self.line else {
+            self.reported = (now, n);
+            return;
+        };
+        let open = line.flush();
+        // A report that does not fit is left out; the next one covers its steps, too.
+        if open && line.unsent.is_empty() {
+            line.push(&json!({ "op": "step", "n": n, "dt": seconds, "accum": accum }));
+            self.reported = (now, n);
+        }
+        if !(open && line.flush()) {
+            self.lost();
+        }
+    }
+
+    fn connect(&mut self) {
+        let Some(path) = &self.path else { return };
+        let now = Instant::now();
+        if self.line.is_some() || now < self.try_again {
+            return;
+        }
+        self.try_again = now + RECONNECT;
+        let Some(stream) = open(path) else { return };
+        let mut line = Line { stream, unsent: Vec::new(), unread: Vec::new(), too_long: false };
+        line.push(&json!({
+            "op": "hello",
+            "v": VERSION,
+            "job": self.job,
+            "pid": std::process::id(),
+            "batch": self.batch,
+            "caps": ["accum", "stop", "gate"],
+        }));
+        self.line = Some(line);
+    }
+
+    /// A daemon that is gone holds nobody back; all else stays as it said.
+    fn lost(&mut self) {
+        self.line = None;
+        self.settings.gate = Duration::ZERO;
+        self.try_again = Instant::now() + RECONNECT;
+    }
+
+    fn obey(&mut self, text: &[u8]) {
+        let Ok(said) = serde_json::from_slice::<Value>(text) else { return };
+        match said.get("op").and_then(Value::as_str) {
+            Some("set") => {
+                if let Some(accum) = said.get("accum").and_then(whole) {
+                    self.settings.accum = accum.clamp(1, self.batch);
+                }
+                if let Some(gate) = said.get("gate_ms").and_then(Value::as_f64) {
+                    let gate = Duration::try_from_secs_f64(gate.max(0.0) / 1000.0);
+                    self.settings.gate = gate.unwrap_or(GATE_MAX).min(GATE_MAX);
+                }
+            }
+            Some("stop") => self.settings.stop = true,
+            _ => {}
+        }
+    }
+}
+
+/// A whole number, those below 0 taken for 0.
+fn whole(value: &Value) -> Option<usize> {
+    match (value.as_u64(), value.as_i64()) {
+        (Some(number), _) => Some(usize::try_from(number).unwrap_or(usize::MAX)),
+        (None, Some(_)) => Some(0),
+        (None, None) => None,
+    }
+}
+
+/// Connecting, too, must not wait: a daemon that does not accept has a full backlog some day.
+fn open(path: &PathBuf) -> Option<UnixStream> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    connect(&socket, &SocketAddrUnix::new(path).ok()?).ok()?;
+    Some(UnixStream::from(socket))
+}
+
+/// One connection.
+struct Line {
+    stream: UnixStream,
+    /// The rest of a line that the socket did not take.
+    unsent: Vec<u8>,
+    /// The beginning of a line whose end is still to come.
+    unread: Vec<u8>,
+    /// Whether what comes up to the end of the line belongs to one that is too long.
+    too_long: bool,
+}
+
+impl Line {
+    fn push(&mut self, message: &Value) {
+        self.unsent.extend_from_slice(message.to_string().as_bytes());
+        self.unsent.push(b'\n');
+    }
+
+    /// Sends what the socket takes. False if nobody is at the other end.
+    fn flush(&mut self) -> bool {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(0) => return false,
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Collects the lines that have arrived. False if nobody is at the other end.
+    fn receive(&mut self, lines: &mut Vec<Vec<u8>>) -> bool {
+        let mut buffer = [0; 4096];
+        // A daemon that talks without end must not keep the job from its work.
+        for _ in 0..2 * LINE_MAX / buffer.len() {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => self.take(&buffer[..count], lines),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn take(&mut self, bytes: &[u8], lines: &mut Vec<Vec<u8>>) {
+        for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let (text, ended) = match piece.strip_suffix(b"\n") {
+                Some(text) => (text, true),
+                None => (piece, false),
+            };
+            self.too_long |= self.unread.len() + text.len() > LINE_MAX;
+            if self.too_long {
+                self.unread.clear();
+            } else {
+                self.unread.extend_from_slice(text);
+            }
+            if ended {
+                let line = std::mem::take(&mut self.unread);
+                if !std::mem::take(&mut self.too_long) {
+                    lines.push(line);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixListener;
+
+    /// Far more than a socket buffers.
+    const REPORTS: u64 = 20_000;
+
+    #[test]
+    fn a_full_socket_costs_reports_but_no_time_and_no_half_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut reporter = Reporter::new(Some(path), "17".to_owned(), 64, 1, 0);
+        let (stream, _) = listener.accept().unwrap();
+        for n in 1..=REPORTS {
+            reporter.report(n, 1);
+        }
+        assert!(reporter.reported.1 < REPORTS, "the socket takes all of it");
+        assert!(reporter.line.as_ref().unwrap().unsent.len() < 200, "no more than a line is kept");
+        // Read at last: the next report covers what was left out.
+        let reader = std::thread::spawn(move || {
+            let lines = BufReader::new(stream).lines();
+            lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect()
+        });
+        while reporter.reported.1 < REPORTS {
+            reporter.report(REPORTS, 1);
+            std::thread::sleep(LOOK);
+        }
+        reporter.bye(REPORTS, 1, true);
+        drop(reporter);
+        let said: Vec<Value> = reader.join().unwrap();
+        let (bye, said) = said.split_last().unwrap();
+        assert_eq!(*bye, json!({ "op": "bye", "done": true }));
+        let steps: Vec<u64> = said[1..].iter().map(|said| said["n"].as_u64().unwrap()).collect();
+        assert!(steps.is_sorted_by(|a, b| a < b));
+        assert_eq!(steps.last(), Some(&REPORTS));
+    }
+
+    #[test]
+    fn a_full_backlog_does_not_hold_the_job_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.sock");
+        let _listener = UnixListener::bind(&path).unwrap();
+        // Nobody accepts. At some point connecting would wait for that.
+        let connected: Vec<_> = std::iter::from_fn(|| open(&path)).take(100_000).collect();
+        assert!(connected.len() < 100_000);
+        let mut reporter = Reporter::new(Some(path), String::new(), 64, 1, 0);
+        reporter.step(1, 1);
+        reporter.bye(1, 1, true);
+        assert!(reporter.line.is_none());
+    }
+}

@@ -1,0 +1,115 @@
+//! The loop of the job.
+
+use crate::TrainArgs;
+use crate::checkpoint;
+use crate::data::Source;
+use crate::error::TrainError;
+use crate::losses::Losses;
+use crate::model::Model;
+use crate::optimiser::Optimiser;
+use crate::report::Reporter;
+use rayon::ThreadPoolBuilder;
+use rustix::time::{ClockId, clock_gettime};
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Trains as `args` say, on one core whatever the machine has.
+///
+/// Where `$TANDEM_SOCK` names a socket, the job reports to it and obeys it. A job that is told to stop saves
+/// its checkpoint and returns as one that is done does.
+///
+/// # Errors
+///
+/// When a file cannot be read or written, memory cannot be had, or `--fail-at` asks for it. Never because of
+/// the daemon.
+pub fn run(args: &TrainArgs) -> Result<(), TrainError> {
+    let socket = std::env::var_os("TANDEM_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from);
+    // Whatever part of the arithmetic wants to run in parallel does so in the pool it is called from.
+    ThreadPoolBuilder::new().num_threads(1).build()?.install(|| train(args, socket))
+}
+
+fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<(), TrainError> {
+    let ballast = ballast(args.allocate)?;
+    let model = Model::new(args.model, args.seed)?;
+    let mut optimiser = Optimiser::new(&model)?;
+    let first = match &args.checkpoint {
+        Some(path) => checkpoint::load(path, args, &model, &mut optimiser)?,
+        None => 0,
+    };
+    let mut losses = args.losses.as_deref().map(|path| Losses::open(path, first)).transpose()?;
+    let source = Source::new(args.model, args.seed, args.batch_size());
+    let job = std::env::var("TANDEM_JOB_ID").unwrap_or_default();
+    let mut accum = args.first_accum();
+    let mut reporter = Reporter::new(socket, job, args.batch_size(), accum, first);
+
+    let save = |step, optimiser: &Optimiser, losses: &mut Option<Losses>| {
+        if let Some(losses) = losses {
+            losses.flush()?;
+        }
+        match &args.checkpoint {
+            Some(path) => checkpoint::save(path, args, step, &model, optimiser),
+            None => Ok(()),
+        }
+    };
+    let (mut done, mut saved) = (first, first);
+    while done < args.steps {
+        let settings = reporter.pass_gate();
+        if settings.stop {
+            break;
+        }
+        accum = settings.accum;
+        let start = cpu_time();
+        let loss = optimiser.step(&model, &source.batch(done + 1)?, accum)?;
+        done += 1;
+        if let Some(losses) = &mut losses {
+            losses.add(done, loss, accum)?;
+        }
+        if is_due(args.print_every, done) {
+            writeln!(std::io::stdout(), "step {done} loss {loss:.6}")
+                .map_err(TrainError::Output)?;
+        }
+        if is_due(args.checkpoint_every, done) {
+            save(done, &optimiser, &mut losses)?;
+            saved = done;
+        }
+        if args.fail_at == Some(done) {
+            return Err(TrainError::Asked { step: done, code: args.fail_code });
+        }
+        idle(cpu_time().saturating_sub(start), args.gap);
+        reporter.step(done, accum);
+    }
+    if saved < done {
+        save(done, &optimiser, &mut losses)?;
+    }
+    reporter.bye(done, accum, done >= args.steps);
+    drop(ballast);
+    Ok(())
+}
+
+fn is_due(every: Option<u64>, step: u64) -> bool {
+    every.is_some_and(|every| step.is_multiple_of(every))
+}
+
+/// Sleeps so that `gap` per cent of the time are asleep if the job has a core to itself. What a step costs is
+/// counted in CPU time: loading data does not take longer because somebody else computes.
+fn idle(work: Duration, gap: u8) {
+    if gap > 0 {
+        std::thread::sleep(work.mul_f64(f64::from(gap) / f64::from(100 - gap)));
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// Memory that is really there: every page is written to.
+fn ballast(mib: Option<usize>) -> Result<Vec<u8>, TrainError> {
+    let mib = mib.unwrap_or(0);
+    let mut bytes = Vec::new();
+    let wanted = mib.checked_mul(1 << 20).ok_or(TrainError::Memory { mib })?;
+    bytes.try_reserve_exact(wanted).map_err(|_| TrainError::Memory { mib })?;
+    bytes.resize(wanted, 1);
+    Ok(std::hint::black_box(bytes))
+}
