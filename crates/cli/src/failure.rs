@@ -131,7 +131,11 @@ impl From<ClientError> for Failure {
             },
             ClientError::Protocol(_) => FAILED,
         };
-        Self::Said { message: error.to_string(), code }
+        let advice = match error.code() {
+            Some("unauthorized") => " (--token-file FILE)",
+            _ => "",
+        };
+        Self::Said { message: format!("{error}{advice}"), code }
     }
 }
 

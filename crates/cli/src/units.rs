@@ -26,7 +26,7 @@ pub(crate) fn limit(text: &str) -> Result<f64, String> {
     if ["unlimited", "infinite"].contains(&text.to_ascii_lowercase().as_str()) {
         return Ok(f64::INFINITY);
     }
-    Ok(span(text).map(|seconds| if seconds == 0.0 { f64::INFINITY } else { seconds })?)
+    span(text).map(|seconds| if seconds == 0.0 { f64::INFINITY } else { seconds })
 }
 
 /// `1h30m`, each unit once, from days down to seconds.

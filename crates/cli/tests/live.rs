@@ -82,7 +82,9 @@ fn refusals_have_exit_codes() {
         let server = Server::start(move |_| error(status, code, "job 9: no\u{1b}[31m\nnever"));
         let ran = server.run(&["submit", "--", "true"]);
         assert_eq!(ran.code, Some(exit), "{code}: {ran:?}");
-        assert_eq!(ran.stderr, "tandem: job 9: no\\u{1b}[31m never\n");
+        assert_eq!(ran.stderr.lines().count(), 1, "{code}: {ran:?}");
+        assert!(ran.stderr.starts_with("tandem: job 9: no\\u{1b}[31m never"), "{code}: {ran:?}");
+        assert_eq!(ran.stderr.contains("--token-file"), code == "unauthorized", "{code}: {ran:?}");
         let ran = server.run(&["info", "9", "--json"]);
         assert_eq!(ran.code, Some(exit), "{code}: {ran:?}");
         let said: Value = serde_json::from_str(&ran.stderr).expect("an error is JSON too");
@@ -317,6 +319,10 @@ fn what_people_read() {
         "normalised_throughput": 1.42, "measured": false,
     });
     let devices = json!({ "schema": 1, "provider": "fake", "devices": [device] }).to_string();
+    let class = json!({
+        "name": "c", "memory_bytes": null, "steps_per_s": {"1": 2.5}, "finished": 3,
+        "beside": {"d": {"rate": 0.8, "measurements": 4}},
+    });
     let explanation = json!({
         "schema": 1, "id": 17, "state": "pending", "policy": "tandem", "waits": "no GPU is free",
         "devices": [{"device": 0, "reason": "job 3 is exclusive"}], "ahead": [], "after": [3],
@@ -333,10 +339,7 @@ fn what_people_read() {
         "/v1/usage" => ok(
             r#"{"schema":1,"users":[{"user":"ann","jobs":2,"gpu_hours":1.5,"shared_gpu_hours":0.5}]}"#,
         ),
-        "/v1/classes" => {
-            ok(r#"{"schema":1,"classes":[{"name":"c","memory_bytes":null,"steps_per_s":{"1":2.5},
-                         "finished":3,"beside":{"d":{"rate":0.8,"measurements":4}}}]}"#)
-        }
+        "/v1/classes" => ok(json!({ "schema": 1, "classes": [class] }).to_string()),
         _ => page(&[line(18, "eval", "running"), line(17, "train", "running")]),
     });
     let says = |args: &[&str], all: &[&str]| {

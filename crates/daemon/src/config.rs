@@ -140,7 +140,8 @@ impl Config {
     /// Where a client finds its daemon. One that has none of its own uses that of the machine.
     pub fn client_address(&self, origins: &Origins) -> Result<Address, ConfigError> {
         if let Some(host) = &self.client.host {
-            return Ok(Address::Tcp(host.clone()));
+            let host = host.strip_prefix("http://").unwrap_or(host).trim_end_matches('/');
+            return Ok(Address::Tcp(host.to_owned()));
         }
         let socket = &self.daemon.socket;
         if *origins.of("daemon.socket") == Origin::Default {

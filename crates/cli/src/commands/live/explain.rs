@@ -24,7 +24,10 @@ pub(super) fn text(explanation: &Explanation) -> String {
     let who = explanation.id.map_or_else(|| "the job".to_owned(), |id| format!("job {id}"));
     let mut lines = vec![match &explanation.waits {
         Some(reason) => format!("{who} waits: {}", clean(reason)),
-        None if explanation.id.is_none() => "the job would not have to wait".to_owned(),
+        None if explanation.id.is_none() => "the job can run here".to_owned(),
+        None if explanation.state.is_over() => {
+            format!("{who} is over: {}", explanation.state.name())
+        }
         None => format!("{who} is {}", explanation.state.name()),
     }];
     lines.extend(device_lines(explanation));

@@ -124,7 +124,7 @@ fn environment(
     let mut env = BTreeMap::new();
     for part in list.split(',') {
         match part.split_once('=') {
-            Some((name, _)) if name.is_empty() => {
+            Some(("", _)) => {
                 return Err(Failure::bad_input(format!("--export: '{}' has no name", clean(part))));
             }
             Some((name, value)) => drop(env.insert(name.to_owned(), value.to_owned())),

@@ -52,7 +52,9 @@ pub(super) fn outcome(job: &JobLine) -> String {
     if let Some(code) = job.exit_code.filter(|&code| code != 0) {
         text += &format!(", exit code {code}");
     }
-    if let Some(reason) = job.reason.as_ref().filter(|_| job.state != JobState::Completed) {
+    // That there was an exit code is no further reason.
+    let reason = job.reason.as_ref().filter(|reason| !reason.starts_with("exit code"));
+    if let Some(reason) = reason.filter(|_| job.state != JobState::Completed) {
         text += &format!(": {}", crate::output::clean(reason));
     }
     text
