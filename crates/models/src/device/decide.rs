@@ -19,7 +19,7 @@ const GLANCE_NS_MAX: f64 = 8e6;
 const PROPOSE: Effort = Effort { evaluations: 64, ..Effort::QUICK };
 /// What a decision may cost: events, times this constant more than the tenants, as the cost of an event
 /// grows with them.
-const COST: f64 = 450_000.0;
+const COST: f64 = 540_000.0;
 const COST_BASE: usize = 3;
 /// The part of it that is spent on proposals, on the neighbours of the best so far, once and again, and
 /// on comparing what was found with the best plain vector.
@@ -27,7 +27,7 @@ const PROPOSALS: f64 = 0.3;
 const NEIGHBOURS: [f64; 2] = [0.25, 0.25];
 const DUEL: f64 = 0.2;
 /// Where promises have to be checked, only this part of it all is spent.
-const PROMISED: f64 = 0.5;
+const PROMISED: f64 = 0.3;
 /// Proposals that differ by no more than this in any budget are alike; one of them is enough, as the
 /// neighbours of the best are looked at later.
 const ALIKE: u32 = 100_000;
