@@ -38,7 +38,7 @@ pub(crate) enum DeviceCommand {
     Allocate {
         #[command(flatten)]
         device: DeviceArgs,
-        /// What evaluates a vector of budgets
+        /// What chooses budgets
         #[arg(long, value_enum, default_value = "operators")]
         model: ModelArg,
         #[command(flatten)]
@@ -110,6 +110,9 @@ pub(crate) struct DeviceArgs {
     /// What the search makes large
     #[arg(long, value_enum, default_value = "nash")]
     pub(crate) objective: ObjectiveArg,
+    /// Search by as many full evaluations as it takes: seconds instead of milliseconds
+    #[arg(long)]
+    pub(crate) thorough: bool,
     /// Seed of the requests' arrivals
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -173,9 +176,9 @@ impl From<ObjectiveArg> for Objective {
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum ModelArg {
-    /// Event by event, from the operators
+    /// The operators, event by event; a summary of them only proposes budgets
     Operators,
-    /// From a summary of them: a thousand times quicker, and rough
+    /// The summary alone, which is rough; what it finds is evaluated with the operators
     Summary,
 }
 

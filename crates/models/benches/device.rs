@@ -1,5 +1,5 @@
-//! How long a decision about budgets takes: the search with the summary, which the scheduler uses, and
-//! one evaluation and one search with operators, which `tandem device` uses.
+//! How long a decision about budgets takes, as `tandem device` makes it, with a promise and without;
+//! beside it a search with the summary only, a thorough one with operators, and one evaluation of each.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that panics has failed")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use tandem_core::Ppm;
 use tandem_models::device::{
     Effort, Goal, Gpu, Kind, Objective, Operator, Operators, Promise, Sharing, Summary, Tenant,
-    Throughput, allocate,
+    Throughput, allocate, decide,
 };
 
 /// Tenants of 150 operators each, narrow to wide.
@@ -38,6 +38,16 @@ fn device(criterion: &mut Criterion) {
     for count in [2, 3, 8] {
         let tenants = tenants(count);
         let goal = goal(count);
+        let mut promised = goal.clone();
+        promised.promises[0].floor = 0.2;
+        for (name, goal) in [("decision", &goal), ("decision with a promise", &promised)] {
+            criterion.bench_function(&format!("{name}, {count} tenants"), |bencher| {
+                bencher.iter(|| {
+                    let mut exact = Operators::new(&gpu, black_box(&tenants), 1).unwrap();
+                    decide(&mut exact, goal).unwrap()
+                });
+            });
+        }
         criterion.bench_function(&format!("decision, summary, {count} tenants"), |bencher| {
             bencher.iter(|| {
                 // What a decision costs that knows the tenants' operators only.
@@ -59,7 +69,7 @@ fn device(criterion: &mut Criterion) {
     slow.sample_size(10);
     for count in [2, 3] {
         let tenants = tenants(count);
-        slow.bench_function(format!("decision, operators, {count} tenants"), |bencher| {
+        slow.bench_function(format!("thorough search, {count} tenants"), |bencher| {
             bencher.iter(|| {
                 let mut exact = Operators::new(&gpu, black_box(&tenants), 1).unwrap();
                 allocate(&mut exact, &goal(count), Effort::THOROUGH).unwrap()

@@ -2,63 +2,14 @@
 //! random tenants. Every case comes from a seed that the message of a failure names.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
+mod cases;
+
+use cases::{goal, grid, random_tenants, score};
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Allocation, Effort, Goal, Gpu, Kind, Measurement, Objective, Operator, Operators, Promise,
-    Summary, Tenant, Throughput, Unallocated, allocate,
+    Allocation, Effort, Gpu, Measurement, Objective, Operators, Sharing, Summary, Tenant,
+    Throughput, Unallocated, allocate, decide,
 };
-
-const STEPS: [u32; 8] = [100_000, 200_000, 300_000, 400_000, 500_000, 600_000, 800_000, 1_000_000];
-
-/// A tenant of 5 to 60 operators, from narrow and quick to wide and slow.
-fn random_tenant(rng: &mut ChaCha8Rng, index: usize) -> Tenant {
-    let (wide, long) = (rng.random_range(2.0..5.5_f64), rng.random_range(2.0..5.0_f64));
-    let operators = (0..rng.random_range(5..60))
-        .map(|_| Operator {
-            sms: (wide + rng.random_range(-1.5..1.5_f64)).exp().ceil(),
-            duration_ns: (long + rng.random_range(-1.0..1.0_f64)).exp() * 1e3,
-            kind: [Kind::Compute, Kind::Memory, Kind::Unknown][rng.random_range(0..3)],
-        })
-        .collect();
-    let mut tenant = Tenant::new(&format!("tenant {index}"), operators).unwrap();
-    tenant.launch_ns = [2e3, 1e4, 2.8e4][rng.random_range(0..3)];
-    tenant.host_ns = rng.random_range(1e4..5e5);
-    tenant
-}
-
-fn random_tenants(seed: u64, count: usize) -> Vec<Tenant> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    (0..count).map(|index| random_tenant(&mut rng, index)).collect()
-}
-
-fn goal(objective: Objective, tenants: usize) -> Goal {
-    let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
-    Goal { objective, promises: vec![promise; tenants] }
-}
-
-/// All vectors of steps.
-fn grid(tenants: usize) -> Vec<Vec<Ppm>> {
-    let mut vectors = vec![Vec::new()];
-    for _ in 0..tenants {
-        vectors = vectors
-            .iter()
-            .flat_map(|vector: &Vec<Ppm>| {
-                STEPS.map(|step| [vector.as_slice(), &[Ppm(step)]].concat())
-            })
-            .collect();
-    }
-    vectors
-}
-
-/// What is compared: the sum of speeds, or their geometric mean.
-fn score(objective: Objective, goal: &Goal, y: &[f64]) -> f64 {
-    match objective {
-        Objective::Stp => goal.value(y),
-        Objective::Nash => (goal.value(y) / y.len() as f64).exp(),
-    }
-}
 
 /// How far the allocator stays behind the best vector of the grid, relative to it.
 fn behind<T: Throughput>(mut source: T, objective: Objective, effort: Effort) -> f64
@@ -98,6 +49,51 @@ fn found_from_operators_is_within_a_percent_of_exhaustive_search() {
     };
     nothing_ahead(0..8, 2, behind_best);
     nothing_ahead(0..2, 3, behind_best);
+}
+
+#[test]
+fn decided_is_within_a_percent_of_exhaustive_search_with_operators() {
+    let gpu = Gpu::known("v100").unwrap();
+    let behind_best = |tenants: &[Tenant], objective| {
+        let mut device = Operators::new(&gpu, tenants, 1).unwrap();
+        let goal = goal(objective, tenants.len());
+        let decision = decide(&mut device, &goal).unwrap();
+        let mut achieved =
+            |budgets: &[Ppm]| score(objective, &goal, &device.measure(budgets).unwrap().y);
+        let found = achieved(&decision.budgets);
+        let scores = grid(tenants.len()).into_iter().map(|budgets| achieved(&budgets));
+        1.0 - found / scores.fold(0.0, f64::max)
+    };
+    nothing_ahead(0..12, 2, behind_best);
+    nothing_ahead(0..4, 3, behind_best);
+}
+
+#[test]
+fn decisions_keep_promises_and_repeat_themselves() {
+    let gpu = Gpu::known("v100").unwrap();
+    let (mut kept, mut refused) = (0, 0);
+    for seed in 0..24 {
+        let tenants = random_tenants(seed, 2 + seed as usize % 2);
+        let mut wanted = goal(Objective::Stp, tenants.len());
+        wanted.promises[0].floor = [0.5, 0.7, 0.9, 0.99][seed as usize / 2 % 4];
+        let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
+        match decide(&mut device, &wanted) {
+            Ok(decision) => {
+                let measured = device.evaluate(Sharing::Budgets(&decision.budgets)).unwrap();
+                assert!(wanted.failing(&measured).is_empty(), "seed {seed}: {measured:?}");
+                assert_eq!(decide(&mut device, &wanted), Ok(decision), "seed {seed}");
+                kept += 1;
+            }
+            // Nothing is refused that a thorough search could keep.
+            Err(Unallocated::Promises { tenants, .. }) => {
+                assert_eq!(tenants, [0], "seed {seed}");
+                assert!(allocate(&mut device, &wanted, Effort::THOROUGH).is_err(), "seed {seed}");
+                refused += 1;
+            }
+            Err(other) => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(kept > 0 && refused > 0, "{kept} kept, {refused} refused");
 }
 
 #[test]
@@ -247,56 +243,4 @@ fn gains_within_the_noise_are_not_followed_and_measurements_are_not_repeated() {
     let effort = Effort { starts: 9, evaluations: 37, best_seen: true };
     let found = allocate(&mut live, &goal(Objective::Nash, 8), effort).unwrap();
     assert!(found.evaluations <= 37 && live.asked == found.evaluations, "{found:?}");
-}
-
-/// The figures of docs/device.md about the summary and about climbing from one start only.
-/// `cargo test -p tandem-models --test device -- --ignored --nocapture`
-#[test]
-#[ignore = "prints figures for the documents, which takes minutes"]
-fn figures() {
-    let gpu = Gpu::known("v100").unwrap();
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    for count in [2, 3, 5, 8] {
-        let (mut errors, mut uncapped, mut losses) = (Vec::new(), Vec::new(), Vec::new());
-        for seed in 200..216 {
-            let tenants = random_tenants(seed, count);
-            let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
-            let mut summary = Summary::new(&gpu, &tenants).unwrap();
-            let mut off = |budget: usize| {
-                let budget = u32::try_from(budget.clamp(100_000, 1_000_000)).unwrap();
-                let budgets = vec![Ppm(budget); count];
-                let (found, truth) =
-                    (summary.measure(&budgets).unwrap(), exact.measure(&budgets).unwrap());
-                (found.stp() / truth.stp() - 1.0).abs()
-            };
-            errors.extend([1, 2, 3].map(|times| off(times * 1_000_000 / count)));
-            uncapped.push(off(1_000_000));
-            let goal = goal(Objective::Nash, count);
-            let quick = allocate(&mut summary, &goal, Effort::QUICK).unwrap();
-            let one_climb = Effort { starts: 1, ..Effort::THOROUGH };
-            let effort = if count <= 3 { Effort::THOROUGH } else { one_climb };
-            let best = allocate(&mut exact, &goal, effort).unwrap();
-            let achieved = exact.measure(&quick.budgets).unwrap();
-            let score = |y: &[f64]| score(Objective::Nash, &goal, y);
-            losses.push(1.0 - score(&achieved.y) / score(&best.measured.y));
-        }
-        println!(
-            "{count} tenants: STP of the summary off by {:.3} on average, {:.3} at most; uncapped {:.3}, {:.3} at most; its budgets lose {:.3}, {:.3} at most",
-            mean(&errors),
-            most(&errors),
-            mean(&uncapped),
-            most(&uncapped),
-            mean(&losses),
-            most(&losses)
-        );
-    }
-    let from_one: Vec<f64> = (0..12)
-        .map(|seed| {
-            let tenants = random_tenants(seed, 3);
-            let effort = Effort { starts: 1, ..Effort::THOROUGH };
-            behind(Operators::new(&gpu, &tenants, 1).unwrap(), Objective::Stp, effort)
-        })
-        .collect();
-    println!("3 tenants, one climb: behind exhaustive search by {:.3} at most", most(&from_one));
 }

@@ -128,6 +128,14 @@ fn parse_modes(text: &str, tenants: usize) -> Result<Vec<Mode>, Failure> {
     Ok(modes.concat())
 }
 
+/// The search that was asked for.
+fn paced(mode: Mode, args: &DeviceArgs) -> Mode {
+    match mode {
+        Mode::Search if args.thorough => Mode::Thorough,
+        mode => mode,
+    }
+}
+
 fn given(text: &str, tenants: usize) -> Result<Mode, Failure> {
     let budget = |part: &str| {
         let share = part.trim().parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
@@ -146,10 +154,10 @@ fn given(text: &str, tenants: usize) -> Result<Mode, Failure> {
 
 fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), Failure> {
     let case = Case::read(args)?.with_arrivals()?;
-    let modes = parse_modes(modes, case.tenants.len())?;
+    let modes = parse_modes(modes, case.tenants.len())?.into_iter().map(|mode| paced(mode, args));
     let page = chart.chart.as_deref().map(OutputFile::open).transpose()?;
     let mut device = case.device()?;
-    let outcomes = modes.iter().map(|mode| compare(&mut device, mode, &case.goal));
+    let outcomes = modes.map(|mode| compare(&mut device, &mode, &case.goal));
     let outcomes = outcomes.collect::<Result<Vec<Outcome>, _>>();
     let outcomes = outcomes.map_err(|why| case.refuse(why))?;
     if let Some(page) = page {
@@ -212,11 +220,14 @@ fn milliseconds(p99_ns: &[Option<f64>]) -> String {
 }
 
 fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result<(), Failure> {
+    if args.thorough && model == ModelArg::Summary {
+        return Err(Failure::bad_input("--thorough: the summary is not searched thoroughly"));
+    }
     let case = Case::read(args)?.with_arrivals()?;
     let page = chart.chart.as_deref().map(OutputFile::open).transpose()?;
     let mut device = case.device()?;
     let mut outcomes = Vec::new();
-    for mode in Mode::ALL {
+    for mode in Mode::ALL.map(|mode| paced(mode, args)) {
         let outcome = match (&mode, model) {
             (Mode::Search, ModelArg::Summary) => by_summary(&case, &mut device),
             _ => compare(&mut device, &mode, &case.goal),

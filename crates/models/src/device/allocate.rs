@@ -1,11 +1,12 @@
 //! Searches for the budgets that serve an objective best. It only asks what tenants achieve under
 //! given budgets, so that the same code serves a model and live measurements.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use tandem_core::{BUDGET_MIN, PPM_ONE, Ppm};
 
 /// What a budget is set to when tenants are varied one by one.
-const STEPS: [Ppm; 8] = [
+pub(super) const STEPS: [Ppm; 8] = [
     Ppm(100_000),
     Ppm(200_000),
     Ppm(300_000),
@@ -106,6 +107,13 @@ pub struct Promise {
     pub p99_ns: Option<f64>,
 }
 
+impl Promise {
+    /// Whether it promises anything.
+    pub(super) fn is_one(&self) -> bool {
+        self.floor > 0.0 || self.p99_ns.is_some()
+    }
+}
+
 /// What budgets are judged by.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
@@ -134,6 +142,11 @@ impl Goal {
             _ => 0.0,
         };
         speed + latency
+    }
+
+    /// The same over all tenants.
+    pub(super) fn broken_by(&self, measured: &Measurement) -> f64 {
+        (0..measured.y.len()).map(|tenant| self.broken(tenant, measured)).sum()
     }
 
     /// The tenants whose promise is broken.
@@ -256,6 +269,23 @@ pub(super) fn allocate_from<T: Throughput>(
     Ok(Allocation { budgets, measured, value, noise, evaluations })
 }
 
+/// The vectors that `allocate` would try, the best first: for another evaluation to choose from.
+pub(super) fn proposals<T: Throughput>(
+    source: &mut T,
+    goal: &Goal,
+    effort: Effort,
+) -> Result<Vec<Vec<Ppm>>, T::Error> {
+    let starts = starts(source.tenants(), source.duties().as_deref(), goal);
+    let evaluations_max = effort.evaluations;
+    let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
+    search.run(&starts, effort.starts)?;
+    let known = std::mem::take(&mut search.known);
+    let mut points: Vec<Point> =
+        known.iter().map(|(budgets, measured)| search.judge(budgets, measured.clone())).collect();
+    points.sort_by(by_rank);
+    Ok(points.into_iter().map(|point| point.budgets).collect())
+}
+
 /// Equal parts, twice as much, everything, in proportion to what each keeps busy; and where promises
 /// were made, those first.
 fn starts(tenants: usize, duties: Option<&[f64]>, goal: &Goal) -> Vec<Vec<Ppm>> {
@@ -265,10 +295,9 @@ fn starts(tenants: usize, duties: Option<&[f64]>, goal: &Goal) -> Vec<Vec<Ppm>> 
         let sum = duties.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         starts.push(duties.iter().map(|duty| budget(2.0 * duty / sum)).collect());
     }
-    let promised = |promise: &Promise| promise.floor > 0.0 || promise.p99_ns.is_some();
-    if goal.promises.iter().any(promised) {
+    if goal.promises.iter().any(Promise::is_one) {
         let everything_or_least =
-            |promise: &Promise| if promised(promise) { Ppm::ONE } else { BUDGET_MIN };
+            |promise: &Promise| if promise.is_one() { Ppm::ONE } else { BUDGET_MIN };
         starts.push(goal.promises.iter().map(everything_or_least).collect());
     }
     starts
@@ -299,7 +328,7 @@ impl<T: Throughput> Search<'_, T> {
     }
 
     fn judge(&self, budgets: &[Ppm], measured: Measurement) -> Point {
-        let broken = (0..budgets.len()).map(|tenant| self.goal.broken(tenant, &measured)).sum();
+        let broken = self.goal.broken_by(&measured);
         let value = self.goal.value(&measured.y);
         let noise = measured.noise(|y| self.goal.value(y));
         Point { budgets: budgets.to_owned(), measured, broken, value, noise }
@@ -320,7 +349,7 @@ impl<T: Throughput> Search<'_, T> {
             points.push(self.point(start)?);
         }
         // Stable, so that an earlier start goes first among equals.
-        points.sort_by(|a, b| a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value)));
+        points.sort_by(by_rank);
         let mut points = points.into_iter().take(climbs.max(1));
         let first = points.next().expect("there are starts");
         let mut best = self.climb(first)?;
@@ -400,6 +429,11 @@ impl<T: Throughput> Search<'_, T> {
         }
         Ok(moved)
     }
+}
+
+/// Promises come first, then the objective; the best is least.
+fn by_rank(a: &Point, b: &Point) -> Ordering {
+    a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value))
 }
 
 /// Promises come first, then the objective, if it gains more than `least`; equal ones are decided by

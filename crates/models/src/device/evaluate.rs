@@ -7,7 +7,7 @@ use super::DeviceError;
 use super::allocate::{Measurement, Throughput};
 use super::gpu::{Gpu, Scheduler};
 use super::requests::{self, Arrivals, SERVED_MIN};
-use super::tenant::{Kind, Tenant};
+use super::tenant::{Kind, Operator, Tenant};
 use tandem_core::Ppm;
 
 /// Instants closer than a picosecond are one: sums of the same numbers in another order.
@@ -51,6 +51,8 @@ pub struct Operators<'a> {
     tenants: &'a [Tenant],
     /// For each tenant, when each operator of an iteration ends alone, counted from its beginning.
     ends_alone: Vec<Vec<f64>>,
+    /// For each tenant, what its operators ask of this GPU.
+    wants: Vec<Vec<Want>>,
     seed: u64,
 }
 
@@ -64,7 +66,9 @@ impl<'a> Operators<'a> {
             }
             _ => {}
         }
-        Ok(Self { gpu, tenants, ends_alone: tenants.iter().map(ends_alone).collect(), seed })
+        let ends_alone = tenants.iter().map(ends_alone).collect();
+        let wants = tenants.iter().map(|tenant| wants(gpu, tenant)).collect();
+        Ok(Self { gpu, tenants, ends_alone, wants, seed })
     }
 
     /// The GPU.
@@ -91,6 +95,11 @@ impl<'a> Operators<'a> {
             half = counts;
             window_ns *= 2.0;
         }
+    }
+
+    /// Tenants under some budgets at the beginning of time, to be looked at for as long as it pays.
+    pub(super) fn trial(&self, budgets: &[Ppm]) -> Trial<'_> {
+        Trial(Run::new(self, Sharing::Budgets(budgets)))
     }
 
     /// Who held which SMs during the first `until_ns`.
@@ -178,6 +187,63 @@ fn ends_alone(tenant: &Tenant) -> Vec<f64> {
     tenant.operators().iter().map(|operator| operator.duration_ns).map(end).collect()
 }
 
+/// An evaluation that can be continued.
+pub(super) struct Trial<'a>(Run<'a>);
+
+impl Trial<'_> {
+    /// Goes on to this instant.
+    pub(super) fn until(&mut self, end_ns: f64) -> Result<(), DeviceError> {
+        self.0.until(end_ns, |_| {})
+    }
+
+    /// Events so far: what it has cost.
+    pub(super) fn events(&self) -> u64 {
+        self.0.events
+    }
+
+    /// The speed of each tenant so far: the time that what it has done takes alone, over the time passed.
+    /// Finer than a count of operators, for windows of a few iterations.
+    pub(super) fn speeds(&self) -> Vec<f64> {
+        let device = self.0.device;
+        let states = self.0.states.iter().zip(&self.0.slots).enumerate();
+        let done = states.map(|(index, (state, slot))| {
+            let (ends, wants) = (&device.ends_alone[index], &device.wants[index]);
+            let period = ends.last().expect("a tenant has operators");
+            let before = state.next.checked_sub(1).map_or(0.0, |last| ends[last]);
+            let in_flight = (wants[state.next].duration_ns - slot.left_ns).max(0.0);
+            state.count.iterations as f64 * period + before + in_flight
+        });
+        done.map(|done_ns| done_ns / self.0.now_ns).collect()
+    }
+}
+
+/// What an operator asks of a GPU.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    /// How long it takes alone.
+    duration_ns: f64,
+    /// SMs it asks for.
+    sms: f64,
+    /// SMs that give it full speed.
+    enough: f64,
+    beta: f64,
+}
+
+fn wants(gpu: &Gpu, tenant: &Tenant) -> Vec<Want> {
+    let (sms, constants) = (f64::from(gpu.sms), &gpu.constants);
+    let want = |operator: &Operator| {
+        let width = operator.sms.min(sms);
+        let saturates = operator.kind == Kind::Memory && width >= constants.sigma * sms;
+        Want {
+            duration_ns: operator.duration_ns,
+            sms: operator.sms,
+            enough: if saturates { constants.sigma * width } else { width },
+            beta: constants.beta(operator.kind),
+        }
+    };
+    tenant.operators().iter().map(want).collect()
+}
+
 /// What a tenant has done.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
@@ -185,13 +251,13 @@ struct Count {
     iterations: u64,
 }
 
-/// A tenant during a run.
+/// A tenant during a run: what matters when an operator of its is issued or ends.
 struct State {
     count: Count,
-    /// The next operator of the iteration.
+    /// The next operator of the iteration, or the one in flight.
     next: usize,
-    /// When it is issued; never while one is in flight.
-    issue_ns: f64,
+    /// When the last was issued.
+    issued_ns: f64,
     cap: f64,
     arrivals: Option<Arrivals>,
     /// When the request came that is being answered.
@@ -199,36 +265,56 @@ struct State {
     latencies: Vec<f64>,
 }
 
-/// An operator in flight.
+/// A tenant during a run: what matters at every event. Either it waits to issue an operator or one is in
+/// flight.
 #[derive(Clone, Copy)]
-struct Flight {
-    tenant: usize,
-    issued_ns: f64,
-    /// What is left of it, in nanoseconds alone.
+struct Slot {
+    /// When its next operator is issued; never while one is in flight.
+    issue_ns: f64,
+    /// What is left of the one in flight, in nanoseconds alone; endless if there is none.
     left_ns: f64,
+    speed: f64,
+    sms: f64,
     /// SMs it asks for under its cap.
     demand: f64,
     /// SMs that give it full speed.
     enough: f64,
+    /// Its speed with all SMs it asks for and nobody else there.
+    free: f64,
     beta: f64,
-    sms: f64,
-    speed: f64,
+}
+
+impl Slot {
+    fn idle(issue_ns: f64) -> Self {
+        Self {
+            issue_ns,
+            left_ns: f64::INFINITY,
+            speed: 0.0,
+            sms: 0.0,
+            demand: 0.0,
+            enough: 1.0,
+            free: 0.0,
+            beta: 0.0,
+        }
+    }
 }
 
 struct Run<'a> {
-    gpu: &'a Gpu,
-    tenants: &'a [Tenant],
+    device: &'a Operators<'a>,
     is_slice: bool,
+    /// The factor of κ beside no, one, and two others or more.
+    slowed: [f64; 3],
     states: Vec<State>,
-    /// In order of issue.
-    flights: Vec<Flight>,
+    slots: Vec<Slot>,
+    /// The tenants with an operator in flight, in order of issue.
+    order: Vec<usize>,
     now_ns: f64,
     events: u64,
 }
 
 impl<'a> Run<'a> {
-    fn new(device: &Operators<'a>, sharing: Sharing<'_>) -> Self {
-        let (gpu, tenants) = (device.gpu, device.tenants);
+    fn new(device: &'a Operators<'a>, sharing: Sharing<'_>) -> Self {
+        let gpu = device.gpu;
         let state = |(index, tenant): (usize, &Tenant)| {
             let mut arrivals =
                 tenant.requests.map(|requests| Arrivals::new(requests, device.seed, index));
@@ -240,19 +326,23 @@ impl<'a> Run<'a> {
             State {
                 count: Count::default(),
                 next: 0,
-                issue_ns: arrived_ns + tenant.host_ns,
+                issued_ns: 0.0,
                 cap: f64::from(cap),
                 arrivals,
                 arrived_ns,
                 latencies: Vec::new(),
             }
         };
+        let states: Vec<State> = device.tenants.iter().enumerate().map(state).collect();
+        let first = states.iter().zip(device.tenants);
+        let slots = first.map(|(state, tenant)| Slot::idle(state.arrived_ns + tenant.host_ns));
         Self {
-            gpu,
-            tenants,
             is_slice: sharing == Sharing::Slice,
-            states: tenants.iter().enumerate().map(state).collect(),
-            flights: Vec::with_capacity(tenants.len()),
+            slowed: [0.0, 1.0, 2.0].map(|others| 1.0 / (1.0 + gpu.constants.kappa * others)),
+            slots: slots.collect(),
+            order: Vec::with_capacity(states.len()),
+            states,
+            device,
             now_ns: 0.0,
             events: 0,
         }
@@ -263,15 +353,15 @@ impl<'a> Run<'a> {
     }
 
     fn iterations(&self, index: usize) -> f64 {
-        self.states[index].count.operators as f64 / self.tenants[index].operators().len() as f64
+        self.states[index].count.operators as f64 / self.device.wants[index].len() as f64
     }
 
     fn has_enough(&self) -> bool {
-        let enough = |index: usize| match self.tenants[index].requests {
+        let enough = |index: usize| match self.device.tenants[index].requests {
             Some(_) => self.states[index].latencies.len() >= SERVED_MIN,
             None => self.iterations(index) >= ITERATIONS_MIN,
         };
-        (0..self.tenants.len()).all(enough)
+        (0..self.states.len()).all(enough)
     }
 
     /// Goes on to `end_ns`, that instant included.
@@ -280,9 +370,11 @@ impl<'a> Run<'a> {
             self.divide();
             let nearest_ns = self.nearest();
             let stop_ns = nearest_ns.min(end_ns);
-            for flight in self.flights.iter().filter(|flight| flight.sms > 0.0) {
-                let Flight { tenant, sms, .. } = *flight;
-                held(Segment { tenant, from_ns: self.now_ns, to_ns: stop_ns, sms });
+            for &tenant in &self.order {
+                let sms = self.slots[tenant].sms;
+                if sms > 0.0 {
+                    held(Segment { tenant, from_ns: self.now_ns, to_ns: stop_ns, sms });
+                }
             }
             if nearest_ns > end_ns + SAME_NS {
                 // The next call divides again and comes to the same speeds.
@@ -290,7 +382,6 @@ impl<'a> Run<'a> {
                 return Ok(());
             }
             self.pass(nearest_ns);
-            self.complete();
             self.issue();
             self.events += 1;
             if self.events > EVENTS_MAX {
@@ -301,106 +392,105 @@ impl<'a> Run<'a> {
 
     /// Hands out SMs and sets the speeds of all operators in flight.
     fn divide(&mut self) {
-        let sms = f64::from(self.gpu.sms);
+        let sms = f64::from(self.device.gpu.sms);
         if self.is_slice {
-            let part = 1.0 / self.flights.len() as f64;
-            for flight in &mut self.flights {
-                (flight.speed, flight.sms) = (part, part * sms);
+            let part = 1.0 / self.order.len() as f64;
+            for &tenant in &self.order {
+                (self.slots[tenant].speed, self.slots[tenant].sms) = (part, part * sms);
             }
             return;
         }
-        match self.gpu.scheduler {
-            Scheduler::Fifo => {
-                let mut left = sms;
-                for flight in &mut self.flights {
-                    flight.sms = flight.demand.min(left);
-                    left -= flight.sms;
-                    left = if left < NO_SMS { 0.0 } else { left };
-                }
-            }
+        let (part, mut left) = match self.device.gpu.scheduler {
+            Scheduler::Fifo => (1.0, sms),
             Scheduler::Prop => {
-                let demand: f64 = self.flights.iter().map(|flight| flight.demand).sum();
-                let part = (sms / demand).min(1.0);
-                self.flights.iter_mut().for_each(|flight| flight.sms = flight.demand * part);
+                let demand: f64 = self.slots.iter().map(|slot| slot.demand).sum();
+                ((sms / demand).min(1.0), f64::INFINITY)
+            }
+        };
+        let (mut bandwidth, mut running) = (0.0, 0_usize);
+        for &tenant in &self.order {
+            let slot = &mut self.slots[tenant];
+            slot.sms = (slot.demand * part).min(left);
+            slot.speed = slot.free;
+            if slot.sms < slot.demand {
+                slot.speed = (slot.sms / slot.enough).min(1.0);
+            }
+            left -= slot.sms;
+            left = if left < NO_SMS { 0.0 } else { left };
+            bandwidth += slot.beta * slot.speed;
+            running += usize::from(slot.speed > 0.0);
+        }
+        if bandwidth > 1.0 {
+            let scarce = 1.0 / bandwidth;
+            for slot in &mut self.slots {
+                slot.speed *= (1.0 - slot.beta) + slot.beta * scarce;
             }
         }
-        let (mut bandwidth, mut running) = (0.0, 0_u32);
-        for flight in &mut self.flights {
-            flight.speed = (flight.sms / flight.enough).min(1.0);
-            bandwidth += flight.beta * flight.speed;
-            running += u32::from(flight.speed > 0.0);
-        }
-        let others = running.saturating_sub(1).min(2);
-        let slowed = 1.0 / (1.0 + self.gpu.constants.kappa * f64::from(others));
-        for flight in &mut self.flights {
-            if bandwidth > 1.0 {
-                flight.speed *= (1.0 - flight.beta) + flight.beta / bandwidth;
-            }
-            // One that stands still is no slower for having others beside it.
-            flight.speed *= slowed;
-        }
+        // One that stands still is no slower for having others beside it.
+        let slowed = self.slowed[running.saturating_sub(1).min(2)];
+        self.slots.iter_mut().for_each(|slot| slot.speed *= slowed);
     }
 
     /// The next completion or issue.
     fn nearest(&self) -> f64 {
-        let running = self.flights.iter().filter(|flight| flight.speed > 0.0);
-        let ends = running.map(|flight| self.now_ns + flight.left_ns / flight.speed);
-        let issues = self.states.iter().map(|state| state.issue_ns);
-        ends.chain(issues).fold(f64::INFINITY, f64::min)
+        let (mut span, mut issue_ns) = (f64::INFINITY, f64::INFINITY);
+        for slot in &self.slots {
+            // What stands still never ends: its left ÷ 0.
+            span = span.min(slot.left_ns / slot.speed);
+            issue_ns = issue_ns.min(slot.issue_ns);
+        }
+        issue_ns.min(self.now_ns + span)
     }
 
+    /// Goes on to `to_ns`, and ends every operator that is done then.
     fn pass(&mut self, to_ns: f64) {
         let span = to_ns - self.now_ns;
-        self.flights.iter_mut().for_each(|flight| flight.left_ns -= span * flight.speed);
         self.now_ns = to_ns;
-    }
-
-    /// Ends every operator that is done now.
-    fn complete(&mut self) {
-        let (now_ns, states, tenants) = (self.now_ns, &mut self.states, self.tenants);
-        self.flights.retain(|flight| {
-            // What is left would end within a picosecond, or within what an instant is known to.
-            if flight.left_ns > (SAME_NS + now_ns * 4.0 * f64::EPSILON) * flight.speed {
-                return true;
+        // What would end within a picosecond, or within what an instant is known to, ends now.
+        let rounding_ns = SAME_NS + to_ns * 4.0 * f64::EPSILON;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            slot.left_ns -= span * slot.speed;
+            if slot.left_ns <= rounding_ns * slot.speed {
+                let tenant = &self.device.tenants[index];
+                *slot = Slot::idle(self.states[index].complete(tenant, to_ns));
+                self.order.retain(|&other| other != index);
             }
-            let (state, tenant) = (&mut states[flight.tenant], &tenants[flight.tenant]);
-            state.complete(tenant, flight.issued_ns, now_ns);
-            false
-        });
+        }
     }
 
     /// Issues every operator that is due now, in order of tenants.
     fn issue(&mut self) {
-        for (index, state) in self.states.iter_mut().enumerate() {
-            if state.issue_ns > self.now_ns + SAME_NS {
+        for index in 0..self.slots.len() {
+            if self.slots[index].issue_ns > self.now_ns + SAME_NS {
                 continue;
             }
-            let operator = &self.tenants[index].operators()[state.next];
-            let (sms, constants) = (f64::from(self.gpu.sms), &self.gpu.constants);
-            let width = operator.sms.min(sms);
-            let saturates = operator.kind == Kind::Memory && width >= constants.sigma * sms;
-            let flight = Flight {
-                tenant: index,
-                issued_ns: self.now_ns,
-                left_ns: operator.duration_ns,
-                demand: operator.sms.min(state.cap),
-                enough: if saturates { constants.sigma * width } else { width },
-                beta: constants.beta(operator.kind),
-                sms: 0.0,
+            let state = &mut self.states[index];
+            state.issued_ns = self.now_ns;
+            let want = &self.device.wants[index][state.next];
+            let demand = want.sms.min(state.cap);
+            self.slots[index] = Slot {
+                issue_ns: f64::INFINITY,
+                left_ns: want.duration_ns,
                 speed: 0.0,
+                sms: 0.0,
+                demand,
+                enough: want.enough,
+                free: (demand / want.enough).min(1.0),
+                beta: want.beta,
             };
-            state.issue_ns = f64::INFINITY;
-            // All in flight were issued before, or now by an earlier tenant, or a picosecond ago.
-            let key = |flight: &Flight| (flight.issued_ns, flight.tenant);
-            let at = self.flights.partition_point(|other| key(other) < key(&flight));
-            self.flights.insert(at, flight);
+            // Nearly always last: those in flight were issued before, or now by an earlier tenant.
+            let key = |tenant: usize| (self.states[tenant].issued_ns, tenant);
+            let later = self.order.iter().rev().take_while(|&&other| key(other) > key(index));
+            let at = self.order.len() - later.count();
+            self.order.insert(at, index);
         }
     }
 
     fn too_long(&self) -> DeviceError {
         let by = |a: &usize, b: &usize| self.iterations(*a).total_cmp(&self.iterations(*b));
-        let name = |index: Option<usize>| index.map_or("", |index| &self.tenants[index].name);
-        let all = 0..self.tenants.len();
+        let name =
+            |index: Option<usize>| index.map_or("", |index| &self.device.tenants[index].name);
+        let all = 0..self.states.len();
         DeviceError::TooLong {
             slowest: name(all.clone().min_by(by)).to_owned(),
             fastest: name(all.max_by(by)).to_owned(),
@@ -410,21 +500,21 @@ impl<'a> Run<'a> {
 }
 
 impl State {
-    fn complete(&mut self, tenant: &Tenant, issued_ns: f64, now_ns: f64) {
+    /// Notes that its operator in flight has ended, and says when the next is issued.
+    fn complete(&mut self, tenant: &Tenant, now_ns: f64) -> f64 {
         self.count.operators += 1;
         self.next += 1;
         if self.next < tenant.operators().len() {
-            self.issue_ns = now_ns.max(issued_ns + tenant.launch_ns);
-            return;
+            return now_ns.max(self.issued_ns + tenant.launch_ns);
         }
         self.next = 0;
         self.count.iterations += 1;
-        self.issue_ns = now_ns + tenant.host_ns;
-        if let Some(arrivals) = &mut self.arrivals {
-            self.latencies.push(now_ns - self.arrived_ns);
-            self.arrived_ns = arrivals.take();
-            self.issue_ns = now_ns.max(self.arrived_ns) + tenant.host_ns;
-        }
+        let Some(arrivals) = &mut self.arrivals else {
+            return now_ns + tenant.host_ns;
+        };
+        self.latencies.push(now_ns - self.arrived_ns);
+        self.arrived_ns = arrivals.take();
+        now_ns.max(self.arrived_ns) + tenant.host_ns
     }
 }
 

@@ -6,6 +6,7 @@
 //! either, or with live measurements: all it needs is [`Throughput`].
 
 mod allocate;
+mod decide;
 mod duty;
 mod evaluate;
 mod gpu;
@@ -17,10 +18,11 @@ mod tenant;
 pub use allocate::{
     Allocation, Effort, Goal, Measurement, Objective, Promise, Throughput, Unallocated, allocate,
 };
+pub use decide::{Decision, decide};
 pub use duty::{DutyLaw, DutyPoint, DutyShares};
 pub use evaluate::{Operators, Segment, Sharing};
 pub use gpu::{Constants, Gpu, Scheduler};
-pub use modes::{Mode, Outcome, SHARING_PAYS_FROM, compare, is_budget, pays};
+pub use modes::{Mode, Outcome, SHARING_PAYS_FROM, compare, is_budget, pays, thorough};
 pub use summary::Summary;
 pub use tenant::{
     BATCH_MAX, Kind, NS_MAX, Operator, Requests, SMS_WANTED_MAX, Tenant, check_memory,

@@ -4,6 +4,7 @@ use super::DeviceError;
 use super::allocate::{
     Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, allocate_from, part,
 };
+use super::decide::{Decision, decide};
 use super::evaluate::{Operators, Sharing};
 use super::summary::Summary;
 use super::tenant::Tenant;
@@ -28,14 +29,16 @@ pub enum Mode {
     Double,
     /// Side by side without caps.
     Uncapped,
-    /// Side by side within the budgets that serve the objective best.
+    /// Side by side within budgets that serve the objective, found in milliseconds.
     Search,
+    /// The same, found by as many full evaluations as it takes.
+    Thorough,
     /// Side by side within budgets that were given.
     Given(Vec<Ppm>),
 }
 
 impl Mode {
-    /// All that need nothing more than a name.
+    /// All that are told apart by name.
     pub const ALL: [Mode; 6] =
         [Mode::Sequential, Mode::Slice, Mode::Equal, Mode::Double, Mode::Uncapped, Mode::Search];
 
@@ -47,7 +50,7 @@ impl Mode {
             Mode::Equal => "equal",
             Mode::Double => "double",
             Mode::Uncapped => "uncapped",
-            Mode::Search => "search",
+            Mode::Search | Mode::Thorough => "search",
             Mode::Given(_) => "given",
         }
     }
@@ -59,7 +62,7 @@ impl Mode {
             Mode::Double => Some(vec![part(2, tenants); tenants]),
             Mode::Uncapped => Some(vec![Ppm::ONE; tenants]),
             Mode::Given(budgets) => Some(budgets.clone()),
-            Mode::Sequential | Mode::Slice | Mode::Search => None,
+            Mode::Sequential | Mode::Slice | Mode::Search | Mode::Thorough => None,
         }
     }
 }
@@ -116,7 +119,13 @@ pub fn compare(
     }
     match mode {
         Mode::Search => {
-            let Allocation { budgets, measured, evaluations, .. } = search(device, goal)?;
+            let Decision { budgets, evaluations } = decide(device, goal)?;
+            let sharing = Sharing::Budgets(&budgets);
+            let measured = device.evaluate(sharing).map_err(Unallocated::Measure)?;
+            Ok(outcome(measured, budgets, evaluations))
+        }
+        Mode::Thorough => {
+            let Allocation { budgets, measured, evaluations, .. } = thorough(device, goal)?;
             Ok(outcome(measured, budgets, evaluations))
         }
         Mode::Slice => {
@@ -132,9 +141,12 @@ pub fn compare(
     }
 }
 
-/// Climbs from everywhere for few tenants. For many it begins with what the summary finds, if it finds
+/// Takes as long as it takes: climbs from everywhere for few tenants. For many it begins with what the summary finds, if it finds
 /// anything, and stays near it.
-fn search(device: &mut Operators<'_>, goal: &Goal) -> Result<Allocation, Unallocated<DeviceError>> {
+pub fn thorough(
+    device: &mut Operators<'_>,
+    goal: &Goal,
+) -> Result<Allocation, Unallocated<DeviceError>> {
     if device.tenants() <= THOROUGH_MAX {
         return allocate(device, goal, Effort::THOROUGH);
     }
