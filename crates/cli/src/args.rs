@@ -66,6 +66,10 @@ pub(crate) struct DemoArgs {
     /// Folder for report.html
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) out: PathBuf,
+    /// Train a few real jobs on this machine instead, one after the other and sharing, and measure
+    #[cfg(feature = "train")]
+    #[arg(long)]
+    pub(crate) live: bool,
     /// Seed of the built-in trace
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,

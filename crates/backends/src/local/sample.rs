@@ -11,6 +11,7 @@ impl Inner {
     /// The body of the thread that looks.
     pub(super) fn sample(&self) {
         let mut next = Instant::now() + self.options.sample_every;
+        let mut busy = false;
         while !self.stopping() {
             let left = next.saturating_duration_since(Instant::now());
             if !left.is_zero() {
@@ -20,10 +21,7 @@ impl Inner {
             next = Instant::now() + self.options.sample_every;
             let runs: Vec<_> =
                 self.runs().into_iter().filter(|run| run.state().phase == Phase::Running).collect();
-            if runs.is_empty() {
-                continue;
-            }
-            let (devices, resident) = {
+            let (mut devices, resident) = {
                 let mut provider = lock(&self.provider);
                 let devices = provider.sample().unwrap_or_else(|error| {
                     tracing::warn!(%error, "devices cannot be looked at");
@@ -31,10 +29,24 @@ impl Inner {
                 });
                 (devices, provider.counts_resident())
             };
-            let runs =
+            // Strangers may come and go while nobody runs; where nobody can tell them there is no news.
+            if runs.is_empty() && devices.iter().all(|device| device.processes.is_empty()) && !busy {
+                continue;
+            }
+            busy = !runs.is_empty() || devices.iter().any(|device| !device.processes.is_empty());
+            let ours: Vec<u32> = runs.iter().flat_map(|run| self.pids(run)).collect();
+            let runs: Vec<RunSample> =
                 runs.iter().filter_map(|run| self.sample_run(run, &devices, resident)).collect();
+            for device in &mut devices {
+                let strangers = crate::providers::nvidia::foreign(device, &ours);
+                device.processes = strangers;
+            }
             self.emit(BackendEvent::Sampled(Sample { devices, runs }));
         }
+    }
+
+    fn pids(&self, run: &Run) -> Vec<u32> {
+        run.state().clone().members(&self.boot).iter().map(|stat| stat.pid).collect()
     }
 
     /// How one run does; `None` if it has ended.

@@ -30,7 +30,8 @@ pub struct DeviceSample {
     pub memory_used_bytes: u64,
     /// Share of time in which it was busy.
     pub utilisation: Option<f64>,
-    /// Processes that use it, with their memory where it is known.
+    /// Processes that use it, with their memory where it is known; in what a back end reports, those that
+    /// are not its own.
     pub processes: Vec<(u32, u64)>,
 }
 

@@ -19,6 +19,10 @@ const GPUS_PER_NODE: u32 = 8;
 const LOAD: f64 = 0.75;
 
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    #[cfg(feature = "train")]
+    if args.live {
+        return super::demo_live::run(args);
+    }
     let gpus = NODES * GPUS_PER_NODE;
     let trace = generate(&GenerateOptions { jobs: JOBS, gpus, load: LOAD, seed: args.seed });
     let cluster = Arc::new(Cluster::uniform(NODES, GPUS_PER_NODE, clusters::DEFAULT_MEMORY));
@@ -64,6 +68,10 @@ fn next_steps(report: &str) -> String {
          Wrote {report}: open it in a browser.\n\n\
          Next, with a trace of your own cluster (formats: tandem trace info --help):\n  \
          tandem trace info jobs.csv\n  \
-         tandem compare --trace jobs.csv --cluster 16x8 --out results"
+         tandem compare --trace jobs.csv --cluster 16x8 --out results\n\n\
+         Or with real jobs, on this machine:\n  \
+         tandem demo --live\n  \
+         tandem daemon &\n  \
+         tandem submit -- tandem train --steps 2000"
     )
 }

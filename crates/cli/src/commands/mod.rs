@@ -2,6 +2,8 @@
 
 mod daemon;
 mod demo;
+#[cfg(feature = "train")]
+mod demo_live;
 mod device;
 mod device_law;
 mod interference;

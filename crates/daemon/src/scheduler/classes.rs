@@ -2,7 +2,7 @@
 //! each other.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, RwLock};
 use tandem_core::{
     ClassId, ClosedForm, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Span,
@@ -200,6 +200,8 @@ pub struct Beliefs(Arc<RwLock<State>>);
 
 struct State {
     source: Source,
+    /// Pairs that were measured.
+    measured: BTreeSet<(usize, usize)>,
     /// `rates[a][b]`: believed speed of `a` beside `b`.
     rates: Vec<Vec<Ratio>>,
 }
@@ -223,7 +225,7 @@ impl Beliefs {
     }
 
     fn new(source: Source) -> Self {
-        Self(Arc::new(RwLock::new(State { source, rates: Vec::new() })))
+        Self(Arc::new(RwLock::new(State { source, measured: BTreeSet::new(), rates: Vec::new() })))
     }
 
     fn with<T>(&self, ask: impl FnOnce(&State) -> T) -> T {
@@ -250,8 +252,8 @@ impl Beliefs {
             state.rates.push(Vec::new());
             for a in 0..=count {
                 for b in state.rates[a].len()..=count {
-                    let rate = believed(online, a, b);
-                    state.rates[a].push(rate);
+                    // Nobody has seen the new class beside anyone.
+                    state.rates[a].push(believed(online, a, b, false));
                 }
             }
         });
@@ -266,17 +268,23 @@ impl Beliefs {
                 return;
             }
             online.observe(a, b, rate, noise);
+            state.measured.insert((row, column));
             for other in 0..count {
-                state.rates[row][other] = believed(online, row, other);
-                state.rates[other][column] = believed(online, other, column);
+                for (a, b) in [(row, other), (other, column)] {
+                    state.rates[a][b] = believed(online, a, b, state.measured.contains(&(a, b)));
+                }
             }
         });
     }
 }
 
-fn believed(online: &Online, a: usize, b: usize) -> Ratio {
+/// What is believed about a pair. One that was never measured gets the benefit of the doubt, a standard
+/// deviation of it: trying it costs seconds, and what is never tried is never learned.
+fn believed(online: &Online, a: usize, b: usize, is_measured: bool) -> Ratio {
     let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
-    Ratio::from_f64(online.belief(number(a), number(b)).rate)
+    let belief = online.belief(number(a), number(b));
+    let doubt = if is_measured { 0.0 } else { belief.deviation };
+    Ratio::from_f64((belief.rate + doubt).min(1.0))
 }
 
 impl Interference for Beliefs {

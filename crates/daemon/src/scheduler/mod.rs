@@ -149,9 +149,20 @@ impl Scheduler {
         self.finish_step()
     }
 
+    /// Lets the engine decide. A policy that asked to be woken is woken at exactly that instant on its
+    /// clock, as its slices are counted from there, although a real clock strikes a little later.
     fn plan(&mut self) {
+        let now = self.now.time();
+        self.step_engine(self.engine_wake.filter(|&wake| wake <= now).unwrap_or(now));
+        if self.engine_wake.is_some_and(|wake| wake <= now) {
+            // Whole slices were missed, as after the machine slept: they are not made up for.
+            self.step_engine(now);
+        }
+    }
+
+    fn step_engine(&mut self, at: Time) {
         let events = std::mem::take(&mut self.events);
-        let step = self.engine.step(self.now.time(), &events);
+        let step = self.engine.step(at, &events);
         self.engine_wake = step.wake;
         for action in step.actions {
             let (Action::Stop { job }

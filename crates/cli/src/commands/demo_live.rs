@@ -1,0 +1,210 @@
+//! `tandem demo --live`: a few real training jobs on one core of this machine, one after the other and
+//! sharing, measured.
+
+use super::{print, remark};
+use crate::args::DemoArgs;
+use crate::failure::Failure;
+use crate::table;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tandem_daemon::client::{Address, Client, JobQuery};
+use tandem_daemon::job::JobState;
+use tandem_daemon::request::JobRequest;
+
+/// Jobs of the queue, after one that shows what they are like.
+const JOBS: u64 = 4;
+/// A step of the sample model takes a few milliseconds; so many take a few seconds.
+const STEPS: u32 = 500;
+/// Half of the time a job waits for its data, as many real ones do.
+const GAP_PERCENT: u32 = 50;
+const POLICIES: [&str; 2] = ["fifo", "tandem:slice_s=2"];
+
+struct Measured {
+    policy: &'static str,
+    mean_jct_s: f64,
+    makespan_s: f64,
+    /// The most that the jobs on the core did together, relative to one alone.
+    throughput: Option<f64>,
+}
+
+pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    remark(
+        &format!(
+            "{JOBS} real training jobs on one core of this machine. Half of the time each sleeps, in the place of \
+             a job that waits for its data."
+        ),
+        args.quiet,
+    );
+    let mut measured = Vec::new();
+    for policy in POLICIES {
+        measured.push(under(policy, args.quiet)?);
+    }
+    if args.json {
+        let policies: Vec<_> = measured
+            .iter()
+            .map(|measured| {
+                serde_json::json!({
+                    "policy": measured.policy,
+                    "mean_jct_s": measured.mean_jct_s,
+                    "makespan_s": measured.makespan_s,
+                    "normalised_throughput": measured.throughput,
+                })
+            })
+            .collect();
+        let object = serde_json::json!({ "schema": 1, "jobs": JOBS, "policies": policies });
+        return print(&object.to_string());
+    }
+    let row = |measured: &Measured| {
+        vec![
+            measured.policy.to_owned(),
+            format!("{:.1}", measured.mean_jct_s),
+            format!("{:.1}", measured.makespan_s),
+            measured.throughput.map_or("-".to_owned(), |value| format!("{value:.2}")),
+        ]
+    };
+    let header = ["policy", "mean JCT s", "makespan s", "throughput"];
+    print(&table::plain(&header, measured.iter().map(row).collect()))?;
+    let [alone, shared] = &measured[..] else { return Ok(()) };
+    remark(
+        &format!(
+            "\nSharing changed the mean completion time by {:+.0} %. Throughput is what the jobs on the core did \
+             together,\nmeasured from their own steps; one job alone is 1.\n\n\
+             Next, on this machine:\n  tandem daemon &\n  tandem submit -- tandem train --steps 2000 --gap 50\n  \
+             tandem queue; tandem gpus; tandem top",
+            (shared.mean_jct_s / alone.mean_jct_s - 1.0) * 100.0
+        ),
+        args.quiet,
+    );
+    Ok(())
+}
+
+/// A daemon of this very program that ends with the demonstration.
+struct Daemon {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(policy: &str) -> Result<Self, Failure> {
+        let folder = tempfile::tempdir()?;
+        let child = Command::new(program()?)
+            .args(["daemon", "--provider", "cpu", "--devices", "1", "--policy", policy])
+            .arg("--state")
+            .arg(folder.path().join("state"))
+            .arg("--socket")
+            .arg(folder.path().join("daemon.sock"))
+            .args(["--set", "learning.settle_s=1", "--set", "learning.window_s=0.5"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self { child, folder })
+    }
+
+    /// Whoever answers first is the daemon.
+    fn client(&mut self) -> Result<Client, Failure> {
+        let mut client = Client::new(Address::Unix(self.folder.path().join("daemon.sock")), None)?;
+        let patience = Instant::now() + Duration::from_secs(20);
+        loop {
+            match client.info() {
+                Ok(_) => return Ok(client),
+                Err(error) if Instant::now() > patience => return Err(error.into()),
+                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+            if let Some(status) = self.child.try_wait()? {
+                return Err(Failure::failed(format!("the daemon of the demo ended: {status}")));
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Jobs outlive their daemon, but not the demonstration.
+        let socket = self.folder.path().join("daemon.sock");
+        if let Ok(mut client) = Client::new(Address::Unix(socket), None)
+            && let Ok(page) = client.jobs(&JobQuery::default())
+        {
+            for job in page.jobs.iter().filter(|job| !job.state.is_over()) {
+                let _ = client.cancel(job.id);
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn program() -> Result<PathBuf, Failure> {
+    Ok(std::env::current_exe()?)
+}
+
+fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
+    remark(&format!("under {policy} ..."), quiet);
+    let mut daemon = Daemon::start(policy)?;
+    let mut client = daemon.client()?;
+    // The first of its kind runs alone: what it shows is known of the others.
+    let first = submit(&mut client, daemon.folder.path(), STEPS / 2)?;
+    let began = Instant::now();
+    while !client.job(first)?.job.line.state.is_over() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let warm_up = began.elapsed();
+    let began = Instant::now();
+    let mut waiting = Vec::new();
+    for _ in 0..JOBS {
+        waiting.push(submit(&mut client, daemon.folder.path(), STEPS)?);
+    }
+    let mut completion = Vec::new();
+    let mut throughput: Option<f64> = None;
+    let limit = warm_up * u32::try_from(JOBS).unwrap_or(u32::MAX) * 10 + Duration::from_secs(60);
+    while !waiting.is_empty() {
+        if began.elapsed() > limit {
+            return Err(Failure::failed("the jobs of the demo take far longer than one alone did"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        let mut left = Vec::new();
+        for id in waiting {
+            let state = client.job(id)?.job.line.state;
+            match state {
+                JobState::Completed => completion.push(began.elapsed().as_secs_f64()),
+                _ if state.is_over() => {
+                    return Err(Failure::failed(format!("job {id} of the demo is {}", state.name())));
+                }
+                _ => left.push(id),
+            }
+        }
+        waiting = left;
+        let devices = client.devices()?;
+        let device = devices.devices.first().filter(|device| device.measured);
+        if let Some(now) = device.and_then(|device| device.normalised_throughput) {
+            throughput = Some(throughput.map_or(now, |most| most.max(now)));
+        }
+    }
+    Ok(Measured {
+        policy: policy.split(':').next().unwrap_or(policy),
+        mean_jct_s: completion.iter().sum::<f64>() / completion.len() as f64,
+        makespan_s: completion.last().copied().unwrap_or(0.0),
+        throughput,
+    })
+}
+
+fn submit(client: &mut Client, folder: &Path, steps: u32) -> Result<u64, Failure> {
+    let text = |argument: &str| argument.to_owned();
+    let request = JobRequest {
+        command: vec![
+            program()?.to_string_lossy().into_owned(),
+            text("train"),
+            text("--steps"),
+            steps.to_string(),
+            text("--gap"),
+            GAP_PERCENT.to_string(),
+        ],
+        class: Some(text("demo")),
+        dir: folder.to_owned(),
+        env: std::env::vars().collect(),
+        ..JobRequest::default()
+    };
+    let ids = client.submit(&request)?;
+    ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+}
