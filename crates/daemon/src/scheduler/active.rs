@@ -69,7 +69,7 @@ pub(super) struct Pace {
 impl Pace {
     pub(super) fn done_by(&self, now: Time) -> u64 {
         let more = u128::from(now.since(self.at).0) * u128::from(self.rate.0) / 1_000_000;
-        self.done_us + u64::try_from(more).unwrap_or(u64::MAX)
+        self.done_us.saturating_add(u64::try_from(more).unwrap_or(u64::MAX))
     }
 }
 
