@@ -298,6 +298,13 @@ fn listen(socket: &Path, uid: u32, runtime: &Runtime) -> Result<UnixListener, Da
     let folder = socket.parent().unwrap_or(Path::new("/"));
     make_folder(folder, if uid == 0 { 0o755 } else { 0o700 })?;
     let shown = socket.display();
+    let metadata = folder.metadata().map_err(io(format!("cannot look at {}", folder.display())))?;
+    let is_anyones = metadata.mode() & 0o1002 == 0o002;
+    if is_anyones || (metadata.uid() != uid && metadata.uid() != 0) {
+        return Err(DaemonError::Taken(format!(
+            "{shown}: others could listen there in the daemon's place; give another one with --socket"
+        )));
+    }
     if std::os::unix::net::UnixStream::connect(socket).is_ok() {
         return Err(DaemonError::Taken(format!(
             "{shown}: another daemon listens here; stop it, or give another place with --socket"

@@ -36,7 +36,8 @@ impl Messages {
     pub(super) fn of(launch: &Launch) -> Self {
         let path = launch.dir.join(launch.stderr.as_ref().unwrap_or(&launch.stdout));
         let owner = launch.owner;
-        let from = if launch.append { open(&path, owner).map_or(0, |(_, length)| length) } else { 0 };
+        let from =
+            if launch.append { open(&path, owner).map_or(0, |(_, length)| length) } else { 0 };
         Messages { path, from, owner }
     }
 
