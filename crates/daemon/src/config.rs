@@ -60,6 +60,8 @@ pub struct DaemonConfig {
     pub log: String,
     /// Days that jobs are remembered; for ever if absent.
     pub history_days: Option<u64>,
+    /// Webhooks are called.
+    pub webhooks: bool,
 }
 
 impl DaemonConfig {

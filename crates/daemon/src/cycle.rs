@@ -12,7 +12,7 @@ use crate::store::{Store, StoreError};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, DeviceSample, Op};
+use tandem_backends::{Backend, BackendEvent, DeviceSample, Op, Owner};
 use tandem_core::Time;
 use tokio::sync::oneshot;
 
@@ -176,8 +176,7 @@ impl Cycle {
         for message in batch.drain(..) {
             match message {
                 Message::Command { peer, command, reply } => {
-                    let desk =
-                        Desk { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
+                    let desk = Desk { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
                     let store = &self.store;
                     let lookup = |id| store.job(id).ok().flatten();
                     match desk.decide(&peer, command, &lookup) {
@@ -299,7 +298,8 @@ impl Cycle {
                     writing.class(name, class)?;
                 }
             }
-            let drains = |input: &Input| matches!(input, Input::Drain { .. } | Input::Undrain { .. });
+            let drains =
+                |input: &Input| matches!(input, Input::Drain { .. } | Input::Undrain { .. });
             if inputs.iter().any(drains) {
                 let drained: Vec<u32> = scheduler.drained().collect();
                 writing.meta("drained", &serde_json::to_string(&drained)?)?;
@@ -344,7 +344,7 @@ impl Cycle {
                 if let Some(active) = self.scheduler.job(job)
                     && let Some(pattern) = &active.job.request.progress_regex
                 {
-                    self.links.tail(job, pattern, &launch.stdout);
+                    self.links.tail(job, pattern, &launch.stdout, launch.owner);
                 }
             }
             crash::point();
@@ -420,7 +420,8 @@ impl Cycle {
             if let Some(active) = self.scheduler.job(job)
                 && let Some(pattern) = &active.job.request.progress_regex
             {
-                self.links.tail(job, pattern, &active.job.stdout());
+                let owner = Owner { uid, gid: active.job.gid };
+                self.links.tail(job, pattern, &active.job.stdout(), Some(owner));
             }
         }
         self.act(outcome);

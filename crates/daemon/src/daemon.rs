@@ -9,10 +9,10 @@ use crate::meter::{Meter, MeterOptions};
 use crate::publish::Publisher;
 use crate::scheduler::{Kept, Scheduler, Setup, Start};
 use crate::store::{Store, StoreError};
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
@@ -55,6 +55,8 @@ pub struct DaemonOptions {
     pub foreign: Foreign,
     /// Jobs that were over so long ago are forgotten.
     pub history: Option<Duration>,
+    /// Webhooks are called.
+    pub webhooks: bool,
 }
 
 /// Why there is no daemon.
@@ -95,6 +97,7 @@ pub fn run(
     ready: impl FnOnce(),
 ) -> Result<(), DaemonError> {
     make_folder(&options.state, 0o700)?;
+    keep_to_ourselves(&options.state, 0o700)?;
     let _lock = lock(&options.state)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -119,6 +122,7 @@ pub fn run(
         policy: options.policy.text.clone(),
         started_us: unix_us(),
         leaving,
+        webhooks: options.webhooks,
     };
     let turns = std::thread::Builder::new()
         .name("cycle".to_owned())
@@ -165,9 +169,11 @@ fn start(
     inbox: Sender<Message>,
 ) -> Result<(Cycle, Clock), DaemonError> {
     let file = database(&options.state);
-    let mut store = Store::open(&file)?;
-    std::fs::set_permissions(&file, Permissions::from_mode(0o600))
+    // SQLite gives the files beside it the mode that it has when they are made.
+    let made = OpenOptions::new().create(true).append(true).mode(0o600).open(&file);
+    made.and_then(|made| made.set_permissions(Permissions::from_mode(0o600)))
         .map_err(io(file.display().to_string()))?;
+    let mut store = Store::open(&file)?;
     let clock = Clock::after(store.last()?);
     if let Some(history) = options.history {
         let kept_us = u64::try_from(history.as_micros()).unwrap_or(u64::MAX);
@@ -176,7 +182,9 @@ fn start(
     }
     let sockets = options.socket.parent().unwrap_or(Path::new("/")).join("jobs");
     // Users reach their own sockets and see nobody else's.
-    make_folder(&sockets, if uid == 0 { 0o711 } else { 0o700 })?;
+    let mode = if uid == 0 { 0o711 } else { 0o700 };
+    make_folder(&sockets, mode)?;
+    keep_to_ourselves(&sockets, mode)?;
     let sink = inbox.clone();
     let local = LocalOptions {
         supervisor: options.supervisor.clone(),
@@ -219,10 +227,9 @@ fn start(
     let (scheduler, outcome) = Scheduler::begin(start, &options.policy, crate::journal::beliefs());
     let handle = runtime.handle().clone();
     let links = Links::new(handle.clone(), sockets, inbox, uid);
-    let publisher = Publisher::new(handle, now.unix_us);
+    let publisher = Publisher::new(handle, now.unix_us, options.webhooks);
     let meter = Meter::new(options.meter);
-    let mut cycle =
-        Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
+    let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
     cycle.begin(now, &outcome)?;
     Ok((cycle, clock))
 }
@@ -242,15 +249,40 @@ fn recover(store: &Store, backend: &mut LocalBackend) -> Result<Vec<Kept>, Store
     Ok(jobs.into_iter().map(kept).collect())
 }
 
+/// Makes a folder that is not there, with this mode whatever the mask says.
 fn make_folder(folder: &Path, mode: u32) -> Result<(), DaemonError> {
+    if folder.is_dir() {
+        return Ok(());
+    }
     let failed = || format!("cannot make {}", folder.display());
-    DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(io(failed()))
+    DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(io(failed()))?;
+    std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io(failed()))
+}
+
+/// Sees to it that a folder that is used is ours, and gives others no more than this mode does.
+fn keep_to_ourselves(folder: &Path, mode: u32) -> Result<(), DaemonError> {
+    let shown = folder.display();
+    let metadata = folder.symlink_metadata().map_err(io(format!("cannot look at {shown}")))?;
+    let uid = rustix::process::getuid().as_raw();
+    let is_ours = |metadata: &Metadata| metadata.is_dir() && metadata.uid() == uid;
+    // A link that is ours leads where we want it to.
+    let is_fine = is_ours(&metadata)
+        || metadata.is_symlink()
+            && metadata.uid() == uid
+            && folder.metadata().is_ok_and(|metadata| is_ours(&metadata));
+    if !is_fine {
+        let message = format!("{shown}: is no folder of user {uid}; give another one");
+        return Err(DaemonError::Taken(message));
+    }
+    let failed = format!("cannot close {shown} to others");
+    std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io(failed))
 }
 
 /// Holds the state; a second daemon on it is told so.
 fn lock(state: &Path) -> Result<File, DaemonError> {
     let file = state.join("lock");
-    let opened = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file);
+    let opened =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file);
     let opened = opened.map_err(io(format!("cannot open {}", file.display())))?;
     match rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(opened),
@@ -266,6 +298,13 @@ fn listen(socket: &Path, uid: u32, runtime: &Runtime) -> Result<UnixListener, Da
     let folder = socket.parent().unwrap_or(Path::new("/"));
     make_folder(folder, if uid == 0 { 0o755 } else { 0o700 })?;
     let shown = socket.display();
+    let metadata = folder.metadata().map_err(io(format!("cannot look at {}", folder.display())))?;
+    let is_anyones = metadata.mode() & 0o1002 == 0o002;
+    if is_anyones || (metadata.uid() != uid && metadata.uid() != 0) {
+        return Err(DaemonError::Taken(format!(
+            "{shown}: others could listen there in the daemon's place; give another one with --socket"
+        )));
+    }
     if std::os::unix::net::UnixStream::connect(socket).is_ok() {
         return Err(DaemonError::Taken(format!(
             "{shown}: another daemon listens here; stop it, or give another place with --socket"
@@ -297,9 +336,15 @@ fn token(file: &Path) -> Result<String, DaemonError> {
     let shown = file.display();
     match std::fs::read_to_string(file) {
         Ok(text) => {
-            let mode = std::fs::metadata(file).map_or(0, |metadata| metadata.permissions().mode());
+            let metadata =
+                std::fs::metadata(file).map_err(io(format!("cannot look at {shown}")))?;
             let token = text.trim().to_owned();
-            if mode & 0o077 != 0 {
+            let uid = rustix::process::getuid().as_raw();
+            if metadata.uid() != uid && metadata.uid() != 0 {
+                let message = format!("{shown}: the token belongs to another user");
+                return Err(DaemonError::Listen(message));
+            }
+            if metadata.mode() & 0o077 != 0 {
                 let message = format!("{shown}: others can read the token; chmod 600 it");
                 return Err(DaemonError::Listen(message));
             }

@@ -11,9 +11,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use std::sync::Arc;
-use tandem_core::{
-    GpuId, Interference, JobId, JobSpec, Placement, Span, Time, Tolerance, Work,
-};
+use tandem_core::{GpuId, Interference, JobId, JobSpec, Placement, Span, Time, Tolerance, Work};
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::{self, Forecast, ForecastOptions, PresentJob};
 
@@ -38,12 +36,13 @@ pub struct Question {
     restore: Span,
 }
 
-/// A question about a job; `None` if it is over.
-pub(crate) fn of_job(present: &Present<'_>, id: u64) -> Option<Question> {
+/// A question about a job; `None` if it is over. Who sees not all is not told what names files.
+pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Question> {
     let scheduler = present.scheduler;
     let active = scheduler.job(id)?;
     let view = scheduler.view(id, present.now.time())?;
-    let waits = view.waiting.map(|waiting| waiting.text()).or_else(|| active.job.reason.clone());
+    let reason = || if sees_all { active.job.reason.clone() } else { active.job.public_reason() };
+    let waits = view.waiting.map(|waiting| waiting.text()).or_else(reason);
     let waits = waits.filter(|_| active.job.state != JobState::Running);
     let mut question = ask(present, Some(id), active.job.state, waits);
     question.target = question.ids.iter().position(|&other| other == id);
@@ -186,7 +185,9 @@ impl Question {
         answer.beside = own.beside.iter().map(id).collect();
         answer.slowdown = own.end.is_some().then_some(own.slowdown);
         if let Some(start) = own.start.filter(|_| self.present.jobs[target].placement.is_none()) {
-            for (index, other) in expected.jobs.iter().enumerate().filter(|(index, _)| *index != target) {
+            for (index, other) in
+                expected.jobs.iter().enumerate().filter(|(index, _)| *index != target)
+            {
                 let is_placed = self.present.jobs[index].placement.is_some();
                 if is_placed && other.end.is_some_and(|end| end <= start) {
                     answer.after.push(self.ids[index]);
@@ -272,7 +273,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
             let other = engine.job(entry);
             if other.spec.tolerance == Tolerance::Alone {
                 let job = scheduler.job_of(entry);
-                return format!("{who}, and job {job} runs alone, by its wish or until it is known");
+                return format!(
+                    "{who}, and job {job} runs alone, by its wish or until it is known"
+                );
             }
             let rate = |one: &JobSpec, beside: &JobSpec| {
                 let rate = beliefs.rate(&one.profile, &beside.profile, kind);

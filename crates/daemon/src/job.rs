@@ -6,7 +6,9 @@ use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// Where a job stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// Waits for GPUs, for another job or for its time.
@@ -164,6 +166,13 @@ pub struct Job {
     pub caps: [bool; 3],
 }
 
+/// A reason without what only the owner may know.
+pub fn public_reason(reason: &str) -> String {
+    let private = ["exec", "refused"];
+    let head = reason.split_once(": ").map(|(head, _)| head);
+    head.filter(|head| private.contains(head)).unwrap_or(reason).to_owned()
+}
+
 /// One job of a submission of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArrayTask {
@@ -183,13 +192,33 @@ impl Job {
 
     /// The command with parameters put in.
     pub fn command(&self) -> Vec<String> {
-        let put_in = |argument: &String| {
-            let replace = |text: String, (name, value): &(String, String)| {
-                text.replace(&format!("{{{name}}}"), value)
+        self.request.command.iter().map(|argument| self.put_in(argument)).collect()
+    }
+
+    /// `{name}` replaced where there is such a parameter; what was put in is not looked at again.
+    fn put_in(&self, argument: &str) -> String {
+        let mut text = String::with_capacity(argument.len());
+        let mut rest = argument;
+        while let Some(at) = rest.find('{') {
+            text.push_str(&rest[..at]);
+            rest = &rest[at..];
+            let chosen = |(name, _): &&(String, String)| {
+                rest[1..].strip_prefix(name.as_str()).is_some_and(|after| after.starts_with('}'))
             };
-            self.params.iter().fold(argument.clone(), replace)
-        };
-        self.request.command.iter().map(put_in).collect()
+            if let Some((name, value)) = self.params.iter().find(chosen) {
+                text.push_str(value);
+                rest = &rest[name.len() + 2..];
+            } else {
+                text.push('{');
+                rest = &rest[1..];
+            }
+        }
+        text + rest
+    }
+
+    /// Why it is there, as everyone may know: what its owner is told may name files and programs.
+    pub fn public_reason(&self) -> Option<String> {
+        self.reason.as_deref().map(public_reason)
     }
 
     /// `%j`, `%a`, `%x` and `%%` of a file name put in; relative names are in its directory.
@@ -224,5 +253,28 @@ impl Job {
     /// The file of its standard error, where it has one of its own.
     pub fn stderr(&self) -> Option<std::path::PathBuf> {
         self.request.stderr.as_deref().map(|pattern| self.file(pattern))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_put_in_once() {
+        let params = [("a", "{b}"), ("b", "2")];
+        let params = params.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let command = ["{a}", "x{b}{b}y", "{c}", "{", "{{a}}", "é{b", ""];
+        let command = command.map(str::to_owned).to_vec();
+        let request = Arc::new(JobRequest { command, ..JobRequest::default() });
+        let job = Job { request, params, ..Job::default() };
+        assert_eq!(job.command(), ["{b}", "x22y", "{c}", "{", "{{b}}", "é{b", ""]);
+    }
+
+    #[test]
+    fn reasons_that_name_files_are_the_owners() {
+        assert_eq!(public_reason("exec: cannot enter directory /home/ann/secret: no"), "exec");
+        assert_eq!(public_reason("refused: cannot write /x"), "refused");
+        assert_eq!(public_reason("exit code 3"), "exit code 3");
     }
 }

@@ -3,15 +3,20 @@
 //! daemon never waits for it.
 
 use crate::cycle::Message;
+use crate::request::progress_pattern;
 use crate::scheduler::{ToJob, socket};
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
+use tandem_backends::Owner;
+use tandem_backends::local::as_user;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -23,6 +28,14 @@ const LINE_MAX: u64 = 64 << 10;
 const BAD_MAX: u32 = 10;
 /// Reports of steps are passed on no more often than this.
 const REPORT_EVERY: Duration = Duration::from_millis(50);
+/// Of all else it may say so much at once,
+const WORDS_MAX: u32 = 32;
+/// and one thing more each time this has passed.
+const WORD_EVERY: Duration = Duration::from_millis(200);
+/// What a job says about itself is believed up to this many parts of a batch.
+const ACCUM_MAX: u32 = 65_536;
+/// Output that is looked at in one go.
+const TAIL_MAX: u64 = 256 << 10;
 /// The output of a job that only prints is looked at this often.
 const TAIL_EVERY: Duration = Duration::from_millis(500);
 
@@ -77,7 +90,10 @@ fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
         "hello" => {
             Some(FromJob::Hello { accum: has("accum"), stop: has("stop"), batch: line.batch })
         }
-        "step" => Some(FromJob::Steps { n: line.n.ok_or(())?, accum: line.accum }),
+        "step" => {
+            let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
+            Some(FromJob::Steps { n: line.n.ok_or(())?, accum })
+        }
         "bye" => Some(FromJob::Bye { done: line.done.unwrap_or(true) }),
         _ => None,
     })
@@ -141,12 +157,13 @@ impl Links {
         UnixListener::from_std(listener)
     }
 
-    /// Looks for progress in what a job prints.
-    pub fn tail(&mut self, job: u64, pattern: &str, file: &Path) {
-        let (Some(link), Ok(pattern)) = (self.open.get_mut(&job), Regex::new(pattern)) else {
+    /// Looks for progress in what a job of this user prints.
+    pub fn tail(&mut self, job: u64, pattern: &str, file: &Path, owner: Option<Owner>) {
+        let (Some(link), Ok(pattern)) = (self.open.get_mut(&job), progress_pattern(pattern)) else {
             return;
         };
-        let tail = tail(job, pattern, file.to_owned(), self.inbox.clone());
+        let tail = Tail::new(pattern, file.to_owned(), owner);
+        let tail = follow(job, tail, self.inbox.clone());
         if let Some(before) = link.tail.replace(self.runtime.spawn(tail).abort_handle()) {
             before.abort();
         }
@@ -181,10 +198,15 @@ async fn serve(
     // What it has to know when it connects, or connects again.
     let mut setting: Option<ToJob> = None;
     let mut connection: Option<Connection> = None;
+    let mut words = Words::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                let Ok((stream, _)) = accepted else { return };
+                let Ok((stream, _)) = accepted else {
+                    // Too many files are open; they will not be for ever.
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    continue;
+                };
                 let uid = stream.peer_cred().map(|peer| peer.uid());
                 if !uid.is_ok_and(|uid| allowed.contains(&uid)) {
                     tracing::warn!("job {job}: somebody else knocked at its socket");
@@ -206,7 +228,7 @@ async fn serve(
                     connection.send(message);
                 }
             }
-            heard = hear(&mut connection) => match heard {
+            heard = hear(&mut connection, &mut words) => match heard {
                 Some(said) => {
                     if inbox.send(Message::Job { job, said }).is_err() {
                         return;
@@ -219,10 +241,47 @@ async fn serve(
 }
 
 /// What the job says next; `None` if it has gone or speaks nonsense. Waits for ever without a job.
-async fn hear(connection: &mut Option<Connection>) -> Option<FromJob> {
+async fn hear(connection: &mut Option<Connection>, words: &mut Words) -> Option<FromJob> {
     match connection {
-        Some(connection) => connection.next().await,
+        Some(connection) => {
+            words.wait().await;
+            let said = connection.next().await?;
+            if !matches!(said, FromJob::Steps { .. }) {
+                words.left -= 1;
+            }
+            Some(said)
+        }
         None => std::future::pending().await,
+    }
+}
+
+/// How much a job may say at once: everything but steps is journalled. One that says more is heard
+/// later, however often it connects.
+struct Words {
+    left: u32,
+    since: Instant,
+}
+
+impl Words {
+    fn new() -> Self {
+        Self { left: WORDS_MAX, since: Instant::now() }
+    }
+
+    /// Returns when there is a word left. May be dropped at any time.
+    async fn wait(&mut self) {
+        loop {
+            while self.left < WORDS_MAX && self.since.elapsed() >= WORD_EVERY {
+                self.left += 1;
+                self.since += WORD_EVERY;
+            }
+            if self.left == WORDS_MAX {
+                self.since = Instant::now();
+            }
+            if self.left > 0 {
+                return;
+            }
+            tokio::time::sleep(WORD_EVERY).await;
+        }
     }
 }
 
@@ -292,33 +351,82 @@ impl Connection {
     }
 }
 
+/// The output of a job, read as its user, and how far.
+struct Tail {
+    pattern: Regex,
+    path: PathBuf,
+    owner: Option<Owner>,
+    file: Option<File>,
+    offset: u64,
+    rest: Vec<u8>,
+}
+
+impl Tail {
+    fn new(pattern: Regex, path: PathBuf, owner: Option<Owner>) -> Self {
+        Self { pattern, path, owner, file: None, offset: 0, rest: Vec::new() }
+    }
+
+    /// What an earlier run has printed counts for nothing.
+    fn begin(&mut self) {
+        self.open();
+        self.offset = self.size().unwrap_or(0);
+    }
+
+    /// Opens the file if it is one; anything else could make the reader wait.
+    fn open(&mut self) {
+        let nonblock = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+        let flags = i32::try_from(nonblock.bits()).unwrap_or(0);
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).custom_flags(flags);
+        let opened = as_user(self.owner, || options.open(&self.path).ok()).ok().flatten();
+        let is_file = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
+        self.file = opened.filter(is_file);
+    }
+
+    fn size(&self) -> Option<u64> {
+        Some(self.file.as_ref()?.metadata().ok()?.len())
+    }
+
+    /// The last number in what is new.
+    fn look(&mut self) -> Option<u64> {
+        let is_gone = |file: &File| file.metadata().map_or(true, |data| data.nlink() == 0);
+        if self.file.as_ref().is_none_or(is_gone) {
+            self.open();
+        }
+        if self.size()? < self.offset {
+            self.offset = 0;
+        }
+        let mut file = self.file.as_ref()?;
+        file.seek(SeekFrom::Start(self.offset)).ok()?;
+        self.offset += file.take(TAIL_MAX).read_to_end(&mut self.rest).ok()? as u64;
+        let Some(end) = self.rest.iter().rposition(|&byte| byte == b'\n') else {
+            if self.rest.len() as u64 > LINE_MAX {
+                self.rest.clear();
+            }
+            return None;
+        };
+        let lines = String::from_utf8_lossy(&self.rest[..end]).into_owned();
+        self.rest.drain(..=end);
+        let numbers = self.pattern.captures_iter(&lines);
+        numbers.filter_map(|found| found.get(1)?.as_str().parse().ok()).last()
+    }
+}
+
 /// Follows a file and reports the last number that the pattern finds in it.
-async fn tail(job: u64, pattern: Regex, file: PathBuf, inbox: Sender<Message>) {
-    let mut offset = tokio::fs::metadata(&file).await.map_or(0, |metadata| metadata.len());
-    let mut rest = Vec::new();
+async fn follow(job: u64, mut tail: Tail, inbox: Sender<Message>) {
+    // On threads that may wait: files and patterns take as long as they take.
+    let begun = tokio::task::spawn_blocking(move || {
+        tail.begin();
+        tail
+    });
+    let Ok(begun) = begun.await else { return };
+    tail = begun;
     loop {
         tokio::time::sleep(TAIL_EVERY).await;
-        let Ok(mut opened) = tokio::fs::File::open(&file).await else { continue };
-        let size = opened.metadata().await.map_or(0, |metadata| metadata.len());
-        if size < offset {
-            offset = 0;
-        }
-        if opened.seek(std::io::SeekFrom::Start(offset)).await.is_err() {
-            continue;
-        }
-        let Ok(read) = opened.take(1 << 20).read_to_end(&mut rest).await else { continue };
-        offset += read as u64;
-        let Some(end) = rest.iter().rposition(|&byte| byte == b'\n') else {
-            if rest.len() as u64 > LINE_MAX {
-                rest.clear();
-            }
-            continue;
-        };
-        let lines = String::from_utf8_lossy(&rest[..end]).into_owned();
-        rest.drain(..=end);
-        let numbers = pattern.captures_iter(&lines);
-        let n = numbers.filter_map(|found| found.get(1)?.as_str().parse().ok()).last();
-        let Some(n) = n else { continue };
+        let look = tokio::task::spawn_blocking(move || (tail.look(), tail)).await;
+        let Ok((found, next)) = look else { return };
+        tail = next;
+        let Some(n) = found else { continue };
         if inbox.send(Message::Job { job, said: FromJob::Steps { n, accum: None } }).is_err() {
             return;
         }
@@ -332,14 +440,16 @@ mod tests {
     #[test]
     fn lines_of_the_protocol_are_understood_and_others_tolerated() {
         let said = |text: &str| parse(text.as_bytes());
-        let hello = r#"{"op":"hello","v":1,"job":"17","pid":17,"batch":64,"caps":["accum","stop","gate"]}"#;
+        let hello =
+            r#"{"op":"hello","v":1,"job":"17","pid":17,"batch":64,"caps":["accum","stop","gate"]}"#;
         let known = FromJob::Hello { accum: true, stop: true, batch: Some(64) };
         assert_eq!(said(hello), Ok(Some(known)));
         let step = r#"{"op":"step","n":60,"dt":0.02,"accum":4,"later":"field"}"#;
         assert_eq!(said(step), Ok(Some(FromJob::Steps { n: 60, accum: Some(4) })));
         assert_eq!(said(r#"{"op":"bye","done":false}"#), Ok(Some(FromJob::Bye { done: false })));
         assert_eq!(said(r#"{"op":"sing"}"#), Ok(None));
-        for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#] {
+        for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#]
+        {
             assert_eq!(said(bad), Err(()), "{bad}");
         }
         assert_eq!(line(ToJob::Accum(4)), "{\"op\":\"set\",\"accum\":4,\"gate_ms\":0}\n");

@@ -25,6 +25,8 @@ impl Default for MeterOptions {
     }
 }
 
+/// A job that claims to have done more, a century, is not believed.
+const DONE_MAX_US: f64 = 3e15;
 /// Growth below this share is none.
 const FLAT: f64 = 0.02;
 /// A change of a speed below this share is noise.
@@ -80,7 +82,14 @@ impl Meter {
     }
 
     /// A job reported its steps: `n` so far in this run, in `accum` parts each.
-    pub fn steps(&mut self, job: u64, n: u64, accum: u32, now: Time, scheduler: &Scheduler) -> Vec<Fact> {
+    pub fn steps(
+        &mut self,
+        job: u64,
+        n: u64,
+        accum: u32,
+        now: Time,
+        scheduler: &Scheduler,
+    ) -> Vec<Fact> {
         let Some(active) = scheduler.job(job) else { return Vec::new() };
         let watched = self.jobs.entry(job).or_default();
         let (before, now) = (watched.steps, now.0);
@@ -136,7 +145,7 @@ impl Meter {
         if changed || !active.rate_is_measured() {
             watched.told_rate = Some(relative);
             let done_us = match reference {
-                Some(reference) => (n as f64 / reference * 1e6) as u64,
+                Some(reference) => (n as f64 / reference * 1e6).min(DONE_MAX_US) as u64,
                 None => active.done_us(Time(now)),
             };
             let rate_ppm = (relative.clamp(0.0, 10.0) * 1e6).round() as u32;

@@ -5,34 +5,53 @@ use crate::api::types::JobChange;
 use crate::job::Job;
 use crate::scheduler::Now;
 use std::collections::VecDeque;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tandem_backends::Owner;
+use tandem_backends::local::as_user;
 use tokio::runtime::Handle;
-use tokio::sync::broadcast;
+use tokio::sync::{Semaphore, broadcast};
 
 /// Changes that a listener who was away can still get.
 const REMEMBERED_MAX: usize = 10_000;
 const HOOK_TRIES: u32 = 3;
+/// Webhooks that are called at a time.
+const HOOKS_MAX: usize = 16;
+const HOOK_WITHIN: Duration = Duration::from_secs(10);
+
+/// A change, and whose job it is.
+#[derive(Debug)]
+pub struct Told {
+    /// The owner of the job.
+    pub uid: u32,
+    /// As the owner is told.
+    pub change: JobChange,
+}
 
 /// Tells listeners.
 pub struct Publisher {
     runtime: Handle,
     feed: Feed,
     seq: u64,
+    /// Webhooks are called.
+    webhooks: bool,
+    calls: Arc<Semaphore>,
 }
 
 /// Where listeners listen.
 #[derive(Clone)]
 pub struct Feed {
-    live: broadcast::Sender<Arc<JobChange>>,
-    recent: Arc<Mutex<VecDeque<Arc<JobChange>>>>,
+    live: broadcast::Sender<Arc<Told>>,
+    recent: Arc<Mutex<VecDeque<Arc<Told>>>>,
 }
 
 impl Publisher {
     /// Changes are counted on from `seq`, which is beyond all that were told before.
-    pub fn new(runtime: Handle, seq: u64) -> Self {
+    pub fn new(runtime: Handle, seq: u64, webhooks: bool) -> Self {
         let (live, _) = broadcast::channel(4096);
-        Self { runtime, feed: Feed { live, recent: Arc::default() }, seq }
+        let feed = Feed { live, recent: Arc::default() };
+        Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(HOOKS_MAX)) }
     }
 
     /// Where listeners listen.
@@ -43,7 +62,7 @@ impl Publisher {
     /// A job has changed.
     pub fn publish(&mut self, now: Now, job: &Job) {
         self.seq += 1;
-        let change = Arc::new(JobChange {
+        let change = JobChange {
             seq: self.seq,
             time: crate::time::iso(now.unix_us),
             id: job.id,
@@ -51,7 +70,8 @@ impl Publisher {
             reason: job.reason.clone(),
             devices: job.devices.clone(),
             exit_code: job.exit_code,
-        });
+        };
+        let change = Arc::new(Told { uid: job.uid, change });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == REMEMBERED_MAX {
             recent.pop_front();
@@ -60,33 +80,34 @@ impl Publisher {
         drop(recent);
         let _ = self.feed.live.send(change.clone());
         if job.state.is_over()
-            && let Some(address) = &job.request.webhook
+            && let Some(address) = job.request.webhook.clone().filter(|_| self.webhooks)
         {
-            self.runtime.spawn(hook(address.clone(), change));
+            let (owner, calls) = (Owner { uid: job.uid, gid: job.gid }, self.calls.clone());
+            self.runtime.spawn(async move {
+                let _turn = calls.acquire().await;
+                hook(&address, owner, &change.change).await;
+            });
         }
     }
 }
 
 impl Feed {
     /// What was missed since `after`, and what is to come.
-    pub fn listen(
-        &self,
-        after: Option<u64>,
-    ) -> (Vec<Arc<JobChange>>, broadcast::Receiver<Arc<JobChange>>) {
+    pub fn listen(&self, after: Option<u64>) -> (Vec<Arc<Told>>, broadcast::Receiver<Arc<Told>>) {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let live = self.live.subscribe();
         let missed = after.map_or_else(Vec::new, |after| {
-            recent.iter().filter(|change| change.seq > after).cloned().collect()
+            recent.iter().filter(|told| told.change.seq > after).cloned().collect()
         });
         (missed, live)
     }
 }
 
 /// Posts the end of a job; a listener that is away for a moment gets it all the same.
-async fn hook(address: String, change: Arc<JobChange>) {
-    let body = serde_json::to_string(&*change).unwrap_or_default();
+async fn hook(address: &str, owner: Owner, change: &JobChange) {
+    let body = serde_json::to_string(change).unwrap_or_default();
     for attempt in 0..HOOK_TRIES {
-        let posted = tokio::time::timeout(Duration::from_secs(10), post(&address, body.clone()));
+        let posted = tokio::time::timeout(HOOK_WITHIN, post(address, owner, body.clone()));
         match posted.await {
             Ok(Ok(status)) if status < 500 => return,
             Ok(Ok(status)) => tracing::warn!("webhook of job {}: status {status}", change.id),
@@ -97,11 +118,20 @@ async fn hook(address: String, change: Arc<JobChange>) {
     }
 }
 
-async fn post(address: &str, body: String) -> Result<u16, Box<dyn std::error::Error + Send + Sync>> {
+async fn post(
+    address: &str,
+    owner: Owner,
+    body: String,
+) -> Result<u16, Box<dyn std::error::Error + Send + Sync>> {
     let uri: hyper::Uri = address.parse()?;
     let host = uri.host().ok_or("no host in its address")?.to_owned();
     let port = uri.port_u16().unwrap_or(80);
-    let stream = tokio::net::TcpStream::connect((host.as_str(), port)).await?;
+    let to = host.trim_matches(['[', ']']).to_owned();
+    // The connection is the user's: where the system lets users reach less than root, so does this.
+    let connect = move || as_user(Some(owner), || connect(&to, port))?;
+    let stream = tokio::task::spawn_blocking(connect).await??;
+    stream.set_nonblocking(true)?;
+    let stream = tokio::net::TcpStream::from_std(stream)?;
     let io = hyper_util::rt::TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
     tokio::spawn(connection);
@@ -111,4 +141,15 @@ async fn post(address: &str, body: String) -> Result<u16, Box<dyn std::error::Er
         .header("content-type", "application/json")
         .body(body)?;
     Ok(sender.send_request(request).await?.status().as_u16())
+}
+
+fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let mut failed = std::io::Error::other("no such host");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, HOOK_WITHIN) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }

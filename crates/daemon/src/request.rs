@@ -12,6 +12,13 @@ pub const TASKS_MAX: usize = 100_000;
 const NAME_MAX: usize = 255;
 const ARGUMENTS_MAX_BYTES: usize = 1 << 20;
 const ENVIRONMENT_MAX_BYTES: usize = 1 << 20;
+const PATH_MAX_BYTES: usize = 4096;
+/// What the parameters of all tasks of a submission may take together.
+const PARAMS_MAX_BYTES: usize = 64 << 20;
+/// Jobs waited for, over all tasks of a submission.
+const WAITS_MAX: usize = 1_000_000;
+/// A pattern that takes more than this when it is compiled could take minutes for a page of output.
+const PATTERN_MAX_BYTES: usize = 128 << 10;
 
 /// A job as it is submitted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -152,7 +159,7 @@ impl JobRequest {
             let program = self.command.first().map_or("", String::as_str);
             program.rsplit('/').next().unwrap_or(program).to_owned()
         };
-        self.name.clone().unwrap_or_else(program)
+        self.name.clone().unwrap_or_else(|| program().chars().take(NAME_MAX / 4).collect())
     }
 
     /// Whole GPUs of its gang.
@@ -206,10 +213,13 @@ impl JobRequest {
         if !self.dir.is_absolute() {
             return Err(bad("dir", "is not an absolute path"));
         }
-        for (field, path) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+        let dir = Some(self.dir.clone());
+        for (field, path) in [("dir", &dir), ("stdout", &self.stdout), ("stderr", &self.stderr)] {
             let text = path.as_ref().map(|path| path.as_os_str().as_encoded_bytes());
-            if text.is_some_and(|text| text.is_empty() || text.contains(&0)) {
-                return Err(bad(field, "is empty or holds a NUL byte"));
+            let is_wrong =
+                |text: &[u8]| text.is_empty() || text.len() > PATH_MAX_BYTES || text.contains(&0);
+            if text.is_some_and(is_wrong) {
+                return Err(bad(field, "is empty, longer than 4096 bytes or holds a NUL byte"));
             }
         }
         self.check_numbers()?;
@@ -220,7 +230,10 @@ impl JobRequest {
         let least = f64::from(BUDGET_MIN.0) / f64::from(PPM_ONE);
         let whole = self.gpus.fract() == 0.0;
         if !(least..=1_000_000.0).contains(&self.gpus) || (self.gpus > 1.0 && !whole) {
-            return Err(bad("gpus", format!("is {}; give {least} to 1, or a whole number", self.gpus)));
+            return Err(bad(
+                "gpus",
+                format!("is {}; give {least} to 1, or a whole number", self.gpus),
+            ));
         }
         let span = |field, value: Option<f64>, least: f64| match value {
             Some(value) if !(least..=1e10).contains(&value) => {
@@ -251,28 +264,78 @@ impl JobRequest {
         if let Some(class) = &self.class
             && (class.is_empty() || class.len() > NAME_MAX || class.chars().any(char::is_control))
         {
-            return Err(bad("class", "is empty, longer than 255 bytes or holds control characters"));
+            return Err(bad(
+                "class",
+                "is empty, longer than 255 bytes or holds control characters",
+            ));
         }
         if let Some(pattern) = &self.progress_regex {
-            let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
-            let regex = regex.map_err(|error| {
+            let regex = progress_pattern(pattern).map_err(|error| {
                 let text = error.to_string();
                 bad("progress_regex", text.lines().last().unwrap_or("is no pattern").to_owned())
             })?;
             if regex.captures_len() < 2 {
-                return Err(bad("progress_regex", r"has no group for the number; try 'step (\d+)'"));
+                return Err(bad(
+                    "progress_regex",
+                    r"has no group for the number; try 'step (\d+)'",
+                ));
             }
         }
-        if let Some(url) = &self.webhook
-            && !url.starts_with("http://")
-        {
-            return Err(bad("webhook", "is not an http:// address"));
+        if let Some(url) = &self.webhook {
+            let uri: Option<hyper::Uri> = url.parse().ok().filter(|_| url.len() <= PATH_MAX_BYTES);
+            let has_host = |uri: &hyper::Uri| uri.host().is_some_and(|host| !host.is_empty());
+            if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && has_host(&uri)) {
+                return Err(bad("webhook", "is not an http:// address"));
+            }
         }
-        self.tasks().map(|_| ()).and_then(|()| self.dependencies().map(|_| ()))
+        if self.command_bytes_max() > ARGUMENTS_MAX_BYTES {
+            return Err(bad("params", "make the command longer than a mebibyte"));
+        }
+        let (tasks, waits) = (self.tasks()?.tasks.len(), self.dependencies()?.len());
+        if tasks.saturating_mul(waits) > WAITS_MAX {
+            let problem = format!("{tasks} tasks times {waits} jobs are more than {WAITS_MAX}");
+            return Err(bad("dependency", problem));
+        }
+        Ok(())
+    }
+
+    /// No task's command is longer than this once parameters are put in.
+    fn command_bytes_max(&self) -> usize {
+        let longer = |argument: &String, param: &Param| {
+            let longest = param.values.iter().map(String::len).max().unwrap_or(0);
+            argument.matches(&format!("{{{}}}", param.name)).count().saturating_mul(longest)
+        };
+        let argument = |argument: &String| {
+            let more = self.params.iter().map(|param| longer(argument, param));
+            more.fold(argument.len(), usize::saturating_add)
+        };
+        self.command.iter().map(argument).fold(0, usize::saturating_add)
+    }
+
+    /// Bytes that the parameters of `tasks` tasks take, each task with a copy of its own.
+    fn params_bytes(&self, tasks: usize) -> usize {
+        let of_param = |param: &Param| {
+            let values: usize = param.values.iter().map(String::len).sum();
+            let each = param.name.len() + values / param.values.len().max(1) + 1;
+            each.saturating_mul(tasks)
+        };
+        self.params.iter().map(of_param).fold(0, usize::saturating_add)
     }
 
     /// The tasks that it becomes: one without a number for a plain job.
     pub fn tasks(&self) -> Result<Tasks, BadRequest> {
+        let numbers = self.array.as_deref().map(parse_array).transpose()?;
+        let mut count = numbers.as_ref().map_or(1, |(numbers, _)| numbers.len());
+        for param in &self.params {
+            count = count.saturating_mul(param.values.len());
+        }
+        if count > TASKS_MAX {
+            let field = if self.params.is_empty() { "array" } else { "params" };
+            return Err(bad(field, format!("makes more than {TASKS_MAX} tasks")));
+        }
+        if self.params_bytes(count) > PARAMS_MAX_BYTES {
+            return Err(bad("params", "take more than 64 MiB in all tasks; put them into a file"));
+        }
         let mut combinations: Vec<Vec<(String, String)>> = vec![Vec::new()];
         for param in &self.params {
             let plain = |character: char| character.is_ascii_alphanumeric() || character == '_';
@@ -281,9 +344,6 @@ impl JobRequest {
             }
             if param.values.is_empty() {
                 return Err(bad("params", format!("{} has no values", param.name)));
-            }
-            if combinations.len() * param.values.len() > TASKS_MAX {
-                return Err(bad("params", format!("make more than {TASKS_MAX} tasks")));
             }
             let more = |chosen: Vec<(String, String)>| {
                 param.values.iter().map(move |value| {
@@ -294,7 +354,7 @@ impl JobRequest {
             };
             combinations = combinations.into_iter().flat_map(more).collect();
         }
-        let Some(text) = &self.array else {
+        let Some((numbers, at_a_time)) = numbers else {
             let is_plain = self.params.is_empty();
             let tasks = combinations.into_iter().enumerate();
             let tasks = tasks.map(|(number, params)| Task {
@@ -303,10 +363,6 @@ impl JobRequest {
             });
             return Ok(Tasks { tasks: tasks.collect(), at_a_time: None });
         };
-        let (numbers, at_a_time) = parse_array(text)?;
-        if numbers.len() * combinations.len() > TASKS_MAX {
-            return Err(bad("array", format!("has more than {TASKS_MAX} tasks")));
-        }
         let tasks = numbers.iter().flat_map(|&number| {
             combinations
                 .iter()
@@ -319,8 +375,11 @@ impl JobRequest {
     pub fn dependencies(&self) -> Result<Vec<Dependency>, BadRequest> {
         let Some(text) = self.dependency.as_deref() else { return Ok(Vec::new()) };
         let wrong = |part: &str| {
-            let part = part.escape_debug();
-            bad("dependency", format!("'{part}' is not of the form afterok|afterany|afternotok:ID[:ID...]"))
+            let part: String = part.escape_debug().take(100).collect();
+            bad(
+                "dependency",
+                format!("'{part}' is not of the form afterok|afterany|afternotok:ID[:ID...]"),
+            )
         };
         let mut all = Vec::new();
         for part in text.split(',') {
@@ -382,9 +441,15 @@ pub enum After {
     NotOk,
 }
 
+/// A pattern that finds progress in what a job prints.
+pub fn progress_pattern(pattern: &str) -> Result<regex::Regex, regex::Error> {
+    let mut builder = regex::RegexBuilder::new(pattern);
+    builder.size_limit(PATTERN_MAX_BYTES).dfa_size_limit(1 << 20).build()
+}
+
 /// `0-9:2,14%3` as numbers and how many may run at a time.
 fn parse_array(text: &str) -> Result<(Vec<u32>, Option<u32>), BadRequest> {
-    let shown = text.escape_debug();
+    let shown: String = text.escape_debug().take(100).collect();
     let wrong = || bad("array", format!("'{shown}' is not of the form 0-9:2,14%3"));
     let (list, at_a_time) = match text.split_once('%') {
         Some((list, limit)) => {
@@ -394,12 +459,17 @@ fn parse_array(text: &str) -> Result<(Vec<u32>, Option<u32>), BadRequest> {
         None => (text, None),
     };
     let numbers = parse_numbers(list).ok_or_else(wrong)?;
-    Ok((numbers.into_iter().map(|number| u32::try_from(number).unwrap_or(u32::MAX)).collect(), at_a_time))
+    Ok((
+        numbers.into_iter().map(|number| u32::try_from(number).unwrap_or(u32::MAX)).collect(),
+        at_a_time,
+    ))
 }
 
 /// Numbers such as `1-10:2,14`, in order, each once; `None` if it is no such list or far too long.
 pub fn parse_numbers(list: &str) -> Option<Vec<u64>> {
     let mut numbers = std::collections::BTreeSet::new();
+    // Counted as written: the same numbers a thousand times are as much work.
+    let mut left = TASKS_MAX as u64;
     for part in list.split(',') {
         let (range, step) = match part.split_once(':') {
             Some((range, step)) => (range, step.parse::<u64>().ok().filter(|&step| step > 0)?),
@@ -412,13 +482,11 @@ pub fn parse_numbers(list: &str) -> Option<Vec<u64>> {
                 (number, number)
             }
         };
-        if first > last || last > u64::from(u32::MAX) || (last - first) / step > TASKS_MAX as u64 {
+        if first > last || last > u64::from(u32::MAX) {
             return None;
         }
+        left = left.checked_sub((last - first) / step + 1)?;
         numbers.extend((first..=last).step_by(usize::try_from(step).ok()?));
-        if numbers.len() > TASKS_MAX {
-            return None;
-        }
     }
     Some(numbers.into_iter().collect())
 }
@@ -470,10 +538,55 @@ mod tests {
         assert_eq!(field(|request| request.gpus = f64::NAN), "gpus");
         assert_eq!(field(|request| request.time_limit_s = Some(-1.0)), "time_limit_s");
         assert_eq!(field(|request| request.name = Some("a\nb".to_owned())), "name");
-        assert_eq!(field(|request| request.progress_regex = Some("step".to_owned())), "progress_regex");
+        assert_eq!(
+            field(|request| request.progress_regex = Some("step".to_owned())),
+            "progress_regex"
+        );
         assert_eq!(field(|request| request.dependency = Some("afterok".to_owned())), "dependency");
         assert_eq!(field(|request| request.max_slowdown = Some(0.5)), "max_slowdown");
-        assert_eq!(field(|request| drop(request.env.insert("A=B".to_owned(), String::new()))), "env");
+        assert_eq!(
+            field(|request| drop(request.env.insert("A=B".to_owned(), String::new()))),
+            "env"
+        );
         assert_eq!(request().check(), Ok(()));
+    }
+
+    #[test]
+    fn small_requests_do_not_become_large_work() {
+        let param = |name: &str, value: &str, count: usize| Param {
+            name: name.to_owned(),
+            values: vec![value.to_owned(); count],
+        };
+        let field = |request: JobRequest| request.check().unwrap_err().field;
+        // 100,000 copies of a mebibyte.
+        let long = "x".repeat(1 << 20);
+        let params = vec![param("a", &long, 1), param("b", "1", 100_000)];
+        assert_eq!(field(JobRequest { params, ..request() }), "params");
+        // A mebibyte for each of 100,000 places.
+        let command = vec!["true".to_owned(), "{a}".repeat(100_000)];
+        let params = vec![param("a", &long, 1)];
+        assert_eq!(field(JobRequest { command, params, ..request() }), "params");
+        let array = Some("0-99999,".repeat(50_000) + "1");
+        assert_eq!(field(JobRequest { array, ..request() }), "array");
+        let (array, dependency) =
+            (Some("0-99999".to_owned()), Some("afterok:1".to_owned() + &":1".repeat(9_999)));
+        assert_eq!(
+            field(JobRequest { dependency: dependency.clone(), ..request() }.with_array(array)),
+            "dependency"
+        );
+        assert_eq!(JobRequest { dependency, ..request() }.check(), Ok(()));
+        let progress_regex = Some("((a{50}){50}){50}".to_owned());
+        assert_eq!(field(JobRequest { progress_regex, ..request() }), "progress_regex");
+        let stdout = Some("%x".repeat(5_000).into());
+        assert_eq!(field(JobRequest { stdout, ..request() }), "stdout");
+        assert_eq!(field(JobRequest { dir: "/a\0b".into(), ..request() }), "dir");
+        let command = vec![format!("/bin/{long}")];
+        assert!(JobRequest { command, ..request() }.display_name().len() < 256);
+    }
+
+    impl JobRequest {
+        fn with_array(self, array: Option<String>) -> Self {
+            Self { array, ..self }
+        }
     }
 }

@@ -5,12 +5,12 @@
 //! Signals that were ignored when the daemon was started stay ignored, as under any shell; their mask
 //! is cleared.
 
+use super::person::groups;
 use super::supervisor::READY;
 use crate::op::{Launch, Owner};
-use nix::unistd::{Gid, Uid, User, close, getgrouplist};
+use nix::unistd::close;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_dupfd_cloexec;
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -61,7 +61,7 @@ fn become_program(launch: &Launch, report: &mut File) -> Result<std::convert::In
     Err(format!("cannot run {program}: {error}"))
 }
 
-/// Opens a file for output. One that waits for a reader is refused, since nobody else would notice.
+/// Opens a file for output, for nobody else to read if it is new. One that waits for a reader is refused, since nobody else would notice.
 fn output(path: &Path, append: bool) -> Result<OwnedFd, String> {
     let explain = |error: rustix::io::Errno| {
         let error = std::io::Error::from(error);
@@ -72,25 +72,20 @@ fn output(path: &Path, append: bool) -> Result<OwnedFd, String> {
     if !append {
         flags |= OFlags::TRUNC;
     }
-    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)).map_err(explain)?;
+    let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(explain)?;
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND).map_err(explain)?;
     Ok(file)
 }
 
 /// Becomes a user, with the groups that the system knows of.
 fn take_place(owner: Owner) -> Result<(), String> {
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    let Owner { uid, gid } = owner;
     let explain = |error: rustix::io::Errno| {
         let error = std::io::Error::from(error);
         format!("cannot become user {uid}, group {gid}: {error}")
     };
     if rustix::process::geteuid().is_root() {
-        let name = User::from_uid(uid).ok().flatten().and_then(|user| CString::new(user.name).ok());
-        let groups =
-            name.and_then(|name| getgrouplist(&name, gid).ok()).unwrap_or_else(|| vec![gid]);
-        let groups: Vec<_> =
-            groups.into_iter().map(|gid| rustix::process::Gid::from_raw(gid.as_raw())).collect();
-        rustix::thread::set_thread_groups(&groups).map_err(explain)?;
+        rustix::thread::set_thread_groups(&groups(owner)).map_err(explain)?;
     } else if rustix::process::geteuid().as_raw() == owner.uid
         && rustix::process::getegid().as_raw() == owner.gid
     {

@@ -10,6 +10,7 @@ mod enter;
 mod inner;
 mod look;
 mod oom;
+mod person;
 mod process;
 mod record;
 mod recover;
@@ -20,6 +21,7 @@ mod watch;
 mod work;
 
 pub use enter::enter;
+pub use person::as_user;
 pub use supervisor::supervise;
 
 use crate::event::{BackendEvent, Found};

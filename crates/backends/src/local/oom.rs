@@ -1,6 +1,7 @@
 //! Whether a run ended for want of memory, as far as its own messages say.
 
-use crate::op::Launch;
+use super::person::as_user;
+use crate::op::{Launch, Owner};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -27,19 +28,22 @@ const TAIL: u64 = 64 << 10;
 pub(super) struct Messages {
     path: PathBuf,
     from: u64,
+    owner: Option<Owner>,
 }
 
 impl Messages {
     /// To be called before the run begins.
     pub(super) fn of(launch: &Launch) -> Self {
         let path = launch.dir.join(launch.stderr.as_ref().unwrap_or(&launch.stdout));
-        let from = if launch.append { open(&path).map_or(0, |(_, length)| length) } else { 0 };
-        Messages { path, from }
+        let owner = launch.owner;
+        let from =
+            if launch.append { open(&path, owner).map_or(0, |(_, length)| length) } else { 0 };
+        Messages { path, from, owner }
     }
 
     /// Whether the end of what the run wrote says that it got no memory.
     pub(super) fn want_memory(&self) -> bool {
-        let Some((mut file, length)) = open(&self.path) else {
+        let Some((mut file, length)) = open(&self.path, self.owner) else {
             return false;
         };
         // A file that is shorter than before was replaced.
@@ -64,10 +68,11 @@ fn says_so(text: &str) -> bool {
     })
 }
 
-/// Opens a regular file; anything else could make the reader wait.
-fn open(path: &Path) -> Option<(File, u64)> {
+/// Opens a regular file as the user whose it is; anything else could make the reader wait.
+fn open(path: &Path, owner: Option<Owner>) -> Option<(File, u64)> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let opened = as_user(owner, || rustix::fs::open(path, flags, Mode::empty()).ok());
+    let file = File::from(opened.ok()??);
     let data = file.metadata().ok()?;
     data.is_file().then_some((file, data.len()))
 }

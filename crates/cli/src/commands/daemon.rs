@@ -48,6 +48,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         sample_every: seconds(config.learning.sample_s),
         foreign: config.sharing.foreign,
         history: config.daemon.history_days.map(|days| Duration::from_secs(days * 86_400)),
+        webhooks: config.daemon.webhooks,
         policy,
     };
     let name = provider.name();

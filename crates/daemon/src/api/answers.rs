@@ -13,8 +13,9 @@ use tandem_backends::Enforcement;
 
 const SECOND: f64 = 1e6;
 
-/// What everyone may know about a job; `view` is there while it is not over.
-pub(super) fn line(job: &Job, view: Option<&View>) -> JobLine {
+/// What everyone may know about a job, and a reason in full for those who see more; `view` is there
+/// while it is not over.
+pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
     let runs = view.filter(|view| view.phase == Phase::Running);
     let waiting = view.and_then(|view| view.waiting).map(crate::scheduler::Waiting::text);
     let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
@@ -23,7 +24,7 @@ pub(super) fn line(job: &Job, view: Option<&View>) -> JobLine {
         name: job.name(),
         user: job.user.clone(),
         state: job.state,
-        reason: waiting.or_else(|| job.reason.clone()),
+        reason: waiting.or_else(|| if sees_all { job.reason.clone() } else { job.public_reason() }),
         task: job.task,
         gpus: job.request.gpus,
         class: job.class.clone(),
@@ -60,7 +61,7 @@ pub(super) fn info(
     let slowdown = |rate: f64| (rate > 0.0).then(|| 1.0 / rate);
     let request = &job.request;
     JobInfo {
-        line: line(job, view),
+        line: line(job, view, private.is_some()),
         private,
         uid: job.uid,
         pid: view.and_then(|view| view.pid),
@@ -68,13 +69,12 @@ pub(super) fn info(
         retried: job.retried,
         signal: job.signal,
         share: view.map_or(f64::from(request.share_ppm()) / 1e6, |view| view.share),
-        enforcement: enforcement(view.map_or(Enforcement::None, |view| view.enforcement)).to_owned(),
+        enforcement: enforcement(view.map_or(Enforcement::None, |view| view.enforcement))
+            .to_owned(),
         sub_batches: view.map_or(job.sub_batches, |view| view.sub_batches),
         caps: caps.iter().filter(|(_, has)| *has).map(|(cap, _)| (*cap).to_owned()).collect(),
         slowdown_predicted: shares.and_then(|view| slowdown(view.predicted)),
-        slowdown_measured: shares
-            .filter(|view| view.measured)
-            .and_then(|view| slowdown(view.rate)),
+        slowdown_measured: shares.filter(|view| view.measured).and_then(|view| slowdown(view.rate)),
         done_s: view.map_or(job.done_us, |view| view.done_us) as f64 / SECOND,
         estimate_s: view.and_then(|view| view.estimate_us).map(|us| us as f64 / SECOND),
         memory_peak_bytes: job.memory_peak_bytes.max(memory_peak),

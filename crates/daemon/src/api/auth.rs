@@ -2,24 +2,27 @@
 
 use super::{Api, Failure};
 use crate::command::Peer;
-use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::net::UnixListener;
+use tokio::net::UnixStream;
 
 /// What the system says about the other end of a unix socket; `None` for TCP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credentials(Option<(u32, u32)>);
 
-impl Connected<IncomingStream<'_, UnixListener>> for Credentials {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self(stream.io().peer_cred().ok().map(|peer| (peer.uid(), peer.gid())))
+impl Credentials {
+    pub(super) fn of(stream: &UnixStream) -> Self {
+        Self(stream.peer_cred().ok().map(|peer| (peer.uid(), peer.gid())))
+    }
+
+    /// The user.
+    pub(super) fn uid(self) -> Option<u32> {
+        self.0.map(|(uid, _)| uid)
     }
 }
 

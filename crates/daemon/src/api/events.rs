@@ -1,7 +1,10 @@
 //! Changes of jobs as a stream of server-sent events.
 
 use super::Api;
-use super::types::JobChange;
+use super::types::{ErrorAnswer, JobChange};
+use crate::command::Peer;
+use crate::job::public_reason;
+use crate::publish::Told;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -15,53 +18,71 @@ use tokio::sync::broadcast::error::RecvError;
 /// A stream without news says that it is alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-fn text(change: &JobChange) -> Bytes {
-    let data = serde_json::to_string(change).unwrap_or_default();
+/// A change as a listener may see it.
+fn text(told: &Told, peer: &Peer, daemon_uid: u32) -> Bytes {
+    let Told { uid, change } = told;
+    let public = (!peer.may_change(*uid, daemon_uid)).then(|| JobChange {
+        reason: change.reason.as_deref().map(public_reason),
+        ..change.clone()
+    });
+    let data = serde_json::to_string(public.as_ref().unwrap_or(change)).unwrap_or_default();
     Bytes::from(format!("id: {}\nevent: job\ndata: {data}\n\n", change.seq))
 }
 
-/// Streams changes; `Last-Event-ID` continues where an earlier stream broke off.
-pub(super) async fn events(State(api): State<Api>, headers: HeaderMap) -> Response {
+/// Changes of jobs as server-sent events, each a `JobChange`
+#[utoipa::path(get, path = "/events", params(
+    ("last-event-id" = Option<u64>, Header, description = "Continues where an earlier stream broke off")),
+    responses((status = 200, body = String, content_type = "text/event-stream"),
+        (status = "default", body = ErrorAnswer)))]
+pub(super) async fn events(State(api): State<Api>, peer: Peer, headers: HeaderMap) -> Response {
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
     let (missed, live) = api.feed.listen(after);
-    let missed: VecDeque<Arc<JobChange>> = missed.into();
+    let missed: VecDeque<Arc<Told>> = missed.into();
     let state = (missed, live, api.leaving.clone(), true);
-    let stream = futures_stream(state);
-    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    let stream = futures_stream(state, peer, api.uid);
+    let headers =
+        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(stream)).into_response()
 }
 
 type Listening = (
-    VecDeque<Arc<JobChange>>,
-    tokio::sync::broadcast::Receiver<Arc<JobChange>>,
+    VecDeque<Arc<Told>>,
+    tokio::sync::broadcast::Receiver<Arc<Told>>,
     tokio::sync::watch::Receiver<bool>,
     bool,
 );
 
 fn futures_stream(
     state: Listening,
+    peer: Peer,
+    daemon_uid: u32,
 ) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
-    futures_util::stream::unfold(state, |(mut missed, mut live, mut leaving, first)| async move {
-        if first {
-            // So that a client knows at once that it is listened to.
-            let hello = Bytes::from_static(b": listening\n\n");
-            return Some((Ok(hello), (missed, live, leaving, false)));
-        }
-        if let Some(change) = missed.pop_front() {
-            return Some((Ok(text(&change)), (missed, live, leaving, false)));
-        }
-        loop {
-            let next = tokio::select! {
-                next = tokio::time::timeout(KEEP_ALIVE, live.recv()) => next,
-                _ = leaving.wait_for(|leaving| *leaving) => return None,
-            };
-            let bytes = match next {
-                Err(_) => Bytes::from_static(b": still here\n\n"),
-                Ok(Ok(change)) => text(&change),
-                // Too slow: it comes back with the last number that it got.
-                Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return None,
-            };
-            return Some((Ok(bytes), (missed, live, leaving, false)));
+    let text = move |told: &Told| text(told, &peer, daemon_uid);
+    let text = Arc::new(text);
+    futures_util::stream::unfold(state, move |(mut missed, mut live, mut leaving, first)| {
+        let text = text.clone();
+        async move {
+            if first {
+                // So that a client knows at once that it is listened to.
+                let hello = Bytes::from_static(b": listening\n\n");
+                return Some((Ok(hello), (missed, live, leaving, false)));
+            }
+            if let Some(change) = missed.pop_front() {
+                return Some((Ok(text(&change)), (missed, live, leaving, false)));
+            }
+            loop {
+                let next = tokio::select! {
+                    next = tokio::time::timeout(KEEP_ALIVE, live.recv()) => next,
+                    _ = leaving.wait_for(|leaving| *leaving) => return None,
+                };
+                let bytes = match next {
+                    Err(_) => Bytes::from_static(b": still here\n\n"),
+                    Ok(Ok(change)) => text(&change),
+                    // Too slow: it comes back with the last number that it got.
+                    Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return None,
+                };
+                return Some((Ok(bytes), (missed, live, leaving, false)));
+            }
         }
     })
 }

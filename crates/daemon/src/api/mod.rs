@@ -2,6 +2,7 @@
 
 mod answers;
 mod auth;
+mod connections;
 mod events;
 mod metrics;
 mod routes;
@@ -44,8 +45,12 @@ pub struct Api {
     pub started_us: u64,
     /// Becomes true when the daemon is about to leave.
     pub leaving: watch::Receiver<bool>,
+    /// Webhooks are called.
+    pub webhooks: bool,
 }
 
+/// The longest message of a refusal, in characters.
+const MESSAGE_MAX: usize = 1000;
 /// Readers that are kept for later.
 const READERS_MAX: usize = 8;
 
@@ -122,6 +127,15 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// One line, not too long, whatever was put into it.
+    fn answer(&self) -> ErrorAnswer {
+        let plain = |c: char| if c.is_control() { ' ' } else { c };
+        let message = self.message.chars().take(MESSAGE_MAX).map(plain).collect();
+        ErrorAnswer { error: ErrorBody { code: self.code.to_owned(), message } }
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let (status, code) = match &refusal {
@@ -138,9 +152,6 @@ impl From<Refusal> for Failure {
 
 impl IntoResponse for Failure {
     fn into_response(self) -> Response {
-        // One line, whatever was put into it.
-        let message: String = self.message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let error = ErrorBody { code: self.code.to_owned(), message };
-        (self.status, axum::Json(ErrorAnswer { error })).into_response()
+        (self.status, axum::Json(self.answer())).into_response()
     }
 }

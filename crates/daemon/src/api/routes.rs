@@ -1,6 +1,7 @@
 //! The paths of the interface, and their description.
 
-use super::auth::{Credentials, Tcp, with_token};
+use super::auth::{Tcp, with_token};
+use super::connections::{Doors, serve_tcp, serve_unix};
 use super::types::{
     AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange,
     JobPage, SCHEMA, Submitted, Usage, UserUsage,
@@ -21,6 +22,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
+use tandem_backends::Owner;
+use tandem_backends::local::as_user;
 use tokio::net::UnixListener;
 use utoipa::{IntoParams, OpenApi};
 
@@ -30,13 +33,9 @@ const PAGE_MAX: u32 = 10_000;
 const LOG_MAX: u64 = 4 << 20;
 
 /// Serves the unix socket, and TCP if there is a listener, until the daemon leaves.
-pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) -> std::io::Result<()> {
-    let leave = |mut leaving: tokio::sync::watch::Receiver<bool>| async move {
-        let _ = leaving.wait_for(|leaving| *leaving).await;
-    };
-    let app = router(api.clone());
-    let on_unix = axum::serve(unix, app.into_make_service_with_connect_info::<Credentials>())
-        .with_graceful_shutdown(leave(api.leaving.clone()));
+pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) {
+    let doors = Doors::new(api.uid);
+    let on_unix = serve_unix(unix, router(api.clone()), doors.clone(), api.leaving.clone());
     let Some(Tcp { listener, token }) = tcp else {
         return on_unix.await;
     };
@@ -45,9 +44,8 @@ pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) -> std
     let peer = Peer { uid, gid, user: crate::users::name(uid) };
     let app = router(api.clone())
         .layer(middleware::from_fn_with_state((Arc::new(token), peer), with_token));
-    let on_tcp = axum::serve(listener, app).with_graceful_shutdown(leave(api.leaving.clone()));
-    let (one, other) = tokio::join!(on_unix, on_tcp);
-    one.and(other)
+    let on_tcp = serve_tcp(listener, app, doors, api.leaving.clone());
+    tokio::join!(on_unix, on_tcp);
 }
 
 fn router(api: Api) -> Router {
@@ -71,10 +69,12 @@ fn router(api: Api) -> Router {
         .route("/v1/usage", get(usage))
         .route("/v1/info", get(daemon))
         .route("/events", get(events::events))
-        .route("/openapi.json", get(async || Json(openapi())))
+        .route("/openapi.json", get(description))
         .route("/metrics", get(prometheus))
         .route("/healthz", get(health))
-        .fallback(async || Failure::new(StatusCode::NOT_FOUND, "not_found", "there is no such path"))
+        .fallback(async || {
+            Failure::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
+        })
         .method_not_allowed_fallback(async || {
             let message = "this path does not know that method";
             Failure::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message)
@@ -93,11 +93,27 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     info(title = "Tandem", description = "Shares GPUs between deep-learning jobs where that pays"),
     paths(
         submit, list, dry_run, info, cancel, explain, logs, hold, release, pause, resume, accum, devices,
-        drain, undrain, classes, usage, daemon, prometheus, health
+        drain, undrain, classes, usage, daemon, events::events, description, prometheus, health
     ),
-    components(schemas(JobChange, ErrorAnswer))
+    components(schemas(JobChange, ErrorAnswer)),
+    modifiers(&Token),
+    security((), ("token" = []))
 )]
 struct Description;
+
+/// On TCP a token is asked for.
+struct Token;
+
+impl utoipa::Modify for Token {
+    fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
+        use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+        let about = "Over TCP: the token of the daemon's file. On the unix socket the system says who asks.";
+        let scheme =
+            HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
+        let components = description.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
 
 type Answer<T> = Result<Json<T>, Failure>;
 
@@ -132,6 +148,10 @@ async fn submit(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Failure> {
     let request: JobRequest = body(bytes)?;
+    if request.webhook.is_some() && !api.webhooks {
+        let message = "webhook: this daemon calls none; see daemon.webhooks";
+        return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
+    }
     let ids = api.command(peer, Command::Submit(Box::new(request))).await?;
     Ok((StatusCode::CREATED, Json(Submitted { schema: SCHEMA, ids })).into_response())
 }
@@ -160,18 +180,19 @@ async fn dry_run(
     answer(question, policy).await
 }
 
-fn policy(
-    api: &Api,
-    named: Option<String>,
-) -> Result<tandem_policies::PolicySpec, Failure> {
+fn policy(api: &Api, named: Option<String>) -> Result<tandem_policies::PolicySpec, Failure> {
     let text = named.unwrap_or_else(|| api.policy.clone());
-    tandem_policies::PolicySpec::parse(&text).map_err(|error| Failure::bad(format!("policy: {error}")))
+    tandem_policies::PolicySpec::parse(&text)
+        .map_err(|error| Failure::bad(format!("policy: {error}")))
 }
 
 async fn answer(
     question: crate::forecast::Question,
     policy: tandem_policies::PolicySpec,
 ) -> Answer<Explanation> {
+    /// Looks ahead that are taken at a time; they may take seconds.
+    static LOOKS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+    let _turn = LOOKS.acquire().await;
     let work = tokio::task::spawn_blocking(move || question.answer(&policy));
     work.await.map(Json).map_err(|error| Failure::internal(error.to_string()))
 }
@@ -223,7 +244,7 @@ impl ListQuery {
     (status = 200, body = JobPage), (status = "default", body = ErrorAnswer)))]
 async fn list(
     State(api): State<Api>,
-    _: Peer,
+    peer: Peer,
     asked: Result<Query<ListQuery>, QueryRejection>,
 ) -> Answer<JobPage> {
     let filter = query(asked)?.filter()?;
@@ -231,12 +252,14 @@ async fn list(
     let jobs: Vec<Job> = api.read(move |reader| reader.page(&filter)).await?;
     let next_after = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.id);
     // Those that are not over are shown as they are at this moment.
+    let daemon_uid = api.uid;
     let live = move |present: &crate::cycle::Present<'_>| {
         let line = |job: &Job| {
             let now = present.now.time();
             let view = present.scheduler.view(job.id, now);
             let active = present.scheduler.job(job.id).map(|active| &active.job);
-            answers::line(active.unwrap_or(job), view.as_ref())
+            let sees_all = peer.may_change(job.uid, daemon_uid);
+            answers::line(active.unwrap_or(job), view.as_ref(), sees_all)
         };
         jobs.iter().map(line).collect()
     };
@@ -289,14 +312,15 @@ async fn cancel(
     responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
 async fn explain(
     State(api): State<Api>,
-    _: Peer,
+    peer: Peer,
     id: Result<Path<u64>, PathRejection>,
     asked: Result<Query<PolicyQuery>, QueryRejection>,
 ) -> Answer<Explanation> {
     let (id, asked) = (path(id)?, query(asked)?);
     let policy = policy(&api, asked.policy)?;
     let job = find(&api, id).await?;
-    match api.ask(move |present| crate::forecast::of_job(present, id)).await? {
+    let sees_all = peer.may_change(job.uid, api.uid);
+    match api.ask(move |present| crate::forecast::of_job(present, id, sees_all)).await? {
         Some(question) => answer(question, policy).await,
         None => Ok(Json(crate::forecast::of_the_past(&job, policy.text))),
     }
@@ -336,8 +360,8 @@ async fn logs(
     };
     let limit = asked.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
     let offset = asked.offset.unwrap_or(0);
-    let uid = job.uid;
-    let read = move || read_log(&file, uid, offset, limit);
+    let owner = Owner { uid: job.uid, gid: job.gid };
+    let read = move || read_log(&file, owner, offset, limit);
     let read = tokio::task::spawn_blocking(read).await;
     let (bytes, size) = read.map_err(|error| Failure::internal(error.to_string()))??;
     let headers = [
@@ -347,29 +371,29 @@ async fn logs(
     Ok((headers, bytes).into_response())
 }
 
-/// Reads a file that belongs to the job's user: a root daemon must not read for somebody what only root
-/// may, by way of a link in the place of the log.
+/// Reads a file as the job's user: a root daemon must not read for somebody what only root may, by way of
+/// a link in the place of the log, nor touch a device.
 fn read_log(
     file: &std::path::Path,
-    uid: u32,
+    owner: Owner,
     offset: u64,
     limit: u64,
 ) -> Result<(Vec<u8>, u64), Failure> {
-    use std::os::unix::fs::MetadataExt;
     use std::os::unix::fs::OpenOptionsExt;
     let shown = file.display();
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let flags = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    let opened = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(file);
-    let mut opened = match opened {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).custom_flags(flags);
+    let mut opened = match as_user(Some(owner), || options.open(file)).and_then(|opened| opened) {
         Ok(opened) => opened,
         // It has printed nothing yet.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(error) => return Err(Failure::bad(format!("{shown}: {error}"))),
     };
     let metadata = opened.metadata().map_err(|error| Failure::bad(format!("{shown}: {error}")))?;
-    if !metadata.is_file() || metadata.uid() != uid {
-        return Err(Failure::bad(format!("{shown}: is no file of the job's user; look at it there")));
+    if !metadata.is_file() {
+        return Err(Failure::bad(format!("{shown}: is no file")));
     }
     let mut bytes = Vec::new();
     let read = opened
@@ -488,9 +512,17 @@ async fn daemon(State(api): State<Api>, _: Peer) -> Answer<DaemonInfo> {
     Ok(Json(api.ask(move |present| answers::daemon(present, &own)).await?))
 }
 
+/// This description
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object),
+    (status = "default", body = ErrorAnswer)))]
+async fn description() -> Json<utoipa::openapi::OpenApi> {
+    Json(openapi())
+}
+
 /// Figures for Prometheus
 #[utoipa::path(get, path = "/metrics", responses(
-    (status = 200, body = String, content_type = "application/openmetrics-text")))]
+    (status = 200, body = String, content_type = "application/openmetrics-text"),
+    (status = "default", body = ErrorAnswer)))]
 async fn prometheus(State(api): State<Api>) -> Result<Response, Failure> {
     let text = api.ask(metrics::text).await?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -498,7 +530,8 @@ async fn prometheus(State(api): State<Api>) -> Result<Response, Failure> {
 }
 
 /// Whether the daemon does its work
-#[utoipa::path(get, path = "/healthz", responses((status = 200, body = String)))]
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = String, content_type = "text/plain"),
+    (status = "default", body = ErrorAnswer)))]
 async fn health(State(api): State<Api>) -> Result<&'static str, Failure> {
     api.ask(|_| ()).await?;
     Ok("ok\n")

@@ -100,6 +100,12 @@ pub(super) const KEYS: &[Key] = &[
         |_| Value::Null,
         "days that jobs are remembered",
     ),
+    key(
+        "daemon.webhooks",
+        Kind::Switch,
+        |_| json!(true),
+        "call the webhooks of jobs, each as the user whose job it is",
+    ),
     key("client.host", Kind::Text, |_| Value::Null, "HOST:PORT of a daemon that listens on TCP"),
     key(
         "client.token_file",

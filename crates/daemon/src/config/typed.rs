@@ -40,6 +40,7 @@ pub(super) fn typed(origins: &Origins) -> Config {
             restore_s: number("daemon.restore_s"),
             log: text("daemon.log").unwrap_or_default(),
             history_days: whole("daemon.history_days"),
+            webhooks: switch("daemon.webhooks"),
         },
         client: ClientConfig { host: text("client.host"), token_file: path("client.token_file") },
         learning: LearningConfig {

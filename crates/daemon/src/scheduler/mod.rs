@@ -212,12 +212,12 @@ impl Scheduler {
     }
 
     fn submit(&mut self, submission: &Submission) {
+        let known: BTreeMap<u64, JobState> = submission.over.iter().copied().collect();
         for job in new_jobs(submission, self.now) {
             let id = job.id;
             self.next_job = self.next_job.max(id + 1);
             let over = |dependency: &Dependency| {
-                let job = dependency.job;
-                submission.over.iter().find(|(over, _)| *over == job).copied()
+                known.get(&dependency.job).map(|&state| (dependency.job, state))
             };
             let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
             self.admit(Active::new(job));
@@ -466,7 +466,11 @@ impl Scheduler {
             if drained { self.drained.insert(device) } else { self.drained.remove(&device) };
         if changed && !self.avoids(device) {
             let gpu = GpuId(device);
-            self.events.push(if drained { Event::GpuDrained { gpu } } else { Event::GpuUp { gpu } });
+            self.events.push(if drained {
+                Event::GpuDrained { gpu }
+            } else {
+                Event::GpuUp { gpu }
+            });
         }
     }
 
@@ -520,8 +524,11 @@ impl Scheduler {
                 self.events.push(Event::GpuReserved { gpu, memory: memory(*bytes) });
                 let after = self.avoids(device);
                 if before != after && !self.drained.contains(&device) {
-                    self.events
-                        .push(if after { Event::GpuDrained { gpu } } else { Event::GpuUp { gpu } });
+                    self.events.push(if after {
+                        Event::GpuDrained { gpu }
+                    } else {
+                        Event::GpuUp { gpu }
+                    });
                 }
             }
         }
