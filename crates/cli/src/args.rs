@@ -246,6 +246,8 @@ pub(crate) enum MatchingCommand {
 
 #[derive(Subcommand)]
 pub(crate) enum BenchCommand {
+    /// A daemon under load: submissions, pages, starts
+    Live(crate::commands::BenchLiveArgs),
     /// Minimum-cost assignment of a generated instance
     Matching(BenchMatchingArgs),
     /// Every policy on published traces: writes docs/results.md and its chart. Exits with 0 whatever

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod bench_live;
 mod daemon;
 mod demo;
 #[cfg(feature = "train")]
@@ -17,6 +18,7 @@ mod trace;
 
 use crate::args::{BenchCommand, Cli, Command};
 use crate::failure::Failure;
+pub(crate) use bench_live::BenchLiveArgs;
 pub(crate) use daemon::step_of_a_run;
 pub(crate) use quality::QualityArgs;
 use std::io::Write;
@@ -28,6 +30,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Compare(args) => simulate::compare(&args),
         Command::Trace(command) => trace::run(command),
         Command::Matching(command) => matching::run(&command),
+        Command::Bench(BenchCommand::Live(args)) => bench_live::run(&args),
         Command::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
         Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
         Command::Model(command) => model::run(&command),
