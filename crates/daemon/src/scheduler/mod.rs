@@ -511,6 +511,8 @@ impl Scheduler {
             Fact::Pair { class, beside, rate, noise } => {
                 self.classes.observe(class, beside, *rate, *noise);
                 self.outcome.classes.insert(class.clone());
+                // A pair may turn out to gain nothing although nothing else happens.
+                self.engine.touch(PartitionId(0));
             }
             Fact::Foreign { device, bytes, processes } => {
                 let device = *device;
