@@ -367,9 +367,7 @@ fn wrong(description: &Value, operation: &Value, answer: &Answer) -> Option<Stri
         return Some("is the daemon's fault".to_owned());
     }
     let content = described["content"].as_object();
-    let Some((kind, media)) = content.and_then(|content| content.iter().next()) else {
-        return None;
-    };
+    let (kind, media) = content.and_then(|content| content.iter().next())?;
     if !answer.head.to_ascii_lowercase().contains(&format!("content-type: {kind}")) {
         return Some(format!("is not {kind}"));
     }

@@ -70,19 +70,17 @@ fn futures_stream(
             if let Some(change) = missed.pop_front() {
                 return Some((Ok(text(&change)), (missed, live, leaving, false)));
             }
-            loop {
-                let next = tokio::select! {
-                    next = tokio::time::timeout(KEEP_ALIVE, live.recv()) => next,
-                    _ = leaving.wait_for(|leaving| *leaving) => return None,
-                };
-                let bytes = match next {
-                    Err(_) => Bytes::from_static(b": still here\n\n"),
-                    Ok(Ok(change)) => text(&change),
-                    // Too slow: it comes back with the last number that it got.
-                    Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return None,
-                };
-                return Some((Ok(bytes), (missed, live, leaving, false)));
-            }
+            let next = tokio::select! {
+                next = tokio::time::timeout(KEEP_ALIVE, live.recv()) => next,
+                _ = leaving.wait_for(|leaving| *leaving) => return None,
+            };
+            let bytes = match next {
+                Err(_) => Bytes::from_static(b": still here\n\n"),
+                Ok(Ok(change)) => text(&change),
+                // Too slow: it comes back with the last number that it got.
+                Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return None,
+            };
+            Some((Ok(bytes), (missed, live, leaving, false)))
         }
     })
 }
