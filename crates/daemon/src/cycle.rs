@@ -8,7 +8,7 @@ use crate::links::{FromJob, Links};
 use crate::meter::Meter;
 use crate::publish::Publisher;
 use crate::scheduler::{Fact, Input, Now, Outcome, Phase, Scheduler};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, Writing};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -245,15 +245,26 @@ impl Cycle {
         self.before(&inputs);
         let outcome = self.scheduler.step(now, &inputs);
         self.wake = outcome.wake;
-        if let Err(error) = self.journal_outcome(now, &outcome, &inputs) {
+        // One wait for the disk is enough for a turn, and none for one that nobody is told of: what was
+        // written first is on disk when what is written last is.
+        let waits = !accepted.is_empty() || outcome.shows();
+        let mut written = Ok(());
+        if let Err(error) = self.journal_outcome(now, &outcome, &inputs, waits) {
             // The scheduler has moved on. What it decided is carried out, and a daemon that starts from
             // this store again finds what the machine shows.
             self.turns.store_failures += 1;
             tracing::error!("cannot write what was decided: {error}");
+            written = self.store.sync();
         }
         crash::point();
         for (accepted, reply) in accepted {
-            let _ = reply.send(Ok(accepted.ids));
+            let _ = reply.send(match &written {
+                Ok(()) => Ok(accepted.ids),
+                Err(error) => {
+                    let problem = format!("the store cannot be written: {error}; look before asking again");
+                    Err(Refusal::Unavailable(problem))
+                }
+            });
         }
         self.act(&outcome);
         self.publish(now, &outcome);
@@ -268,7 +279,7 @@ impl Cycle {
         if inputs.is_empty() {
             return Ok(());
         }
-        self.store.write(|writing| {
+        self.store.write_soon(|writing| {
             writing.inputs(now, inputs)?;
             for (accepted, _) in accepted {
                 if let Input::Submit(submission) = &accepted.input {
@@ -287,9 +298,10 @@ impl Cycle {
         now: Now,
         outcome: &Outcome,
         inputs: &[Input],
+        waits: bool,
     ) -> Result<(), StoreError> {
         let scheduler = &self.scheduler;
-        self.store.write(|writing| {
+        let write = |writing: &Writing<'_>| {
             for job in &outcome.changed {
                 writing.update(job)?;
             }
@@ -305,7 +317,8 @@ impl Cycle {
                 writing.meta("drained", &serde_json::to_string(&drained)?)?;
             }
             writing.actions(now, &outcome.actions)
-        })
+        };
+        if waits { self.store.write(write) } else { self.store.write_soon(write) }
     }
 
     /// Notes what measurements must not span.
@@ -408,7 +421,7 @@ impl Cycle {
     /// What the scheduler wanted when it began.
     pub fn begin(&mut self, now: Now, outcome: &Outcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
-        self.journal_outcome(now, outcome, &[])?;
+        self.journal_outcome(now, outcome, &[], true)?;
         let running: Vec<(u64, u32)> = self
             .scheduler
             .jobs()

@@ -9,6 +9,7 @@ use crate::meter::{Meter, MeterOptions};
 use crate::publish::Publisher;
 use crate::scheduler::{Kept, Scheduler, Setup, Start};
 use crate::store::{Store, StoreError};
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -224,7 +225,13 @@ fn start(
     };
     store.write(|writing| writing.start(&start))?;
     crate::crash::point();
-    let (scheduler, outcome) = Scheduler::begin(start, &options.policy, crate::journal::beliefs());
+    let kept: BTreeMap<u64, Job> =
+        start.jobs.iter().map(|kept| (kept.job.id, kept.job.clone())).collect();
+    let (scheduler, mut outcome) =
+        Scheduler::begin(start, &options.policy, crate::journal::beliefs());
+    // Who is as it was kept is neither kept again nor told of: mostly everybody.
+    outcome.changed.retain(|job| kept.get(&job.id) != Some(job));
+    drop(kept);
     let handle = runtime.handle().clone();
     let links = Links::new(handle.clone(), sockets, inbox, uid);
     let publisher = Publisher::new(handle, now.unix_us, options.webhooks);
@@ -240,7 +247,7 @@ fn recover(store: &Store, backend: &mut LocalBackend) -> Result<Vec<Kept>, Store
     let has_run = |job: &&Job| !matches!(job.state, JobState::Pending | JobState::Held);
     let run = |job: &Job| RunId { job: job.id, run: job.runs };
     let runs: Vec<RunId> = jobs.iter().filter(has_run).map(run).collect();
-    let mut found: std::collections::BTreeMap<u64, Found> =
+    let mut found: BTreeMap<u64, Found> =
         backend.recover(&runs).into_iter().map(|(run, found)| (run.job, found)).collect();
     let kept = |job: Job| {
         let (request, found) = (job.request.clone(), found.remove(&job.id));

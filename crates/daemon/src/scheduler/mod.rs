@@ -92,6 +92,16 @@ pub struct Outcome {
     pub wake: Option<Time>,
 }
 
+impl Outcome {
+    /// Whether anybody outside gets to know of it: a process, a job or whoever waits for one to be over.
+    pub(crate) fn shows(&self) -> bool {
+        !self.ops.is_empty()
+            || !self.messages.is_empty()
+            || !self.forget.is_empty()
+            || self.changed.iter().any(|job| job.state.is_over())
+    }
+}
+
 /// The scheduler.
 pub struct Scheduler {
     setup: Setup,

@@ -3,6 +3,8 @@
 
 mod reader;
 mod schema;
+#[cfg(test)]
+mod tests;
 
 pub use reader::{Filter, Reader, UserTotal};
 
@@ -12,7 +14,8 @@ use crate::scheduler::{Class, Input, Now, Start};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tandem_core::Action;
@@ -52,6 +55,10 @@ pub enum StoreError {
 /// The writer.
 pub struct Store {
     connection: Connection,
+    /// The log that SQLite writes ahead.
+    log: PathBuf,
+    /// Whether the next commit waits for the disk.
+    waits: bool,
 }
 
 impl Store {
@@ -63,14 +70,44 @@ impl Store {
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.set_prepared_statement_cache_capacity(32);
         schema::migrate(&mut connection)?;
-        Ok(Self { connection })
+        let mut log = file.as_os_str().to_owned();
+        log.push("-wal");
+        Ok(Self { connection, log: log.into(), waits: true })
     }
 
-    /// Writes all of `write` or nothing.
+    /// Writes all of `write` or nothing; it outlives a loss of power, as does all that was written before.
     pub fn write(
         &mut self,
         write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        self.commit(true, write)
+    }
+
+    /// Writes all of `write` or nothing. It outlives this process at once, and a loss of power after the
+    /// next `write` or `sync`.
+    pub fn write_soon(
+        &mut self,
+        write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        self.commit(false, write)
+    }
+
+    /// Makes all that was written outlive a loss of power.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        let io = |cause| StoreError::Io { file: self.log.display().to_string(), cause };
+        File::open(&self.log).and_then(|log| log.sync_data()).map_err(io)
+    }
+
+    fn commit(
+        &mut self,
+        waits: bool,
+        write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if self.waits != waits {
+            let level = if waits { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.waits = waits;
+        }
         let transaction = self.connection.transaction()?;
         write(&Writing(&transaction))?;
         transaction.commit()?;

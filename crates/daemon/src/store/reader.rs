@@ -50,28 +50,37 @@ impl Reader {
 
     /// A page of jobs.
     pub fn page(&self, filter: &Filter) -> Result<Vec<Job>, StoreError> {
+        let (beyond, order) = if filter.descending { ("<", "DESC") } else { (">", "ASC") };
         let mut clauses = Vec::new();
-        if !filter.states.is_empty() {
-            // Names of states, never what a user wrote.
-            let names: Vec<String> =
-                filter.states.iter().map(|state| format!("'{}'", state.name())).collect();
-            clauses.push(format!("state IN ({})", names.join(",")));
-        }
         if filter.user.is_some() {
             clauses.push("user = ?1".to_owned());
         }
         if filter.after.is_some() {
-            clauses.push(format!("jobs.id {} ?2", if filter.descending { "<" } else { ">" }));
+            clauses.push(format!("id {beyond} ?2"));
         }
-        let clause = if clauses.is_empty() {
-            String::new()
-        } else {
-            format!("WHERE {}", clauses.join(" AND "))
+        let first = |state: Option<JobState>| {
+            // Names of states, never what a user wrote.
+            let state = state.map(|state| format!("state = '{}'", state.name()));
+            let clauses: Vec<&str> = state.iter().chain(&clauses).map(String::as_str).collect();
+            let clause = if clauses.is_empty() { "1" } else { &clauses.join(" AND ") };
+            let index = if state.is_some() { "INDEXED BY jobs_by_state" } else { "" };
+            format!("SELECT id FROM jobs {index} WHERE {clause} ORDER BY id {order} LIMIT ?3")
         };
-        let order = if filter.descending { "DESC" } else { "ASC" };
+        // The first of every state, each from an index that has them in order: asked for all states at
+        // once, SQLite would sort every job in one of them.
+        let mut states = filter.states.clone();
+        states.sort_unstable();
+        states.dedup();
+        let firsts: Vec<String> = match states.as_slice() {
+            [] => vec![first(None)],
+            states => states.iter().map(|&state| first(Some(state))).collect(),
+        };
+        let firsts: Vec<String> =
+            firsts.iter().map(|one| format!("SELECT * FROM ({one})")).collect();
         let sql = format!(
-            "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request {clause}
-             ORDER BY jobs.id {order} LIMIT ?3"
+            "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
+             WHERE jobs.id IN ({}) ORDER BY jobs.id {order} LIMIT ?3",
+            firsts.join(" UNION ALL ")
         );
         let mut select = self.connection.prepare_cached(&sql)?;
         let after = filter.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX));
@@ -102,10 +111,7 @@ impl Reader {
     }
 
     /// The environment of a job.
-    pub fn env(
-        &self,
-        job: u64,
-    ) -> Result<std::collections::BTreeMap<String, String>, StoreError> {
+    pub fn env(&self, job: u64) -> Result<std::collections::BTreeMap<String, String>, StoreError> {
         let mut select = self.connection.prepare_cached(
             "SELECT env FROM requests JOIN jobs ON jobs.request = requests.id WHERE jobs.id = ?1",
         )?;

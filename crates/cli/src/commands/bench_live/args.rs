@@ -15,7 +15,7 @@ pub(crate) struct BenchLiveArgs {
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
     /// Waiting jobs out of which pages are read and beside which short ones run
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2000..=1_000_000))]
     pub(crate) jobs: u32,
     /// Short jobs whose starts are timed
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(10..=10_000))]

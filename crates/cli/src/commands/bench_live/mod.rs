@@ -42,6 +42,8 @@ struct Report {
     beside: Starts,
     crowded: Load,
     memory: Option<u64>,
+    restart_crowded: Duration,
+    waiting: usize,
     load_after: f64,
 }
 
@@ -53,7 +55,7 @@ pub(crate) fn run(args: &BenchLiveArgs) -> Result<(), Failure> {
         Some(dir) => folder.tempdir_in(dir),
         None => folder.tempdir(),
     }?;
-    let report = measure(args, folder.path())?;
+    let report = measure(args, &folder.path().canonicalize()?)?;
     if args.json {
         print(&as_json(args, &report).to_string())
     } else {
@@ -95,6 +97,9 @@ fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<Report, Fai
     say("submissions of jobs that wait with them");
     let crowded = load::submit(&mut server, args.clients, time, false, |_| Ok(()))?;
     let memory = server.memory();
+    server.kill()?;
+    let restart_crowded = server.restart()?;
+    let waiting = starts::all(&server)?.len();
     Ok(Report {
         load_before,
         idle,
@@ -109,6 +114,8 @@ fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<Report, Fai
         beside,
         crowded,
         memory,
+        restart_crowded,
+        waiting,
         load_after: machine_load(),
     })
 }
@@ -223,7 +230,7 @@ fn as_table(args: &BenchLiveArgs, report: &Report) -> String {
     let memory = report.memory.map_or(0, |bytes| bytes >> 20);
     format!(
         "{}\n\npolicy {}, {} clients, {} devices; of {} acknowledged jobs {} were lost when the daemon was killed; \
-         {:.1} s until it listened again with {} jobs; {} MiB at the end; load {:.1} before and {:.1} after",
+         it listened again after {:.1} s with {} jobs, {:.1} s with {}; {} MiB at the end; load {:.1} before and {:.1} after",
         table::plain(&header, rows),
         args.policy,
         args.clients,
@@ -232,6 +239,8 @@ fn as_table(args: &BenchLiveArgs, report: &Report) -> String {
         report.lost,
         report.restart.as_secs_f64(),
         table::grouped(report.kept as u64),
+        report.restart_crowded.as_secs_f64(),
+        table::grouped(report.waiting as u64),
         memory,
         report.load_before,
         report.load_after,
@@ -267,6 +276,8 @@ fn as_json(args: &BenchLiveArgs, report: &Report) -> Value {
         "starts_alone": starts(&report.alone),
         "starts_beside": starts(&report.beside),
         "memory_bytes": report.memory,
+        "restart_crowded_s": report.restart_crowded.as_secs_f64(),
+        "jobs_at_the_end": report.waiting,
         "load_before": report.load_before,
         "load_after": report.load_after,
     })

@@ -1,0 +1,42 @@
+//! `tandem bench live` on a small scale: nothing that was acknowledged is lost, nothing is left behind.
+
+mod common;
+
+use common::{folder, listing, run_in, succeed_in};
+
+#[test]
+fn what_is_acknowledged_outlives_the_daemon() {
+    let dir = folder();
+    let sizes =
+        ["--seconds", "1", "--clients", "8", "--jobs", "2000", "--short", "20", "--devices", "2"];
+    let args = [&["bench", "live", "--dir", ".", "--pages", "2", "--quiet", "--json"][..], &sizes]
+        .concat();
+    let ran = succeed_in(dir.path(), &args);
+    assert_eq!(ran.stderr, "");
+    let report = ran.json();
+    assert_eq!((&report["schema"], &report["lost"]), (&1.into(), &0.into()));
+    assert!(report["acknowledged"].as_u64().unwrap() > 0, "{report}");
+    for starts in ["starts_alone", "starts_beside"] {
+        let times = &report[starts]["process_to_process"];
+        // All but the first of each device follow another.
+        assert!((18..20).contains(&times["count"].as_u64().unwrap()), "{report}");
+        assert!(times["median_ms"].as_f64().unwrap() > 0.0, "{report}");
+    }
+    assert_eq!(report["pages"]["waiting"]["count"], 2);
+    assert!(listing(dir.path()).is_empty());
+}
+
+#[test]
+fn bad_options_are_refused() {
+    let dir = folder();
+    let cases: &[(&[&str], &str)] = &[
+        (&["--clients", "0"], "--clients"),
+        (&["--jobs", "10"], "--jobs"),
+        (&["--policy", "nonsense"], "nonsense"),
+    ];
+    for (options, says) in cases {
+        let ran = run_in(dir.path(), &[&["bench", "live"][..], options].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{options:?}: {ran:?}");
+        assert!(ran.stderr.contains(says), "{options:?}: {ran:?}");
+    }
+}

@@ -1,0 +1,84 @@
+use super::*;
+use crate::job::JobState;
+
+fn job(id: u64) -> Job {
+    let state = JobState::ALL[(id * 7 % 11) as usize];
+    let user = ["ann", "bob"][usize::from(id.is_multiple_of(3))].to_owned();
+    Job { id, user, state, ..Job::default() }
+}
+
+#[test]
+fn a_page_holds_the_first_of_what_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.db");
+    let mut store = Store::open(&file).unwrap();
+    let jobs: Vec<Job> = (1..=200).map(job).collect();
+    let written = store.write(|writing| {
+        for job in &jobs {
+            writing.request(job.id, &job.request, &BTreeMap::new())?;
+            writing.insert(job, job.id)?;
+        }
+        Ok(())
+    });
+    written.unwrap();
+    let reader = Reader::open(&file).unwrap();
+    let active: Vec<JobState> =
+        JobState::ALL.into_iter().filter(|state| !state.is_over()).collect();
+    let some = vec![JobState::Completed, JobState::Pending, JobState::Pending];
+    for states in [vec![], vec![JobState::Held], some, active] {
+        for user in [None, Some("ann".to_owned()), Some("nobody".to_owned())] {
+            for (after, descending) in
+                [(None, false), (Some(90), false), (None, true), (Some(90), true)]
+            {
+                let is_beyond = |id: u64| match after {
+                    Some(after) if descending => id < after,
+                    Some(after) => id > after,
+                    None => true,
+                };
+                let mut expected: Vec<u64> = jobs
+                    .iter()
+                    .filter(|job| states.is_empty() || states.contains(&job.state))
+                    .filter(|job| user.as_ref().is_none_or(|user| job.user == *user))
+                    .map(|job| job.id)
+                    .filter(|&id| is_beyond(id))
+                    .collect();
+                if descending {
+                    expected.reverse();
+                }
+                expected.truncate(20);
+                let filter = Filter {
+                    states: states.clone(),
+                    user: user.clone(),
+                    after,
+                    descending,
+                    limit: 20,
+                };
+                let page = reader.page(&filter).unwrap();
+                let found: Vec<u64> = page.iter().map(|job| job.id).collect();
+                assert_eq!(found, expected, "{filter:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_written_soon_is_there_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.db");
+    let mut store = Store::open(&file).unwrap();
+    let level = |store: &Store| -> i64 {
+        store.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap()
+    };
+    store.write_soon(|writing| writing.meta("one", "1")).unwrap();
+    assert_eq!(level(&store), 1, "NORMAL");
+    assert_eq!(Store::open(&file).unwrap().meta("one").unwrap().as_deref(), Some("1"));
+    store.sync().unwrap();
+    store.write(|writing| writing.meta("two", "2")).unwrap();
+    assert_eq!(level(&store), 2, "FULL");
+    // What fails leaves nothing behind.
+    let fails = store.write_soon(|writing| {
+        writing.meta("three", "3")?;
+        Err(StoreError::Newer { version: 9 })
+    });
+    assert!(fails.is_err() && store.meta("three").unwrap().is_none());
+}
