@@ -7,10 +7,11 @@ use crate::scheduler::{ToJob, socket};
 use regex::Regex;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+use tandem_backends::crash;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncSeekExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
@@ -107,8 +108,13 @@ struct Link {
 }
 
 impl Links {
-    /// Sockets go to `dir`.
+    /// Sockets go to `dir`, which is nobody else's; those of an earlier daemon are removed.
     pub fn new(runtime: Handle, dir: PathBuf, inbox: Sender<Message>, uid: u32) -> Self {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
         Self { runtime, dir, inbox, uid, open: BTreeMap::new() }
     }
 
@@ -131,6 +137,7 @@ impl Links {
 
     fn listen(&self, path: &Path, uid: u32) -> std::io::Result<UnixListener> {
         let _ = std::fs::remove_file(path);
+        crash::point();
         let listener = std::os::unix::net::UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         if uid != self.uid {
@@ -332,14 +339,16 @@ mod tests {
     #[test]
     fn lines_of_the_protocol_are_understood_and_others_tolerated() {
         let said = |text: &str| parse(text.as_bytes());
-        let hello = r#"{"op":"hello","v":1,"job":"17","pid":17,"batch":64,"caps":["accum","stop","gate"]}"#;
+        let hello =
+            r#"{"op":"hello","v":1,"job":"17","pid":17,"batch":64,"caps":["accum","stop","gate"]}"#;
         let known = FromJob::Hello { accum: true, stop: true, batch: Some(64) };
         assert_eq!(said(hello), Ok(Some(known)));
         let step = r#"{"op":"step","n":60,"dt":0.02,"accum":4,"later":"field"}"#;
         assert_eq!(said(step), Ok(Some(FromJob::Steps { n: 60, accum: Some(4) })));
         assert_eq!(said(r#"{"op":"bye","done":false}"#), Ok(Some(FromJob::Bye { done: false })));
         assert_eq!(said(r#"{"op":"sing"}"#), Ok(None));
-        for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#] {
+        for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#]
+        {
             assert_eq!(said(bad), Err(()), "{bad}");
         }
         assert_eq!(line(ToJob::Accum(4)), "{\"op\":\"set\",\"accum\":4,\"gate_ms\":0}\n");

@@ -21,17 +21,16 @@ pub(crate) use settle::socket;
 pub use start::{Found, Kept, Start};
 pub use view::{View, Waiting};
 
-use crate::job::{ArrayTask, Job, JobState};
+use crate::job::{ArrayTask, Ending, Going, Job, JobState};
 use crate::request::{After, Dependency};
-use active::Cause;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
 use tandem_core::{
-    Action, ClassId, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile, Progress,
-    Span, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
+    Action, ClassId, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile,
+    Progress, Span, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
 };
 
 /// What the scheduler works with; fixed for the life of the daemon.
@@ -171,7 +170,15 @@ impl Scheduler {
         for id in std::mem::take(&mut self.changed) {
             if let Some(active) = self.jobs.get_mut(&id) {
                 active.job.state = active.state();
-                active.job.done_us = active.pace.done_by(self.now.time());
+                let now = self.now.time();
+                active.job.done_us = active.pace.done_by(now);
+                if let Some((_, shared)) = active.since {
+                    settle::account(active, now);
+                    active.since = Some((now, shared));
+                }
+                let rate_ppm = active.pace.rate.0;
+                active.job.going =
+                    active.since.map(|(since, shared)| Going { at_us: since.0, shared, rate_ppm });
                 self.outcome.changed.push(active.job.clone());
             }
         }
@@ -206,7 +213,11 @@ impl Scheduler {
             self.next_job = self.next_job.max(id + 1);
             let over = |dependency: &Dependency| {
                 let job = dependency.job;
-                submission.over.iter().find(|(over, _)| *over == job).copied()
+                let before = submission.over.iter().find(|(over, _)| *over == job).copied();
+                // One that was not over when this was accepted may have ended in this very step.
+                let just_now = |ended: &&Job| ended.id == job && ended.state.is_over();
+                let ended = || self.outcome.changed.iter().find(just_now);
+                before.or_else(|| ended().map(|ended| (job, ended.state)))
             };
             let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
             self.admit(Active::new(job));
@@ -244,7 +255,7 @@ impl Scheduler {
     /// Tells the engine of a job if nothing stands in its way, and says what does otherwise.
     fn try_enter(&mut self, id: u64) {
         let Some(active) = self.jobs.get(&id) else { return };
-        if active.entry.is_some() || active.ending.is_some() {
+        if active.entry.is_some() || active.job.ending.is_some() {
             return;
         }
         let obstacle = if active.job.state == JobState::Held {
@@ -395,10 +406,12 @@ impl Scheduler {
 
     fn cancel(&mut self, id: u64, by: &str) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
-        if active.ending.is_some() {
+        if active.job.ending.is_some() {
             return;
         }
-        active.ending = Some(Cause::Cancelled { by: by.to_owned() });
+        active.job.ending = Some(Ending::Cancelled { by: by.to_owned() });
+        self.changed.insert(id);
+        let active = &self.jobs[&id];
         if active.phase == Phase::Absent {
             self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
         } else {
@@ -408,7 +421,7 @@ impl Scheduler {
 
     fn hold(&mut self, id: u64) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
-        if active.phase != Phase::Absent || active.ending.is_some() {
+        if active.phase != Phase::Absent || active.job.ending.is_some() {
             return;
         }
         active.job.state = JobState::Held;
@@ -454,7 +467,11 @@ impl Scheduler {
             if drained { self.drained.insert(device) } else { self.drained.remove(&device) };
         if changed && !self.avoids(device) {
             let gpu = GpuId(device);
-            self.events.push(if drained { Event::GpuDrained { gpu } } else { Event::GpuUp { gpu } });
+            self.events.push(if drained {
+                Event::GpuDrained { gpu }
+            } else {
+                Event::GpuUp { gpu }
+            });
         }
     }
 
@@ -472,6 +489,10 @@ impl Scheduler {
                 let parts = active.job.accum.unwrap_or(active.job.sub_batches);
                 if *accum && parts != 1 {
                     self.outcome.messages.push((*job, ToJob::Accum(parts)));
+                }
+                // One that was asked while nobody listened to it is asked again.
+                if active.phase == Phase::Asked {
+                    self.outcome.messages.push((*job, ToJob::Stop));
                 }
                 self.changed.insert(*job);
                 self.describe(*job);
@@ -508,8 +529,11 @@ impl Scheduler {
                 self.events.push(Event::GpuReserved { gpu, memory: memory(*bytes) });
                 let after = self.avoids(device);
                 if before != after && !self.drained.contains(&device) {
-                    self.events
-                        .push(if after { Event::GpuDrained { gpu } } else { Event::GpuUp { gpu } });
+                    self.events.push(if after {
+                        Event::GpuDrained { gpu }
+                    } else {
+                        Event::GpuUp { gpu }
+                    });
                 }
             }
         }
@@ -546,10 +570,11 @@ impl Scheduler {
                 self.end_process(id);
             } else if let Some(limit) = active.job.request.time_limit_s
                 && active.ran_us(now) as f64 >= limit * 1e6
-                && active.ending.is_none()
+                && active.job.ending.is_none()
                 && active.phase != Phase::Absent
             {
-                active.ending = Some(Cause::TimeUp);
+                active.job.ending = Some(Ending::TimeUp);
+                self.changed.insert(id);
                 self.dirty.insert(id);
             }
         }
@@ -586,6 +611,8 @@ impl Scheduler {
         };
         let fails = active.unmet.iter().any(|unmet| unmet.job == other && !holds(unmet));
         active.unmet.retain(|unmet| unmet.job != other);
+        active.job.dependencies.retain(|dependency| dependency.job != other);
+        self.changed.insert(id);
         if fails {
             let reason = format!("depends on job {other}, which is {}", state.name());
             self.end_job(id, JobState::Cancelled, Some(reason));
