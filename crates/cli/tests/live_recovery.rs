@@ -311,3 +311,88 @@ fn a_store_without_room_accepts_nothing_and_harms_nobody() {
     let ran = daemon.ok(&["replay", store.to_str().expect("a plain path")]);
     assert!(ran.stdout.contains("identical"), "{ran:?}");
 }
+
+/// A store as version 1 of the tables wrote it: jobs that are over, one that waits, one that is held, and
+/// a drained device.
+const STORE_1: &str = "crates/cli/tests/fixtures/state-1.db";
+
+/// A daemon about to start on a copy of a store.
+fn on_a_copy() -> Daemon {
+    let mut daemon = Daemon::start(Options::fake(1));
+    daemon.stop();
+    std::fs::copy(common::workspace().join(STORE_1), daemon.state.join("state.db"))
+        .expect("the fixture is there");
+    daemon
+}
+
+#[test]
+#[ignore = "writes the fixture"]
+fn write_the_fixture() {
+    let mut daemon = Daemon::start(Options::fake(1));
+    let shell = |line: &str| JobRequest {
+        env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+        dir: "/tmp".into(),
+        stdout: Some("/dev/null".into()),
+        ..daemon.shell(line)
+    };
+    let done = daemon.submit(&shell("exit 0"));
+    let failed = daemon.submit(&shell("exit 3"));
+    let array = JobRequest { array: Some("1-2".to_owned()), ..shell("exit 0") };
+    let array = daemon.submit(&array);
+    for id in [done, array, array + 1] {
+        daemon.await_state(id, "completed");
+    }
+    daemon.await_state(failed, "failed");
+    daemon.ok(&["gpus", "drain", "0"]);
+    let waits = JobRequest { dependency: Some(format!("afterok:{done}")), ..shell("exit 4") };
+    daemon.submit(&waits);
+    daemon.submit(&JobRequest { hold: true, ..shell("exit 0") });
+    let cancelled = daemon.submit(&shell("exit 0"));
+    daemon.ok(&["cancel", &cancelled.to_string()]);
+    daemon.stop();
+    let fixture = common::workspace().join(STORE_1);
+    std::fs::create_dir_all(fixture.parent().expect("a folder")).expect("a folder can be made");
+    std::fs::copy(daemon.state.join("state.db"), fixture).expect("a file can be copied");
+}
+
+#[test]
+fn a_store_of_the_first_version_opens() {
+    let mut daemon = on_a_copy();
+    let replay = ["replay", "state/state.db"];
+    assert!(daemon.ok(&replay).stdout.contains("identical"));
+    daemon.restart();
+    let states: Vec<(u64, &str, Option<i32>)> =
+        daemon.jobs().iter().map(|job| (job.id, job.state.name(), job.exit_code)).collect();
+    let expected = [
+        (1, "completed", Some(0)),
+        (2, "failed", Some(3)),
+        (3, "completed", Some(0)),
+        (4, "completed", Some(0)),
+        (5, "pending", None),
+        (6, "held", None),
+        (7, "cancelled", None),
+    ];
+    assert_eq!(states, expected);
+    daemon.ok(&["gpus", "undrain", "0"]);
+    assert_eq!(daemon.await_state(5, "failed").line.exit_code, Some(4));
+    daemon.ok(&["release", "6"]);
+    daemon.await_state(6, "completed");
+    assert_eq!(daemon.submit(&daemon.shell("exit 0")), 8);
+    daemon.await_state(8, "completed");
+    daemon.stop();
+    assert!(daemon.ok(&replay).stdout.contains("identical"));
+}
+
+#[test]
+fn a_store_of_a_later_program_is_left_alone() {
+    let daemon = on_a_copy();
+    let file = daemon.state.join("state.db");
+    let mut bytes = std::fs::read(&file).expect("a store");
+    // Where SQLite keeps `user_version`.
+    bytes[60..64].copy_from_slice(&99_u32.to_be_bytes());
+    std::fs::write(&file, &bytes).expect("a file can be written");
+    let (code, line) = refused(&daemon, &daemon.state, &daemon.socket);
+    assert_eq!(code, Some(1), "{line}");
+    assert!(line.contains("version 99") && line.contains("use the later program"), "{line}");
+    assert!(std::fs::read(&file).expect("a store") == bytes, "it was changed");
+}
