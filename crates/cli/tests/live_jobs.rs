@@ -148,9 +148,7 @@ fn a_change_of_sub_batches_in_mid_run_leaves_the_losses_as_they_are() {
     let plain = daemon.submit("plain", &["--steps", steps, "--losses", "plain.csv"]);
     assert_eq!(daemon.wait_for(plain).line.state, JobState::Completed);
     let changed = daemon.submit("changed", &["--steps", steps, "--losses", "changed.csv"]);
-    daemon.wait_until("it speaks", |daemon| {
-        daemon.job(changed).caps.contains(&"accum".to_owned())
-    });
+    daemon.wait_until("it speaks", |daemon| daemon.job(changed).caps.contains(&"accum".to_owned()));
     daemon.client.set_accum(changed, Some(4)).unwrap();
     let losses = daemon.folder.path().join("changed.csv");
     daemon.wait_until("it computes in four parts", |_| parts(&losses).contains(&4));

@@ -58,7 +58,10 @@ mod tests {
         let named = class(&["/usr/bin/python3", "-u", "/a/train.py", "secret"]);
         assert_eq!(named, class(&["python3", "train.py", "--seed=2"]));
         assert!(named.starts_with("python3#") && !named.contains("train"), "{named}");
-        assert_eq!(class(&["python", "t.py", "--batch=32"]), class(&["python", "x/t.py", "--bs", "32"]));
+        assert_eq!(
+            class(&["python", "t.py", "--batch=32"]),
+            class(&["python", "x/t.py", "--bs", "32"])
+        );
         assert_ne!(class(&["python", "t.py", "-b", "64"]), class(&["python", "t.py", "-b", "32"]));
         let long = "x".repeat(500);
         assert!(class(&["a", &long]).len() < 120);

@@ -2,30 +2,64 @@
 //! earlier daemon left off.
 
 use crate::scheduler::Now;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tandem_core::Time;
 
 /// Reads the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    began: Instant,
-    base_us: u64,
+    /// What the machine's own clock is ahead of ours, or behind it if negative.
+    offset_us: i64,
+}
+
+/// How a clock relates to the machine's own one, which begins with every boot and is never set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    boot: String,
+    offset_us: i64,
 }
 
 impl Clock {
-    /// Goes on after `last`, by as much as the wall's clock says has passed since.
-    pub fn after(last: Option<Now>) -> Self {
-        let base_us = last.map_or(0, |last| {
-            let passed = unix_us().saturating_sub(last.unix_us);
-            last.at_us + passed.max(1)
-        });
-        Self { began: Instant::now(), base_us }
+    /// Goes on after `last`: by the machine's own clock if it still runs, else by as much as the wall's
+    /// says has passed since.
+    pub fn after(last: Option<Now>, mark: Option<&Mark>) -> Self {
+        Self::resumed(last, mark, &boot(), machine_us(), unix_us())
+    }
+
+    fn resumed(
+        last: Option<Now>,
+        mark: Option<&Mark>,
+        boot: &str,
+        machine_us: i64,
+        unix_us: u64,
+    ) -> Self {
+        let Some(last) = last else { return Self { offset_us: machine_us } };
+        let last_us = i64::try_from(last.at_us).unwrap_or(i64::MAX);
+        let at_us = match mark.filter(|mark| !boot.is_empty() && mark.boot == boot) {
+            Some(mark) => machine_us.saturating_sub(mark.offset_us),
+            None => {
+                let passed = unix_us.saturating_sub(last.unix_us);
+                last_us.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
+            }
+        };
+        let at_us = at_us.max(last_us.saturating_add(1));
+        Self { offset_us: machine_us.saturating_sub(at_us) }
+    }
+
+    /// For the next daemon.
+    pub fn mark(&self) -> Mark {
+        Mark { boot: boot(), offset_us: self.offset_us }
     }
 
     /// Now.
     pub fn now(&self) -> Now {
-        let passed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Now { at_us: self.base_us + passed, unix_us: unix_us() }
+        Now { at_us: self.at_us(machine_us()), unix_us: unix_us() }
+    }
+
+    fn at_us(&self, machine_us: i64) -> u64 {
+        u64::try_from(machine_us.saturating_sub(self.offset_us)).unwrap_or(0)
     }
 
     /// How long until `at`; no time if it has passed.
@@ -34,8 +68,79 @@ impl Clock {
     }
 }
 
+/// The machine's own clock.
+fn machine_us() -> i64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000 + now.tv_nsec / 1000
+}
+
+/// The present life of the machine; empty if it cannot be told.
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
 /// Microseconds since 1970.
 pub fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000;
+
+    fn last() -> Option<Now> {
+        Some(Now { at_us: 5_000_000, unix_us: 100 * HOUR })
+    }
+
+    fn resumed(mark: Option<&Mark>, unix_us: u64) -> u64 {
+        Clock::resumed(last(), mark, "this", 9_000_000, unix_us).at_us(9_000_000)
+    }
+
+    #[test]
+    fn a_first_clock_begins_at_nothing_and_runs_forward() {
+        let clock = Clock::after(None, None);
+        let first = clock.now().at_us;
+        assert!(first < 1_000_000, "{first}");
+        assert!(clock.now().at_us >= first);
+        assert_eq!(clock.until(Time(0)), Duration::ZERO);
+    }
+
+    #[test]
+    fn within_one_boot_the_wall_may_jump_as_it_likes() {
+        let mark = Mark { boot: "this".to_owned(), offset_us: 1_000_000 };
+        for unix_us in [0, 99 * HOUR, 100 * HOUR, 500 * HOUR] {
+            assert_eq!(resumed(Some(&mark), unix_us), 8_000_000);
+        }
+    }
+
+    #[test]
+    fn after_a_boot_the_wall_says_how_much_has_passed_and_never_takes_any_back() {
+        let mark = Mark { boot: "another".to_owned(), offset_us: 1_000_000 };
+        for mark in [None, Some(&mark)] {
+            assert_eq!(resumed(mark, 101 * HOUR), 5_000_000 + HOUR);
+            assert_eq!(resumed(mark, 100 * HOUR), 5_000_001);
+            assert_eq!(resumed(mark, 99 * HOUR), 5_000_001);
+            assert_eq!(resumed(mark, 0), 5_000_001);
+        }
+    }
+
+    #[test]
+    fn a_mark_that_would_turn_time_back_does_not() {
+        let mark = Mark { boot: "this".to_owned(), offset_us: 8_000_000 };
+        assert_eq!(resumed(Some(&mark), 100 * HOUR), 5_000_001);
+    }
+
+    #[test]
+    fn the_next_clock_of_this_boot_goes_on_where_this_one_is() {
+        let clock = Clock::after(Some(Now { at_us: 77, unix_us: unix_us() }), None);
+        let now = clock.now();
+        let next = Clock::after(Some(now), Some(&clock.mark()));
+        let (first, second) = (clock.now().at_us, next.now().at_us);
+        assert!(first.abs_diff(second) < 1_000_000, "{first} {second}");
+        assert!(second > now.at_us);
+    }
 }

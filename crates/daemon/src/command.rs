@@ -113,7 +113,9 @@ impl Desk<'_> {
             Command::Hold(job) => {
                 self.check(peer, job, lookup)?;
                 if self.phase(job) != Phase::Absent {
-                    return Err(Refusal::Conflict(format!("job {job} has started; pause it instead")));
+                    return Err(Refusal::Conflict(format!(
+                        "job {job} has started; pause it instead"
+                    )));
                 }
                 plain(Input::Hold { job })
             }
@@ -185,7 +187,8 @@ impl Desk<'_> {
         let (uid, state) = match self.scheduler.job(id) {
             Some(active) => (active.job.uid, None),
             None => {
-                stored = lookup(id).ok_or_else(|| Refusal::NotFound(format!("there is no job {id}")))?;
+                stored =
+                    lookup(id).ok_or_else(|| Refusal::NotFound(format!("there is no job {id}")))?;
                 (stored.uid, Some(stored.state))
             }
         };
@@ -214,12 +217,13 @@ impl Desk<'_> {
         let mut over = Vec::new();
         for dependency in request.dependencies().map_err(bad)? {
             let job = dependency.job;
-            if self.scheduler.job(job).is_some() || (job < self.next_job && job >= self.scheduler.next_job()) {
+            if self.scheduler.job(job).is_some()
+                || (job < self.next_job && job >= self.scheduler.next_job())
+            {
                 continue;
             }
-            let known = lookup(job).ok_or_else(|| {
-                Refusal::Bad(format!("dependency: there is no job {job}"))
-            })?;
+            let known = lookup(job)
+                .ok_or_else(|| Refusal::Bad(format!("dependency: there is no job {job}")))?;
             over.push((job, known.state));
         }
         let count = request.tasks().map_err(bad)?.tasks.len() as u64;

@@ -3,7 +3,6 @@
 
 use crate::clock::Clock;
 use crate::command::{Accepted, Command, Desk, Peer, Refusal};
-use crate::crash;
 use crate::links::{FromJob, Links};
 use crate::meter::Meter;
 use crate::publish::Publisher;
@@ -12,7 +11,7 @@ use crate::store::{Store, StoreError, Writing};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, DeviceSample, Op, Owner};
+use tandem_backends::{Backend, BackendEvent, DeviceSample, Op, Owner, crash};
 use tandem_core::Time;
 use tokio::sync::oneshot;
 
@@ -107,8 +106,22 @@ pub struct Cycle {
     wake: Option<Time>,
     /// What happened and could not be written yet.
     unwritten: Vec<Input>,
+    /// What was decided and could not be written yet.
+    decided: Option<Decided>,
+    /// Why the store cannot be written.
+    trouble: Option<String>,
     /// States as last published.
     told: BTreeMap<u64, (crate::job::JobState, Option<String>, Vec<u32>)>,
+}
+
+type Reply = oneshot::Sender<Result<Vec<u64>, Refusal>>;
+
+/// What a step came to. Nothing of it is done, and nothing else is decided, before it is written.
+struct Decided {
+    now: Now,
+    outcome: Outcome,
+    drains: bool,
+    replies: Vec<(Vec<u64>, Reply)>,
 }
 
 impl Cycle {
@@ -134,6 +147,8 @@ impl Cycle {
             turns: Turns::default(),
             wake: None,
             unwritten: Vec::new(),
+            decided: None,
+            trouble: None,
             told: BTreeMap::new(),
         }
     }
@@ -148,7 +163,7 @@ impl Cycle {
         let mut batch = Vec::new();
         loop {
             let wait = self.wake.map_or(Duration::from_secs(3600), |wake| clock.until(wake));
-            let wait = if self.unwritten.is_empty() { wait } else { wait.min(STORE_AGAIN) };
+            let wait = if self.trouble.is_some() { STORE_AGAIN } else { wait };
             match inbox.recv_timeout(wait) {
                 Ok(message) => batch.push(message),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -168,13 +183,18 @@ impl Cycle {
     /// One turn; `false` if it was told to leave.
     pub fn turn(&mut self, now: Now, batch: &mut Vec<Message>) -> bool {
         let began = Instant::now();
+        let before = self.decided.take();
+        let is_stuck = before.is_some_and(|before| !self.carry_out(before));
         let mut inputs = std::mem::take(&mut self.unwritten);
-        let mut accepted: Vec<(Accepted, oneshot::Sender<_>)> = Vec::new();
+        let mut accepted: Vec<(Accepted, Reply)> = Vec::new();
         let mut asked = Vec::new();
         let mut stays = true;
         let mut next_job = self.scheduler.next_job();
         for message in batch.drain(..) {
             match message {
+                Message::Command { reply, .. } if is_stuck => {
+                    let _ = reply.send(Err(self.refusal()));
+                }
                 Message::Command { peer, command, reply } => {
                     let desk = Desk { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
                     let store = &self.store;
@@ -204,7 +224,9 @@ impl Cycle {
             }
         }
         let is_due = self.wake.is_some_and(|wake| wake <= now.time());
-        if is_due || !inputs.is_empty() || !accepted.is_empty() {
+        if is_stuck {
+            self.unwritten = inputs;
+        } else if is_due || !inputs.is_empty() || !accepted.is_empty() {
             self.work(now, inputs, accepted);
             self.turns.add(began.elapsed());
         }
@@ -220,22 +242,15 @@ impl Cycle {
     }
 
     /// Journals, decides, journals, acts.
-    fn work(
-        &mut self,
-        now: Now,
-        mut inputs: Vec<Input>,
-        mut accepted: Vec<(Accepted, oneshot::Sender<Result<Vec<u64>, Refusal>>)>,
-    ) {
+    fn work(&mut self, now: Now, mut inputs: Vec<Input>, accepted: Vec<(Accepted, Reply)>) {
         let happened = inputs.len();
         inputs.extend(accepted.iter().map(|(accepted, _)| accepted.input.clone()));
         crash::point();
         if let Err(error) = self.journal_inputs(now, &inputs, &accepted) {
             // Nothing was decided yet: what people asked for is refused, what happened is tried again.
-            self.turns.store_failures += 1;
-            tracing::error!("cannot write: {error}; nothing is accepted until it can be");
-            let refusal = Refusal::Unavailable(format!("the store cannot be written: {error}"));
-            for (_, reply) in accepted.drain(..) {
-                let _ = reply.send(Err(refusal.clone()));
+            self.note_trouble(&error);
+            for (_, reply) in accepted {
+                let _ = reply.send(Err(self.refusal()));
             }
             inputs.truncate(happened);
             self.unwritten = inputs;
@@ -245,36 +260,65 @@ impl Cycle {
         self.before(&inputs);
         let outcome = self.scheduler.step(now, &inputs);
         self.wake = outcome.wake;
+        crash::point();
+        let drains = |input: &Input| matches!(input, Input::Drain { .. } | Input::Undrain { .. });
+        let drains = inputs.iter().any(drains);
+        let replies = accepted.into_iter().map(|(accepted, reply)| (accepted.ids, reply)).collect();
+        self.carry_out(Decided { now, outcome, drains, replies });
+    }
+
+    /// Writes what was decided and does it; `false` if it has to wait for the store.
+    fn carry_out(&mut self, mut decided: Decided) -> bool {
         // One wait for the disk is enough for a turn, and none for one that nobody is told of: what was
         // written first is on disk when what is written last is.
-        let waits = !accepted.is_empty() || outcome.shows();
-        let mut written = Ok(());
-        if let Err(error) = self.journal_outcome(now, &outcome, &inputs, waits) {
-            // The scheduler has moved on. What it decided is carried out, and a daemon that starts from
-            // this store again finds what the machine shows.
-            self.turns.store_failures += 1;
-            tracing::error!("cannot write what was decided: {error}");
-            written = self.store.sync();
+        let waits = !decided.replies.is_empty() || decided.outcome.shows();
+        let Decided { now, outcome, drains, .. } = &decided;
+        if let Err(error) = self.journal_outcome(*now, outcome, *drains, waits) {
+            self.note_trouble(&error);
+            // Jobs are written with the inputs: once those are on disk they are accepted. The rest waits.
+            let (jobs, rest) = decided.replies.into_iter().partition(|(ids, _)| !ids.is_empty());
+            decided.replies = rest;
+            match self.store.sync() {
+                Ok(()) => answer(jobs),
+                Err(_) => decided.replies.extend(jobs),
+            }
+            self.decided = Some(decided);
+            return false;
+        }
+        if self.trouble.take().is_some() {
+            tracing::info!("the store can be written again");
         }
         crash::point();
-        for (accepted, reply) in accepted {
-            let _ = reply.send(match &written {
-                Ok(()) => Ok(accepted.ids),
-                Err(error) => {
-                    let problem = format!("the store cannot be written: {error}; look before asking again");
-                    Err(Refusal::Unavailable(problem))
-                }
-            });
-        }
+        let Decided { now, outcome, replies, .. } = decided;
+        answer(replies);
         self.act(&outcome);
         self.publish(now, &outcome);
+        true
+    }
+
+    fn note_trouble(&mut self, error: &StoreError) {
+        self.turns.store_failures += 1;
+        let error = error.to_string();
+        if self.trouble.as_ref() != Some(&error) {
+            tracing::error!(
+                "cannot write: {error}; nothing is accepted until it can be, jobs go on"
+            );
+        }
+        self.trouble = Some(error);
+    }
+
+    fn refusal(&self) -> Refusal {
+        let error = self.trouble.as_deref().unwrap_or("not known why");
+        Refusal::Unavailable(format!(
+            "the daemon cannot write its state: {error}; jobs go on, try again when that is mended"
+        ))
     }
 
     fn journal_inputs(
         &mut self,
         now: Now,
         inputs: &[Input],
-        accepted: &[(Accepted, oneshot::Sender<Result<Vec<u64>, Refusal>>)],
+        accepted: &[(Accepted, Reply)],
     ) -> Result<(), StoreError> {
         if inputs.is_empty() {
             return Ok(());
@@ -297,7 +341,7 @@ impl Cycle {
         &mut self,
         now: Now,
         outcome: &Outcome,
-        inputs: &[Input],
+        drains: bool,
         waits: bool,
     ) -> Result<(), StoreError> {
         let scheduler = &self.scheduler;
@@ -310,9 +354,7 @@ impl Cycle {
                     writing.class(name, class)?;
                 }
             }
-            let drains =
-                |input: &Input| matches!(input, Input::Drain { .. } | Input::Undrain { .. });
-            if inputs.iter().any(drains) {
+            if drains {
                 let drained: Vec<u32> = scheduler.drained().collect();
                 writing.meta("drained", &serde_json::to_string(&drained)?)?;
             }
@@ -353,6 +395,7 @@ impl Cycle {
                     // Only root can become somebody else.
                     launch.owner = None;
                 }
+                crash::point();
                 self.links.open(job, uid);
                 if let Some(active) = self.scheduler.job(job)
                     && let Some(pattern) = &active.job.request.progress_regex
@@ -362,6 +405,7 @@ impl Cycle {
             }
             crash::point();
             self.backend.apply(*id, op);
+            crash::point();
         }
         for (job, message) in &outcome.messages {
             self.links.send(*job, *message);
@@ -369,6 +413,7 @@ impl Cycle {
         for run in &outcome.forget {
             crash::point();
             self.backend.forget(*run);
+            crash::point();
             self.links.close(run.job);
             self.meter.forget(run.job);
         }
@@ -421,7 +466,8 @@ impl Cycle {
     /// What the scheduler wanted when it began.
     pub fn begin(&mut self, now: Now, outcome: &Outcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
-        self.journal_outcome(now, outcome, &[], true)?;
+        self.journal_outcome(now, outcome, false, true)?;
+        crash::point();
         let running: Vec<(u64, u32)> = self
             .scheduler
             .jobs()
@@ -440,6 +486,13 @@ impl Cycle {
         self.act(outcome);
         self.publish(now, outcome);
         Ok(())
+    }
+}
+
+fn answer(replies: Vec<(Vec<u64>, Reply)>) {
+    for (ids, reply) in replies {
+        let _ = reply.send(Ok(ids));
+        crash::point();
     }
 }
 

@@ -13,18 +13,19 @@ use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use tandem_backends::local::{LocalBackend, OpenError, Options as LocalOptions};
-use tandem_backends::{Backend, Foreign, Found, Provider, RunId};
+use tandem_backends::{Backend, Foreign, Found, Provider, RunId, crash};
 use tandem_policies::PolicySpec;
 use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{oneshot, watch};
 
 /// How a daemon works.
 pub struct DaemonOptions {
@@ -75,11 +76,19 @@ pub enum DaemonError {
     #[error("{0}")]
     Taken(String),
     /// The store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
+    #[error("{file}: {cause}", file = file.display())]
+    Store {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        cause: StoreError,
+    },
     /// The back end.
     #[error(transparent)]
     Backend(#[from] OpenError),
+    /// The thread that decides is gone.
+    #[error("the scheduler ended by a fault of its own; start it again, jobs go on")]
+    Died,
     /// TCP is asked for in a way that is not safe.
     #[error("{0}")]
     Listen(String),
@@ -106,13 +115,21 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(io("cannot start threads"))?;
+    // From here on it ends in good order.
+    let signals = {
+        let _in_runtime = runtime.enter();
+        Signals::catch().map_err(io("cannot catch signals"))?
+    };
     let uid = rustix::process::getuid().as_raw();
     let unix = listen(&options.socket, uid, &runtime)?;
     let tcp = listen_tcp(options, &runtime)?;
     let (inbox, messages) = mpsc::channel();
     let (leave, leaving) = watch::channel(false);
     let name = provider.name().to_owned();
-    let (mut cycle, clock) = start(options, provider, uid, &runtime, inbox.clone())?;
+    let started = start(options, provider, uid, &runtime, inbox.clone());
+    let (mut cycle, clock) = started.inspect_err(|_| {
+        let _ = std::fs::remove_file(&options.socket);
+    })?;
     let api = Api {
         inbox: inbox.clone(),
         feed: cycle.publisher.feed(),
@@ -125,36 +142,54 @@ pub fn run(
         leaving,
         webhooks: options.webhooks,
     };
+    let (alive, dead) = oneshot::channel::<()>();
     let turns = std::thread::Builder::new()
         .name("cycle".to_owned())
-        .spawn(move || cycle.run(clock, &messages))
+        .spawn(move || {
+            // Dropped however this ends.
+            let _alive = alive;
+            cycle.run(clock, &messages);
+        })
         .map_err(io("cannot start a thread"))?;
     ready();
-    let served = runtime.block_on(async {
+    runtime.block_on(async {
         let server = tokio::spawn(api::serve(api, unix, tcp));
-        let signalled = wait_for_signal().await;
+        tokio::select! {
+            () = signals.wait() => {
+                tracing::info!("stopping; jobs go on and the next daemon finds them");
+            }
+            _ = dead => {}
+        }
         let _ = leave.send(true);
         // Requests under way get their answers; whoever listens for longer is cut off.
         let _ = tokio::time::timeout(Duration::from_secs(2), server).await;
-        signalled
     });
     let _ = inbox.send(Message::Stop);
-    let _ = turns.join();
+    let ended = turns.join();
     let _ = std::fs::remove_file(&options.socket);
     runtime.shutdown_timeout(Duration::from_secs(1));
-    served.map_err(io("cannot wait for signals"))
+    // Without it there is nothing to serve; jobs go on, and the next daemon finds them.
+    ended.map_err(|_| DaemonError::Died)
 }
 
-async fn wait_for_signal() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that ask it to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> io::Result<Self> {
+        let (terminate, interrupt) = (SignalKind::terminate(), SignalKind::interrupt());
+        Ok(Self { terminate: signal(terminate)?, interrupt: signal(interrupt)? })
     }
-    tracing::info!("stopping; jobs go on and the next daemon finds them");
-    Ok(())
+
+    async fn wait(mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// The store of a daemon with this state.
@@ -174,14 +209,17 @@ fn start(
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(&file);
     made.and_then(|made| made.set_permissions(Permissions::from_mode(0o600)))
         .map_err(io(file.display().to_string()))?;
-    let mut store = Store::open(&file)?;
-    let clock = Clock::after(store.last()?);
+    let bad = |cause| DaemonError::Store { file: file.clone(), cause };
+    let mut store = Store::open(&file).map_err(bad)?;
+    let mark = store.meta("clock").map_err(bad)?;
+    let mark = mark.and_then(|text| serde_json::from_str(&text).ok());
+    let clock = Clock::after(store.last().map_err(bad)?, mark.as_ref());
     if let Some(history) = options.history {
         let kept_us = u64::try_from(history.as_micros()).unwrap_or(u64::MAX);
         let before = unix_us().saturating_sub(kept_us);
-        store.write(|writing| writing.prune(before).map(|_| ()))?;
+        store.write(|writing| writing.prune(before).map(|_| ())).map_err(bad)?;
     }
-    let sockets = options.socket.parent().unwrap_or(Path::new("/")).join("jobs");
+    let sockets = options.socket.with_extension("jobs");
     // Users reach their own sockets and see nobody else's.
     let mode = if uid == 0 { 0o711 } else { 0o700 };
     make_folder(&sockets, mode)?;
@@ -209,22 +247,31 @@ fn start(
         sockets: sockets.clone(),
         foreign_avoid: options.foreign == Foreign::Avoid,
     };
+    let jobs = recover(&store, &mut backend).map_err(bad)?;
+    let next_job = sweep(&mut backend, &jobs, store.next_job().map_err(bad)?);
     let now = clock.now();
     let start = Start {
         now,
         setup,
-        jobs: recover(&store, &mut backend)?,
-        classes: store.classes()?,
-        next_job: store.next_job()?,
+        over: over(&store, &jobs).map_err(bad)?,
+        jobs,
+        classes: store.classes().map_err(bad)?,
+        next_job,
         // Beyond all numbers that an earlier daemon has given.
         next_op: now.at_us,
         drained: store
-            .meta("drained")?
+            .meta("drained")
+            .map_err(bad)?
             .and_then(|text| serde_json::from_str(&text).ok())
             .unwrap_or_default(),
     };
-    store.write(|writing| writing.start(&start))?;
-    crate::crash::point();
+    crash::point();
+    let write = |writing: &crate::store::Writing<'_>| {
+        writing.meta("clock", &serde_json::to_string(&clock.mark())?)?;
+        writing.start(&start)
+    };
+    store.write(write).map_err(bad)?;
+    crash::point();
     let kept: BTreeMap<u64, Job> =
         start.jobs.iter().map(|kept| (kept.job.id, kept.job.clone())).collect();
     let (scheduler, mut outcome) =
@@ -237,7 +284,7 @@ fn start(
     let publisher = Publisher::new(handle, now.unix_us, options.webhooks);
     let meter = Meter::new(options.meter);
     let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
-    cycle.begin(now, &outcome)?;
+    cycle.begin(now, &outcome).map_err(bad)?;
     Ok((cycle, clock))
 }
 
@@ -254,6 +301,38 @@ fn recover(store: &Store, backend: &mut LocalBackend) -> Result<Vec<Kept>, Store
         Kept { job, request, found }
     };
     Ok(jobs.into_iter().map(kept).collect())
+}
+
+/// How jobs ended that others wait for.
+fn over(store: &Store, jobs: &[Kept]) -> Result<BTreeMap<u64, JobState>, StoreError> {
+    let mut over = BTreeMap::new();
+    for dependency in jobs.iter().flat_map(|kept| &kept.job.dependencies) {
+        if let Some(job) = store.job(dependency.job)?.filter(|job| job.state.is_over()) {
+            over.insert(job.id, job.state);
+        }
+    }
+    Ok(over)
+}
+
+/// Deletes records of runs that are over and were not forgotten before an earlier daemon died. Returns
+/// the number of the next job, which is beyond all that have records.
+fn sweep(backend: &mut LocalBackend, jobs: &[Kept], next_job: u64) -> u64 {
+    let mut next = next_job;
+    for run in backend.records() {
+        next = next.max(run.job.saturating_add(1));
+        let is_over = match jobs.binary_search_by_key(&run.job, |kept| kept.job.id) {
+            Ok(at) => {
+                let Kept { job, found, .. } = &jobs[at];
+                run.run < job.runs || (run.run == job.runs && found.is_none())
+            }
+            Err(_) => run.job < next_job,
+        };
+        if is_over {
+            crash::point();
+            backend.forget(run);
+        }
+    }
+    next
 }
 
 /// Makes a folder that is not there, with this mode whatever the mask says.
@@ -291,12 +370,17 @@ fn lock(state: &Path) -> Result<File, DaemonError> {
     let opened =
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file);
     let opened = opened.map_err(io(format!("cannot open {}", file.display())))?;
-    match rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+    // Of the kind that a child does not inherit: one that is about to become a supervisor when the daemon
+    // is killed must not keep the next one out.
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    match rustix::fs::fcntl_lock(&opened, exclusive) {
         Ok(()) => Ok(opened),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(DaemonError::Taken(format!(
-            "{}: another daemon uses this state; stop it, or give another one with --state",
-            state.display()
-        ))),
+        Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::ACCESS) => {
+            Err(DaemonError::Taken(format!(
+                "{}: another daemon uses this state; stop it, or give another one with --state",
+                state.display()
+            )))
+        }
         Err(error) => Err(io(format!("cannot lock {}", file.display()))(error.into())),
     }
 }
@@ -317,9 +401,19 @@ fn listen(socket: &Path, uid: u32, runtime: &Runtime) -> Result<UnixListener, Da
             "{shown}: another daemon listens here; stop it, or give another place with --socket"
         )));
     }
-    // Left behind by one that was killed.
-    let _ = std::fs::remove_file(socket);
     let failed = format!("cannot listen at {shown}");
+    match std::fs::symlink_metadata(socket) {
+        // Left behind by one that was killed.
+        Ok(metadata) if metadata.file_type().is_socket() => {
+            std::fs::remove_file(socket).map_err(io(failed.clone()))?;
+        }
+        Ok(_) => {
+            let message =
+                format!("{shown}: is there and no socket; give another place with --socket");
+            return Err(DaemonError::Taken(message));
+        }
+        Err(_) => {}
+    }
     let listener = std::os::unix::net::UnixListener::bind(socket).map_err(io(failed.clone()))?;
     // Everyone may ask a daemon that serves everyone; the system says who they are.
     let mode = if uid == 0 { 0o666 } else { 0o600 };

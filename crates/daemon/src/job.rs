@@ -100,6 +100,7 @@ impl JobState {
 
 /// A job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Job {
     /// Its number.
     pub id: u64,
@@ -164,6 +165,46 @@ pub struct Job {
     pub sub_batches: u32,
     /// What it is willing to do, as it said itself: speak, accumulate, stop.
     pub caps: [bool; 3],
+    /// Why it is being ended, if it is.
+    pub ending: Option<Ending>,
+    /// Its present run was asked to save its state and leave.
+    pub asked: bool,
+    /// How it went on when this was written, if it did.
+    pub going: Option<Going>,
+}
+
+/// Why a job is ended from outside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// Somebody withdrew it.
+    Cancelled {
+        /// The user's name.
+        by: String,
+    },
+    /// Its time is up.
+    TimeUp,
+}
+
+impl Ending {
+    /// What becomes of the job, and why.
+    pub fn end(&self) -> (JobState, String) {
+        match self {
+            Ending::Cancelled { by } => (JobState::Cancelled, format!("cancelled by {by}")),
+            Ending::TimeUp => (JobState::Timeout, "time limit".to_owned()),
+        }
+    }
+}
+
+/// A job that runs, at the instant for which its times and its work are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Going {
+    /// The instant, on the scheduler's clock.
+    pub at_us: u64,
+    /// Beside others.
+    pub shared: bool,
+    /// Speed relative to running alone, in parts per million.
+    pub rate_ppm: u32,
 }
 
 /// A reason without what only the owner may know.
@@ -185,6 +226,17 @@ pub struct ArrayTask {
 }
 
 impl Job {
+    /// Adds up what it did until `at_us`, having gone on as it did.
+    pub fn account(&mut self, at_us: u64) {
+        if let Some(going) = self.going.take() {
+            let span = at_us.saturating_sub(going.at_us);
+            self.ran_us += span;
+            self.shared_us += if going.shared { span } else { 0 };
+            let done = u128::from(span) * u128::from(going.rate_ppm) / 1_000_000;
+            self.done_us += u64::try_from(done).unwrap_or(u64::MAX);
+        }
+    }
+
     /// Its name for people, with the task.
     pub fn name(&self) -> String {
         self.request.display_name()

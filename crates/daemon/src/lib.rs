@@ -7,7 +7,6 @@ pub mod client;
 pub mod clock;
 pub mod command;
 pub mod config;
-mod crash;
 pub mod cycle;
 pub mod daemon;
 pub mod forecast;

@@ -10,12 +10,12 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
-use tandem_backends::Owner;
 use tandem_backends::local::as_user;
+use tandem_backends::{Owner, crash};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
@@ -123,8 +123,13 @@ struct Link {
 }
 
 impl Links {
-    /// Sockets go to `dir`.
+    /// Sockets go to `dir`, which is nobody else's; those of an earlier daemon are removed.
     pub fn new(runtime: Handle, dir: PathBuf, inbox: Sender<Message>, uid: u32) -> Self {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
         Self { runtime, dir, inbox, uid, open: BTreeMap::new() }
     }
 
@@ -147,6 +152,7 @@ impl Links {
 
     fn listen(&self, path: &Path, uid: u32) -> std::io::Result<UnixListener> {
         let _ = std::fs::remove_file(path);
+        crash::point();
         let listener = std::os::unix::net::UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         if uid != self.uid {

@@ -18,16 +18,12 @@ use tandem_daemon::links::Links;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
 use tandem_daemon::request::JobRequest;
-use tandem_daemon::scheduler::{
-    Beliefs, Fact, Input, Now, Report, Scheduler, Setup, Start,
-};
+use tandem_daemon::scheduler::{Beliefs, Fact, Input, Now, Report, Scheduler, Setup, Start};
 use tandem_daemon::store::Store;
 use tandem_policies::PolicySpec;
 use tandem_sim::interference::PairTable;
 use tandem_sim::trace::{ReadOptions, parse};
-use tandem_sim::{
-    Estimates, Imitation, RunOptions, Workload, WorkloadOptions, WorldOptions, run,
-};
+use tandem_sim::{Estimates, Imitation, RunOptions, Workload, WorkloadOptions, WorldOptions, run};
 
 const GPUS: u32 = 4;
 const MEMORY_MIB: u64 = 16_384;
@@ -42,7 +38,8 @@ fn workload(seed: u64, count: u32) -> (&'static Workload, Arc<dyn Interference>)
         state ^= state << 17;
         state % below
     };
-    let mut text = "job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,memory_mib\n".to_owned();
+    let mut text =
+        "job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,memory_mib\n".to_owned();
     let mut at = 0;
     for id in 1..=count {
         at += random(60);
@@ -308,17 +305,16 @@ fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut
 
 #[test]
 fn the_daemon_decides_as_the_simulator_does() {
-    for text in ["fifo", "sjf", "srtf", "tiresias", "sjf-ffs", "sjf-bsbf", "gshare", "lucid", "tandem"] {
+    for text in
+        ["fifo", "sjf", "srtf", "tiresias", "sjf-ffs", "sjf-bsbf", "gshare", "lucid", "tandem"]
+    {
         for seed in 1..=4 {
             let (workload, truth) = workload(seed, 60);
             let policy = PolicySpec::parse(text).unwrap();
             let options = RunOptions { log_actions: true, ..RunOptions::default() };
             let simulated = run(workload, &policy, &truth, &options, &AtomicU64::new(0)).unwrap();
-            let simulated: Vec<(Time, Vec<String>)> = simulated
-                .actions
-                .iter()
-                .map(|(at, actions)| (*at, texts(actions)))
-                .collect();
+            let simulated: Vec<(Time, Vec<String>)> =
+                simulated.actions.iter().map(|(at, actions)| (*at, texts(actions))).collect();
             let state = tempfile::tempdir().unwrap();
             let live = daemon(&policy, workload, &truth, state.path());
             for (index, (sim, live)) in simulated.iter().zip(&live).enumerate() {

@@ -6,6 +6,7 @@ use super::look::{Look, look};
 use super::process::Identity;
 use super::record::{self, Claim, Outcome, SEAT, SPEC, Seated, Spec, Started};
 use super::run::{Phase, Run, State};
+use crate::crash;
 use crate::event::BackendEvent;
 use rustix::process::Signal;
 use std::io;
@@ -31,7 +32,9 @@ impl Inner {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.watcher.directory(run, dir);
         state.dir = Some(dir.to_owned());
+        crash::point();
         let child = command.spawn()?;
+        crash::point();
         let child = Identity::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
         self.attend(run, state, &child);
         Ok(())

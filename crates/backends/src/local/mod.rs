@@ -124,6 +124,11 @@ impl LocalBackend {
         run::lock(&self.inner.provider).pause_forbidden()
     }
 
+    /// Runs of which there are records.
+    pub fn records(&self) -> Vec<RunId> {
+        self.inner.records()
+    }
+
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|source| OpenError::System {

@@ -13,6 +13,7 @@
 //! supervisor died before the program could begin, stays: the next attempt has a directory of its own.
 
 use super::process::Identity;
+use crate::crash;
 use crate::event::Exit;
 use crate::op::{Launch, OpId, RunId, Seat};
 use crate::providers::Enforcement;
@@ -104,6 +105,13 @@ pub(super) fn directory(state: &Path, run: RunId, attempt: u32) -> PathBuf {
     state.join("runs").join(name)
 }
 
+/// The run of the directory of an attempt.
+pub(super) fn run_of(name: &str) -> Option<RunId> {
+    let (run, _) = name.split_once('~').unwrap_or((name, ""));
+    let (job, run) = run.split_once('.')?;
+    Some(RunId { job: job.parse().ok()?, run: run.parse().ok()? })
+}
+
 /// Makes a directory, and those above it, for nobody else to look into.
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
@@ -117,8 +125,11 @@ pub(super) fn write(
     durable: bool,
 ) -> io::Result<()> {
     let temporary = temporary(dir, name);
-    let result =
-        write_new(&temporary, value, durable).and_then(|()| fs::rename(&temporary, dir.join(name)));
+    crash::point();
+    let written = write_new(&temporary, value, durable);
+    crash::point();
+    let result = written.and_then(|()| fs::rename(&temporary, dir.join(name)));
+    crash::point();
     if result.is_err() {
         let _ = fs::remove_file(&temporary);
     }
@@ -132,7 +143,9 @@ pub(super) fn write(
 pub(super) fn claim(dir: &Path, claim: &Claim) -> io::Result<bool> {
     let temporary = temporary(dir, CLAIM);
     write_new(&temporary, claim, false)?;
+    crash::point();
     let linked = rustix::fs::linkat(CWD, &temporary, CWD, dir.join(CLAIM), AtFlags::empty());
+    crash::point();
     let _ = fs::remove_file(&temporary);
     match linked {
         Ok(()) => Ok(true),

@@ -5,6 +5,7 @@ use super::look::{Look, look};
 use super::process::Halt;
 use super::record::{self, Claim, Outcome};
 use super::run::{Phase, lock};
+use crate::crash;
 use crate::event::Found;
 use crate::op::RunId;
 use std::fs;
@@ -70,6 +71,19 @@ impl Inner {
         }
     }
 
+    /// Runs of which there are records.
+    pub(super) fn records(&self) -> Vec<RunId> {
+        let Ok(entries) = fs::read_dir(self.options.state.join("runs")) else {
+            return Vec::new();
+        };
+        let run =
+            |entry: io::Result<fs::DirEntry>| record::run_of(entry.ok()?.file_name().to_str()?);
+        let mut runs: Vec<RunId> = entries.filter_map(run).collect();
+        runs.sort_unstable();
+        runs.dedup();
+        runs
+    }
+
     /// Deletes the records of a run that is over.
     pub(super) fn forget(&self, id: RunId) {
         if let Look::Attended { .. } | Look::Orphan { .. } =
@@ -79,14 +93,14 @@ impl Inner {
             return;
         }
         lock(&self.runs).remove(&id);
-        for attempt in 0.. {
-            match fs::remove_dir_all(record::directory(&self.options.state, id, attempt)) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-                Err(error) => {
-                    tracing::warn!(run = %id, %error, "cannot delete its records");
-                    return;
-                }
+        let dir = |attempt| record::directory(&self.options.state, id, attempt);
+        let attempts = (0..).take_while(|&attempt| dir(attempt).exists()).count();
+        // The last one first: whoever is interrupted here leaves no gap.
+        for attempt in (0..u32::try_from(attempts).unwrap_or(u32::MAX)).rev() {
+            crash::point();
+            if let Err(error) = fs::remove_dir_all(dir(attempt)) {
+                tracing::warn!(run = %id, %error, "cannot delete its records");
+                return;
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::process::{self, Halt, Identity, Stat};
 use super::record::Seated;
+use crate::crash;
 use crate::op::{Op, OpId, RunId};
 use crate::providers::Enforcement;
 use rustix::io::Errno;
@@ -115,11 +116,13 @@ impl State {
         let Some(group) = process.raw().filter(|_| process.lives(boot)) else {
             return Ok(false);
         };
+        crash::point();
         match kill_process_group(group, signal) {
             Ok(()) => {}
             Err(Errno::SRCH) => return Ok(false),
             Err(error) => return Err(error),
         }
+        crash::point();
         for stat in self.members(boot).into_iter().filter(|stat| stat.group != process.pid) {
             let stray = Identity { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
             stray.signal(boot, signal);

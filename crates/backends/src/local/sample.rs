@@ -30,7 +30,8 @@ impl Inner {
                 (devices, provider.counts_resident())
             };
             // Strangers may come and go while nobody runs; where nobody can tell them there is no news.
-            if runs.is_empty() && devices.iter().all(|device| device.processes.is_empty()) && !busy {
+            if runs.is_empty() && devices.iter().all(|device| device.processes.is_empty()) && !busy
+            {
                 continue;
             }
             busy = !runs.is_empty() || devices.iter().any(|device| !device.processes.is_empty());

@@ -19,7 +19,12 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
     let (config, _) = Config::load(&args.flags())?;
     let filter = tracing_subscriber::EnvFilter::try_new(&config.daemon.log)
         .map_err(|error| Failure::bad_input(format!("daemon.log: {error}")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // A log that cannot be written, on a full disk, is no reason to fail.
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .init();
     let policy = PolicySpec::parse(&config.daemon.policy)?;
     let provider = provider(&config)?;
     let listen: Option<SocketAddr> = match &config.daemon.listen {

@@ -169,7 +169,10 @@ fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
             match state {
                 JobState::Completed => completion.push(began.elapsed().as_secs_f64()),
                 _ if state.is_over() => {
-                    return Err(Failure::failed(format!("job {id} of the demo is {}", state.name())));
+                    return Err(Failure::failed(format!(
+                        "job {id} of the demo is {}",
+                        state.name()
+                    )));
                 }
                 _ => left.push(id),
             }

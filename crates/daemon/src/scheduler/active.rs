@@ -37,13 +37,6 @@ impl Phase {
     }
 }
 
-/// Why a job is ended from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    Cancelled { by: String },
-    TimeUp,
-}
-
 /// What a job is willing to do, as it says itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caps {
@@ -97,7 +90,6 @@ pub struct Active {
     pub pid: Option<u32>,
     /// How strictly its share is kept.
     pub enforcement: Enforcement,
-    pub(super) ending: Option<Cause>,
     /// What it is willing to do.
     pub caps: Caps,
     pub(super) bye: Option<bool>,
@@ -122,7 +114,6 @@ impl Active {
             seat: None,
             pid: None,
             enforcement: Enforcement::None,
-            ending: None,
             caps: Caps::default(),
             bye: None,
             pace: Pace { progress: Progress { done, ..Progress::default() }, measured: false },

@@ -292,9 +292,8 @@ impl Interference for Beliefs {
         self.with(|state| match &state.source {
             Source::Fixed(given) => given.rate(job, beside, gpu),
             Source::Online(_) => {
-                let rate = |a: ClassId, b: ClassId| {
-                    state.rates.get(a.index())?.get(b.index()).copied()
-                };
+                let rate =
+                    |a: ClassId, b: ClassId| state.rates.get(a.index())?.get(b.index()).copied();
                 job.class
                     .zip(beside.class)
                     .and_then(|(a, b)| rate(a, b))

@@ -1,8 +1,8 @@
 //! What becomes of a job when its process is over, and of those that waited for it.
 
-use super::active::{Cause, Phase};
 use super::Scheduler;
-use crate::job::{ArrayTask, JobState};
+use super::active::Phase;
+use crate::job::{ArrayTask, Ending, JobState};
 use tandem_backends::{Exit, RunId, Status};
 use tandem_core::{Event, Span, UserId, Work};
 
@@ -18,26 +18,22 @@ impl Scheduler {
             return;
         }
         let id = run.job;
-        let was_asked = active.phase == Phase::Asked || active.leave_by.take().is_some();
+        let was_asked = active.job.asked;
+        active.leave_by = None;
         active.job.cpu_s += exit.cpu_s;
         active.job.exit_code = Some(exit.status.code());
         active.job.signal = match exit.status {
             Status::Signal(signal) => Some(signal),
             Status::Code(_) => None,
         };
-        let (cause, bye) = (active.ending.clone(), active.bye.take());
+        let (cause, bye) = (active.job.ending.clone(), active.bye.take());
         let peak = active.job.memory_peak_bytes.max(exit.rss_max_bytes);
         let (oom_retried, retried) = (active.job.oom_retried, active.job.retried);
         let retries = active.job.request.retries;
         self.gone(id);
         self.outcome.forget.push(run);
         match (cause, exit.status) {
-            (Some(Cause::Cancelled { by }), _) => {
-                self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
-            }
-            (Some(Cause::TimeUp), _) => {
-                self.end_job(id, JobState::Timeout, Some("time limit".to_owned()));
-            }
+            (Some(ending), _) => self.end_as_asked(id, &ending),
             (None, _) if exit.oom && oom_retried => {
                 self.jobs.get_mut(&id).expect("it was just there").job.exit_code =
                     Some(OOM_EXIT_CODE);
@@ -47,6 +43,8 @@ impl Scheduler {
             (None, Status::Code(0)) if was_asked && bye != Some(true) => self.requeue(id),
             (None, Status::Code(0)) => self.end_job(id, JobState::Completed, None),
             (None, _) if was_asked && bye == Some(false) => self.requeue(id),
+            // It did not leave in time and was made to.
+            (None, Status::Signal(9 | 15)) if was_asked => self.requeue(id),
             (None, status) => {
                 let reason = match status {
                     Status::Code(code) => format!("exit code {code}"),
@@ -64,23 +62,30 @@ impl Scheduler {
 
     pub(super) fn not_started(&mut self, run: RunId, reason: &str) {
         let Some(active) = self.of_run(run) else { return };
-        let cause = active.ending.clone();
+        let cause = active.job.ending.clone();
         self.gone(run.job);
         self.outcome.forget.push(run);
         match cause {
-            Some(Cause::Cancelled { by }) => {
-                self.end_job(run.job, JobState::Cancelled, Some(format!("cancelled by {by}")));
-            }
-            _ => self.end_job(run.job, JobState::Failed, Some(format!("exec: {reason}"))),
+            Some(ending) => self.end_as_asked(run.job, &ending),
+            None => self.end_job(run.job, JobState::Failed, Some(format!("exec: {reason}"))),
         }
     }
 
     pub(super) fn lost(&mut self, run: RunId, reason: &str) {
-        if self.of_run(run).is_some() {
-            self.gone(run.job);
-            self.outcome.forget.push(run);
-            self.end_job(run.job, JobState::Unknown, Some(reason.to_owned()));
+        let Some(active) = self.of_run(run) else { return };
+        let cause = active.job.ending.clone();
+        self.gone(run.job);
+        self.outcome.forget.push(run);
+        match cause {
+            Some(ending) => self.end_as_asked(run.job, &ending),
+            None => self.end_job(run.job, JobState::Unknown, Some(reason.to_owned())),
         }
+    }
+
+    /// The process of a job that was to be ended is gone, however that came about.
+    fn end_as_asked(&mut self, id: u64, ending: &Ending) {
+        let (state, reason) = ending.end();
+        self.end_job(id, state, Some(reason));
     }
 
     /// An operation failed: the process is as it was before.
@@ -159,6 +164,8 @@ impl Scheduler {
         job.reason = reason;
         job.end_us = Some(self.now.unix_us);
         job.placed = false;
+        job.ending = None;
+        job.going = None;
         job.done_us = active.pace.done_us(self.now.time());
         if let Some(entry) = active.entry {
             self.events.push(match state {

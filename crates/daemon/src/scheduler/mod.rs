@@ -21,17 +21,16 @@ pub(crate) use settle::socket;
 pub use start::{Found, Kept, Start};
 pub use view::{View, Waiting};
 
-use crate::job::{ArrayTask, Job, JobState};
+use crate::job::{ArrayTask, Ending, Going, Job, JobState};
 use crate::request::{After, Dependency};
-use active::Cause;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
 use tandem_core::{
-    Action, ClassId, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile, Progress,
-    Span, SubBatches, Time, Tolerance, UserId, Utilisation,
+    Action, ClassId, Description, Engine, Event, GpuId, JobId, JobSpec, PartitionId, Ppm, Profile,
+    Progress, Span, SubBatches, Time, Tolerance, UserId, Utilisation,
 };
 
 /// What the scheduler works with; fixed for the life of the daemon.
@@ -192,7 +191,15 @@ impl Scheduler {
         for id in std::mem::take(&mut self.changed) {
             if let Some(active) = self.jobs.get_mut(&id) {
                 active.job.state = active.state();
-                active.job.done_us = active.pace.done_us(self.now.time());
+                let now = self.now.time();
+                active.job.done_us = active.pace.done_us(now);
+                if let Some((_, shared)) = active.since {
+                    settle::account(active, now);
+                    active.since = Some((now, shared));
+                }
+                let rate_ppm = active.pace.progress.rate.0;
+                active.job.going =
+                    active.since.map(|(since, shared)| Going { at_us: since.0, shared, rate_ppm });
                 self.outcome.changed.push(active.job.clone());
             }
         }
@@ -227,7 +234,12 @@ impl Scheduler {
             let id = job.id;
             self.next_job = self.next_job.max(id + 1);
             let over = |dependency: &Dependency| {
-                known.get(&dependency.job).map(|&state| (dependency.job, state))
+                let job = dependency.job;
+                let before = known.get(&job).map(|&state| (job, state));
+                // One that was not over when this was accepted may have ended in this very step.
+                let just_now = |ended: &&Job| ended.id == job && ended.state.is_over();
+                let ended = || self.outcome.changed.iter().find(just_now);
+                before.or_else(|| ended().map(|ended| (job, ended.state)))
             };
             let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
             self.admit(Active::new(job));
@@ -265,7 +277,7 @@ impl Scheduler {
     /// Tells the engine of a job if nothing stands in its way, and says what does otherwise.
     fn try_enter(&mut self, id: u64) {
         let Some(active) = self.jobs.get(&id) else { return };
-        if active.entry.is_some() || active.ending.is_some() {
+        if active.entry.is_some() || active.job.ending.is_some() {
             return;
         }
         let obstacle = if active.job.state == JobState::Held {
@@ -417,10 +429,12 @@ impl Scheduler {
 
     fn cancel(&mut self, id: u64, by: &str) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
-        if active.ending.is_some() {
+        if active.job.ending.is_some() {
             return;
         }
-        active.ending = Some(Cause::Cancelled { by: by.to_owned() });
+        active.job.ending = Some(Ending::Cancelled { by: by.to_owned() });
+        self.changed.insert(id);
+        let active = &self.jobs[&id];
         if active.phase == Phase::Absent {
             self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
         } else {
@@ -430,7 +444,7 @@ impl Scheduler {
 
     fn hold(&mut self, id: u64) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
-        if active.phase != Phase::Absent || active.ending.is_some() {
+        if active.phase != Phase::Absent || active.job.ending.is_some() {
             return;
         }
         active.job.state = JobState::Held;
@@ -498,6 +512,10 @@ impl Scheduler {
                 let parts = active.job.accum.unwrap_or(active.job.sub_batches);
                 if *accum && parts != 1 {
                     self.outcome.messages.push((*job, ToJob::Accum(parts)));
+                }
+                // One that was asked while nobody listened to it is asked again.
+                if active.phase == Phase::Asked {
+                    self.outcome.messages.push((*job, ToJob::Stop));
                 }
                 self.changed.insert(*job);
                 self.describe(*job);
@@ -576,10 +594,11 @@ impl Scheduler {
                 self.end_process(id);
             } else if let Some(limit) = active.job.request.time_limit_s
                 && active.ran_us(now) as f64 >= limit * 1e6
-                && active.ending.is_none()
+                && active.job.ending.is_none()
                 && active.phase != Phase::Absent
             {
-                active.ending = Some(Cause::TimeUp);
+                active.job.ending = Some(Ending::TimeUp);
+                self.changed.insert(id);
                 self.dirty.insert(id);
             }
         }
@@ -616,6 +635,8 @@ impl Scheduler {
         };
         let fails = active.unmet.iter().any(|unmet| unmet.job == other && !holds(unmet));
         active.unmet.retain(|unmet| unmet.job != other);
+        active.job.dependencies.retain(|dependency| dependency.job != other);
+        self.changed.insert(id);
         if fails {
             let reason = format!("depends on job {other}, which is {}", state.name());
             self.end_job(id, JobState::Cancelled, Some(reason));

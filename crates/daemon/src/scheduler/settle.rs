@@ -22,7 +22,7 @@ impl Scheduler {
     }
 
     fn want(&self, active: &Active) -> Want {
-        if active.ending.is_some() {
+        if active.job.ending.is_some() {
             return Want::End;
         }
         let placement = active
@@ -94,6 +94,7 @@ impl Scheduler {
         active.job.placed = true;
         active.job.start_us.get_or_insert(self.now.unix_us);
         active.bye = None;
+        active.job.asked = false;
         let launch = launch(active, seat, &self.setup.sockets);
         self.set_phase(id, Phase::Starting, Some(launch.seat.clone()));
         self.ask(Op::Start(Box::new(launch)));
@@ -156,6 +157,7 @@ impl Scheduler {
         } else if active.caps.stop {
             let by = self.now.time() + Span(self.setup.stop_grace_ms * 1000);
             active.leave_by = Some(by);
+            active.job.asked = true;
             self.timers.insert((by, id));
             self.set_phase(id, Phase::Asked, None);
             self.outcome.messages.push((id, ToJob::Stop));
@@ -287,7 +289,7 @@ impl Scheduler {
 }
 
 /// Adds up the time since the last account.
-fn account(active: &mut Active, now: Time) {
+pub(super) fn account(active: &mut Active, now: Time) {
     if let Some((since, shared)) = active.since.take() {
         let span = now.since(since).0;
         active.job.ran_us += span;

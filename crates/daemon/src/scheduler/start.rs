@@ -34,6 +34,9 @@ pub struct Start {
     pub next_op: u64,
     /// Devices that take no new jobs.
     pub drained: Vec<u32>,
+    /// How jobs ended that others here depend on.
+    #[serde(default)]
+    pub over: BTreeMap<u64, JobState>,
 }
 
 /// A job that is not over, and what became of its process.
@@ -52,13 +55,10 @@ impl Scheduler {
     pub fn begin(start: Start, policy: &PolicySpec, beliefs: Beliefs) -> (Self, Outcome) {
         let cluster = Arc::new(cluster(&start.setup));
         let rules = rules(policy, start.setup.share);
-        let engine = Engine::new(
-            cluster,
-            rules,
-            Box::new(beliefs.clone()),
-            OnIllegal::Refuse,
-            || policy.build(),
-        );
+        let engine =
+            Engine::new(cluster, rules, Box::new(beliefs.clone()), OnIllegal::Refuse, || {
+                policy.build()
+            });
         let devices = start.setup.devices.len();
         let mut scheduler = Self {
             engine,
@@ -86,9 +86,17 @@ impl Scheduler {
         };
         let mut inputs = Vec::new();
         let mut adopted = Vec::new();
+        let mut ended = Vec::new();
         let ids: Vec<u64> = start.jobs.iter().map(|kept| kept.job.id).collect();
         for kept in start.jobs {
-            adopted.extend(scheduler.adopt(kept, &mut inputs));
+            adopted.extend(scheduler.adopt(kept, &mut inputs, &mut ended));
+        }
+        // Everybody who depends on them is there now.
+        for (id, state, reason) in ended {
+            scheduler.end_job(id, state, reason);
+        }
+        for &id in &ids {
+            scheduler.recall(id, &start.over);
         }
         for id in ids {
             scheduler.try_enter(id);
@@ -108,22 +116,41 @@ impl Scheduler {
 
     /// Takes in a job that is not over; gives the phase and the seat of its process, if it has one. What
     /// happened while nobody watched is added to `inputs`.
-    fn adopt(&mut self, kept: Kept, inputs: &mut Vec<Input>) -> Option<(u64, Phase, Seat)> {
+    fn adopt(
+        &mut self,
+        kept: Kept,
+        inputs: &mut Vec<Input>,
+        ended: &mut Vec<(u64, JobState, Option<String>)>,
+    ) -> Option<(u64, Phase, Seat)> {
         let Kept { mut job, request, found } = kept;
         job.request = request;
         let id = job.id;
         let run = RunId { job: id, run: job.runs };
         let Some(found) = found else {
             job.placed = false;
+            job.going = None;
             self.admit(Active::new(job));
             return None;
         };
+        // It went on while nobody watched.
+        match &found {
+            Found::Running { paused: false, .. } => job.account(self.now.at_us),
+            Found::Exited(exit) => {
+                let ago = self.now.unix_us.saturating_sub(exit.at_unix_us);
+                job.account(self.now.at_us.saturating_sub(ago));
+            }
+            _ => job.going = None,
+        }
         let known = job.devices.iter().all(|&device| (device as usize) < self.present.len());
         let (phase, pid) = match &found {
             Found::NeverStarted => {
                 // The number of a run that never was is given again.
-                job.runs -= 1;
+                job.runs = job.runs.saturating_sub(1);
                 job.placed = false;
+                if let Some(ending) = &job.ending {
+                    let (state, reason) = ending.end();
+                    ended.push((id, state, Some(reason)));
+                }
                 self.admit(Active::new(job));
                 return None;
             }
@@ -144,7 +171,8 @@ impl Scheduler {
                 (Phase::Running, None)
             }
             Found::Rebooted => {
-                self.rebooted(job);
+                self.outcome.forget.push(run);
+                ended.extend(self.rebooted(job));
                 return None;
             }
         };
@@ -176,18 +204,34 @@ impl Scheduler {
         Some((id, phase, seat))
     }
 
-    /// The machine was started anew: nothing of the process is left.
-    fn rebooted(&mut self, mut job: Job) {
+    /// The machine was started anew: nothing of the process is left. Says how the job ended, if it did.
+    fn rebooted(&mut self, mut job: Job) -> Option<(u64, JobState, Option<String>)> {
         let id = job.id;
         job.placed = false;
-        if job.request.requeue {
+        let ended = match &job.ending {
+            Some(ending) => Some(ending.end()),
+            None if job.request.requeue => None,
+            None => Some((JobState::Failed, "reboot".to_owned())),
+        };
+        if ended.is_none() {
             job.reason = Some("reboot; queued again".to_owned());
             job.done_us = 0;
             job.entered_us = None;
-            self.admit(Active::new(job));
-        } else {
-            self.admit(Active::new(job));
-            self.end_job(id, JobState::Failed, Some("reboot".to_owned()));
+        }
+        self.admit(Active::new(job));
+        ended.map(|(state, reason)| (id, state, Some(reason)))
+    }
+
+    /// Meets the dependencies of a job that were over when this life began.
+    fn recall(&mut self, id: u64, over: &BTreeMap<u64, JobState>) {
+        let Some(active) = self.jobs.get(&id) else { return };
+        let others: Vec<u64> = active.unmet.iter().map(|unmet| unmet.job).collect();
+        for other in others {
+            if !self.jobs.contains_key(&other) {
+                // One that is not even remembered is not known to have done well.
+                let state = over.get(&other).copied().unwrap_or(JobState::Unknown);
+                self.depend(id, other, state);
+            }
         }
     }
 }
@@ -213,4 +257,3 @@ fn cluster(setup: &Setup) -> tandem_core::Cluster {
     builder.node(count, kind, Memory::from_mib(memory >> 20));
     builder.taking_every_job().build()
 }
-

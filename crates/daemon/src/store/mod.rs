@@ -65,6 +65,8 @@ impl Store {
     /// Opens or makes the store.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let mut connection = connect(file)?;
+        // Before anything is written: what a later program wrote is left as it is.
+        schema::version(&connection)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
@@ -255,9 +257,9 @@ impl Writing<'_> {
 
     /// A new job.
     pub fn insert(&self, job: &Job, request: u64) -> Result<(), StoreError> {
-        let mut insert = self.0.prepare_cached(
-            "INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-        )?;
+        let mut insert = self
+            .0
+            .prepare_cached("INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
         insert.execute(params![
             job.id as i64,
             request as i64,
@@ -302,14 +304,14 @@ impl Writing<'_> {
     /// Forgets jobs that were over before an instant.
     pub fn prune(&self, before_unix_us: u64) -> Result<usize, StoreError> {
         let pruned = self.0.execute(
-            "DELETE FROM jobs WHERE is_over = 1 AND end_us < ?1",
+            // The last number stays, so that it is not given again.
+            "DELETE FROM jobs WHERE is_over = 1 AND end_us < ?1
+             AND id < (SELECT max(id) FROM jobs)",
             [before_unix_us as i64],
         )?;
         if pruned > 0 {
-            self.0.execute(
-                "DELETE FROM requests WHERE id NOT IN (SELECT request FROM jobs)",
-                [],
-            )?;
+            self.0
+                .execute("DELETE FROM requests WHERE id NOT IN (SELECT request FROM jobs)", [])?;
         }
         Ok(pruned)
     }

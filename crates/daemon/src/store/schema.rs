@@ -35,12 +35,15 @@ const STEPS: &[&str] = &["
 /// The version that this program writes.
 pub(super) const VERSION: i64 = STEPS.len() as i64;
 
-/// Brings the tables up to date. A store of a later program is left alone.
-pub(super) fn migrate(connection: &mut Connection) -> Result<(), super::StoreError> {
+/// The version of the tables, unless they are a later program's.
+pub(super) fn version(connection: &Connection) -> Result<i64, super::StoreError> {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    if version > VERSION {
-        return Err(super::StoreError::Newer { version });
-    }
+    if version > VERSION { Err(super::StoreError::Newer { version }) } else { Ok(version) }
+}
+
+/// Brings the tables up to date.
+pub(super) fn migrate(connection: &mut Connection) -> Result<(), super::StoreError> {
+    let version = version(connection)?;
     for (step, number) in STEPS.iter().zip(1..).skip(usize::try_from(version).unwrap_or(0)) {
         let transaction = connection.transaction()?;
         transaction.execute_batch(step)?;

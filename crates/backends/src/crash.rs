@@ -2,7 +2,7 @@
 
 /// Ends the process as `kill -9` would, if `TANDEM_CRASH_AT` says that this is the point to do so. Does
 /// nothing in a release build.
-pub(crate) fn point() {
+pub fn point() {
     #[cfg(debug_assertions)]
     {
         use std::sync::LazyLock;
