@@ -215,7 +215,7 @@ impl Cycle {
                 }
                 Message::Backend(event) => inputs.push(Input::Backend(event)),
                 Message::Job { job, said } => {
-                    let facts = self.hear(job, said, now.time());
+                    let facts = self.hear(job, &said, now.time());
                     inputs.extend(facts.into_iter().map(Input::Fact));
                 }
                 Message::Told(input) => inputs.push(input),
@@ -434,8 +434,8 @@ impl Cycle {
     }
 
     /// Takes in what a job says; what the scheduler has to know comes back.
-    fn hear(&mut self, job: u64, said: FromJob, now: Time) -> Vec<Fact> {
-        match said {
+    fn hear(&mut self, job: u64, said: &FromJob, now: Time) -> Vec<Fact> {
+        match *said {
             FromJob::Hello { accum, stop, batch } => vec![Fact::Hello { job, accum, stop, batch }],
             FromJob::Steps { n, accum } => {
                 let accum = accum.or_else(|| {

@@ -60,6 +60,7 @@ impl Users {
             tolerance,
             priority: 0,
             stoppable,
+            restore: Span::from_secs(40),
         }
     }
 

@@ -391,7 +391,7 @@ impl Scheduler {
                 class,
                 memory: declared.or(measured).unwrap_or_default(),
                 // A part of a GPU is all that it wants of it.
-                gpu_util: (share < Ppm::ONE.0).then(|| Utilisation(share / 10)),
+                gpu_util: (share < Ppm::ONE.0).then_some(Utilisation(share / 10)),
                 bandwidth_util: None,
             },
             sub_batches,

@@ -174,7 +174,7 @@ impl Store {
         let mut select = self.connection.prepare_cached(
             "SELECT env FROM requests JOIN jobs ON jobs.request = requests.id WHERE jobs.id = ?1",
         )?;
-        let text: String = select.query_row([job as i64], |row| row.get(0))?;
+        let text: String = select.query_row([int(job)], |row| row.get(0))?;
         Ok(serde_json::from_str(&text)?)
     }
 
@@ -189,6 +189,11 @@ impl Store {
         }
         Ok(classes)
     }
+}
+
+/// SQLite counts with a sign.
+fn int(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn sqlite(error: rusqlite::types::FromSqlError) -> rusqlite::Error {
@@ -238,7 +243,7 @@ impl Writing<'_> {
             "INSERT INTO journal (at_us, unix_us, kind, body) VALUES (?1, ?2, ?3, ?4)",
         )?;
         let body = serde_json::to_string(body)?;
-        insert.execute(params![now.at_us as i64, now.unix_us as i64, kind, body])?;
+        insert.execute(params![int(now.at_us), int(now.unix_us), kind, body])?;
         Ok(())
     }
 
@@ -251,7 +256,7 @@ impl Writing<'_> {
     ) -> Result<(), StoreError> {
         let mut insert = self.0.prepare_cached("INSERT INTO requests VALUES (?1, ?2, ?3)")?;
         let (body, env) = (serde_json::to_string(request)?, serde_json::to_string(env)?);
-        insert.execute(params![first as i64, body, env])?;
+        insert.execute(params![int(first), body, env])?;
         Ok(())
     }
 
@@ -261,13 +266,13 @@ impl Writing<'_> {
             .0
             .prepare_cached("INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
         insert.execute(params![
-            job.id as i64,
-            request as i64,
+            int(job.id),
+            int(request),
             job.uid,
             job.user,
             job.state.name(),
             job.state.is_over(),
-            job.end_us.map(|at| at as i64),
+            job.end_us.map(int),
             0,
             0,
             serde_json::to_string(job)?,
@@ -283,12 +288,12 @@ impl Writing<'_> {
         )?;
         let gang = i64::from(job.request.gang());
         update.execute(params![
-            job.id as i64,
+            int(job.id),
             job.state.name(),
             job.state.is_over(),
-            job.end_us.map(|at| at as i64),
-            job.ran_us as i64 * gang,
-            job.shared_us as i64 * gang,
+            job.end_us.map(int),
+            int(job.ran_us).saturating_mul(gang),
+            int(job.shared_us).saturating_mul(gang),
             serde_json::to_string(job)?,
         ])?;
         Ok(())
@@ -307,7 +312,7 @@ impl Writing<'_> {
             // The last number stays, so that it is not given again.
             "DELETE FROM jobs WHERE is_over = 1 AND end_us < ?1
              AND id < (SELECT max(id) FROM jobs)",
-            [before_unix_us as i64],
+            [int(before_unix_us)],
         )?;
         if pruned > 0 {
             self.0

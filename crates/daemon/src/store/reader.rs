@@ -1,6 +1,6 @@
 //! Reading while the writer writes.
 
-use super::{StoreError, connect};
+use super::{StoreError, connect, int};
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -83,7 +83,7 @@ impl Reader {
             firsts.join(" UNION ALL ")
         );
         let mut select = self.connection.prepare_cached(&sql)?;
-        let after = filter.after.map(|after| i64::try_from(after).unwrap_or(i64::MAX));
+        let after = filter.after.map(int);
         let mut rows = select.query(params![filter.user, after, filter.limit])?;
         let mut jobs = Vec::new();
         let mut last: Option<(String, Arc<JobRequest>)> = None;
@@ -115,7 +115,7 @@ impl Reader {
         let mut select = self.connection.prepare_cached(
             "SELECT env FROM requests JOIN jobs ON jobs.request = requests.id WHERE jobs.id = ?1",
         )?;
-        let id = i64::try_from(job).unwrap_or(i64::MAX);
+        let id = int(job);
         let text: Option<String> = select.query_row([id], |row| row.get(0)).optional()?;
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
     }
@@ -135,7 +135,7 @@ impl Reader {
                 shared_gpu_us: count(3)?,
             })
         };
-        let since = i64::try_from(since_unix_us).unwrap_or(i64::MAX);
+        let since = int(since_unix_us);
         let totals = select.query_map([since], total)?;
         Ok(totals.collect::<Result<_, _>>()?)
     }
@@ -147,7 +147,7 @@ pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, Store
         "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
          WHERE jobs.id = ?1",
     )?;
-    let id = i64::try_from(id).unwrap_or(i64::MAX);
+    let id = int(id);
     let texts: Option<(String, String)> =
         select.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((record, body)) = texts else { return Ok(None) };

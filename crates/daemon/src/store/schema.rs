@@ -33,7 +33,7 @@ const STEPS: &[&str] = &["
 "];
 
 /// The version that this program writes.
-pub(super) const VERSION: i64 = STEPS.len() as i64;
+pub(super) const VERSION: i64 = STEPS.len().cast_signed() as i64;
 
 /// The version of the tables, unless they are a later program's.
 pub(super) fn version(connection: &Connection) -> Result<i64, super::StoreError> {
