@@ -36,7 +36,7 @@ pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
         start_time: job.start_us.map(iso),
         end_time: job.end_us.map(iso),
         run_s: ran_us as f64 / SECOND,
-        shared_s: job.shared_us as f64 / SECOND,
+        shared_s: view.map_or(job.shared_us, |view| view.shared_us) as f64 / SECOND,
         exit_code: job.exit_code,
     }
 }

@@ -140,6 +140,12 @@ impl Active {
         self.job.ran_us + self.since.map_or(0, |(since, _)| now.since(since).0)
     }
 
+    /// The part of it beside others.
+    pub fn shared_us(&self, now: Time) -> u64 {
+        let shared = self.since.filter(|(_, shared)| *shared);
+        self.job.shared_us + shared.map_or(0, |(since, _)| now.since(since).0)
+    }
+
     /// Speed relative to running alone, as it is known or believed.
     pub fn rate(&self) -> Ppm {
         self.pace.progress.rate

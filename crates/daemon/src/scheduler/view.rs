@@ -32,6 +32,8 @@ pub struct View {
     pub caps: Caps,
     /// Time on its devices so far.
     pub ran_us: u64,
+    /// The part of it beside others.
+    pub shared_us: u64,
     /// Work done so far, in microseconds of running alone.
     pub done_us: u64,
     /// Expected time alone.
@@ -175,6 +177,7 @@ impl Scheduler {
             sub_batches: active.seat.as_ref().map_or(1, |seat| seat.sub_batches),
             caps: active.caps,
             ran_us: active.ran_us(now),
+            shared_us: active.shared_us(now),
             done_us: active.done_us(now),
             estimate_us: known.map(|known| known.spec.estimate.0),
             waiting: self.waiting(active),

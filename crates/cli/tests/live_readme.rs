@@ -1,0 +1,118 @@
+//! The transcript of the README is what happens: its commands are executed, and what they print is what
+//! it says, where `...` stands for anything.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const TANDEM: &str = env!("CARGO_BIN_EXE_tandem");
+
+/// Commands of the first transcript, each with the lines that it is said to print.
+fn transcript() -> Vec<(String, Vec<String>)> {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let begin = readme.find("```console\n").expect("the README has a transcript");
+    let text = readme[begin..].split("```").nth(1).unwrap();
+    let mut steps: Vec<(String, Vec<String>)> = Vec::new();
+    for line in text.lines().skip(1) {
+        match line.strip_prefix("$ ") {
+            Some(command) => steps.push((command.to_owned(), Vec::new())),
+            None => steps.last_mut().unwrap().1.push(line.to_owned()),
+        }
+    }
+    steps
+}
+
+/// Whether a line is what was expected, where `...` stands for anything.
+fn fits(expected: &str, line: &str) -> bool {
+    let mut rest = line;
+    let parts: Vec<&str> = expected.split("...").collect();
+    for (index, part) in parts.iter().enumerate() {
+        let part = part.trim();
+        let Some(at) = rest.find(part) else { return false };
+        if index == 0 && !rest[..at].trim().is_empty() {
+            return false;
+        }
+        rest = &rest[at + part.len()..];
+    }
+    expected.ends_with("...") || rest.trim().is_empty()
+}
+
+/// Whether lines are what was expected, where a line of `...` stands for any number of them.
+fn all_fit(expected: &[String], lines: &[&str]) -> bool {
+    match (expected.split_first(), lines.split_first()) {
+        (None, None) => true,
+        (Some((first, rest)), _) if first.trim() == "..." => {
+            all_fit(rest, lines) || !lines.is_empty() && all_fit(expected, &lines[1..])
+        }
+        (Some((first, rest)), Some((line, lines))) => fits(first, line) && all_fit(rest, lines),
+        _ => false,
+    }
+}
+
+struct Session {
+    folder: tempfile::TempDir,
+}
+
+impl Session {
+    fn run(&self, command: &str) -> Output {
+        let path = std::env::var("PATH").unwrap();
+        let beside = Path::new(TANDEM).parent().unwrap().display();
+        let folder = self.folder.path();
+        Command::new("sh")
+            .args(["-c", command])
+            .current_dir(folder)
+            .env("PATH", format!("{beside}:{path}"))
+            .env("NO_COLOR", "1")
+            .env("XDG_RUNTIME_DIR", folder.join("run"))
+            .env("XDG_STATE_HOME", folder.join("state"))
+            .env("XDG_CONFIG_HOME", folder.join("config"))
+            .env("TANDEM_DAEMON__STATE", folder.join("state"))
+            .env("TANDEM_DAEMON__SOCKET", folder.join("d.sock"))
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.run("tandem cancel all; sleep 1; kill $(cat daemon.pid)");
+    }
+}
+
+#[test]
+fn the_transcript_of_the_readme_is_what_happens() {
+    let session = Session { folder: tempfile::tempdir().unwrap() };
+    for (command, expected) in transcript() {
+        if let Some(daemon) = command.strip_suffix(" &") {
+            // As a shell would, but known by its number, so that it can be ended.
+            let started = session.run(&format!(
+                "{daemon} >/dev/null & echo $! > daemon.pid; \
+                 for i in $(seq 100); do tandem queue >/dev/null 2>&1 && exit 0; sleep 0.1; done; exit 1"
+            ));
+            let log = std::fs::read_to_string(session.folder.path().join("daemon.log"));
+            assert!(started.status.success(), "{command}: {log:?}");
+            continue;
+        }
+        let output = session.run(&command);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            all_fit(&expected, &lines),
+            "$ {command}\nexpected:\n{}\nprinted:\n{text}{said}",
+            expected.join("\n")
+        );
+    }
+}
+
+#[test]
+fn dots_stand_for_anything() {
+    assert!(fits("  beside  job 2 (...)", "  beside  job 2 (left)"));
+    assert!(fits("4   alone ... CA ...", "   4   alone  root  CA  0:00 "));
+    assert!(!fits("state running", "state pending"));
+    let expected = ["a".to_owned(), "...".to_owned(), "z".to_owned()];
+    assert!(all_fit(&expected, &["a", "b", "c", "z"]) && all_fit(&expected, &["a", "z"]));
+    assert!(!all_fit(&expected, &["a", "b"]));
+}
