@@ -309,15 +309,15 @@ impl Trial {
                 format!("{error}; reason {:?}; runs {:?}", line.reason, runs.get(&id))
             })?;
         }
-        let zombies = zombies_of(self.daemon.child.id());
-        if !zombies.is_empty() {
-            return Err(format!("zombies: {zombies:?}"));
-        }
         // The supervisor of the last one may be about to leave.
         let deadline = Instant::now() + PATIENCE;
-        while !self.daemon.processes().is_empty() {
+        loop {
+            let (left, zombies) = (self.daemon.processes(), zombies_of(self.daemon.child.id()));
+            if left.is_empty() && zombies.is_empty() {
+                break;
+            }
             if Instant::now() > deadline {
-                return Err(format!("processes are left: {:?}", self.daemon.processes()));
+                return Err(format!("processes are left: {left:?}, zombies {zombies:?}"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -376,7 +376,10 @@ fn a_daemon_that_dies_anywhere_loses_nothing_and_runs_nothing_twice() {
                     let done = std::panic::catch_unwind(|| trial(seed));
                     match done.unwrap_or_else(|_| Err(format!("seed {seed}: panicked"))) {
                         Ok(points) => deaths.lock().expect("no panic").extend(points),
-                        Err(failure) => failures.lock().expect("no panic").push(failure),
+                        Err(failure) => {
+                            eprintln!("{failure}");
+                            failures.lock().expect("no panic").push(failure);
+                        }
                     }
                 }
             });

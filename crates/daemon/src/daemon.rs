@@ -385,6 +385,10 @@ fn lock(state: &Path) -> Result<File, DaemonError> {
     }
 }
 
+fn connects(socket: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(socket).is_ok()
+}
+
 fn listen(socket: &Path, uid: u32, runtime: &Runtime) -> Result<UnixListener, DaemonError> {
     let folder = socket.parent().unwrap_or(Path::new("/"));
     make_folder(folder, if uid == 0 { 0o755 } else { 0o700 })?;
@@ -396,7 +400,12 @@ fn listen(socket: &Path, uid: u32, runtime: &Runtime) -> Result<UnixListener, Da
             "{shown}: others could listen there in the daemon's place; give another one with --socket"
         )));
     }
-    if std::os::unix::net::UnixStream::connect(socket).is_ok() {
+    // A child of one that was killed may hold its socket until it has become a supervisor.
+    let answers = || {
+        let again = std::iter::repeat_n(Duration::from_millis(50), 20);
+        again.inspect(|&pause| std::thread::sleep(pause)).all(|_| connects(socket))
+    };
+    if connects(socket) && answers() {
         return Err(DaemonError::Taken(format!(
             "{shown}: another daemon listens here; stop it, or give another place with --socket"
         )));
