@@ -25,7 +25,7 @@ pub(crate) struct JobOptions {
     /// Not before: now+1h, HH:MM, 2026-12-24T18:00
     #[arg(short = 'b', long, value_name = "MOMENT", value_parser = units::moment)]
     pub(crate) begin: Option<f64>,
-    /// File for standard output; %j is the job, %a the task, %x the name [default: tandem-%j.out]
+    /// File for standard output; %j is the job, %A the first one of its array, %a the task, %x the name [default: tandem-%j.out]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// File for standard error; that of standard output if absent

@@ -45,6 +45,8 @@ pub(crate) enum LiveCommand {
     /// Let paused jobs go on
     #[command(after_help = SELECTORS)]
     Resume(JobsArgs),
+    /// Say in how many parts a job computes its batches
+    Accum(AccumArgs),
     /// Wait until jobs are over
     #[command(after_help = SELECTORS)]
     Wait(WaitArgs),
@@ -140,6 +142,32 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(Args)]
+pub(crate) struct AccumArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+    /// Job: a number or `last`
+    #[arg(value_name = "JOB")]
+    pub(crate) job: String,
+    /// Parts, or auto to let the policy decide
+    #[arg(value_name = "PARTS|auto", value_parser = parts)]
+    pub(crate) parts: Parts,
+}
+
+/// In how many parts; the policy decides if none are given.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts(pub(crate) Option<u32>);
+
+fn parts(text: &str) -> Result<Parts, String> {
+    match text {
+        "auto" => Ok(Parts(None)),
+        _ => text
+            .parse()
+            .map(|parts| Parts(Some(parts)))
+            .map_err(|_| "give a number, or auto".to_owned()),
+    }
+}
+
+#[derive(Args)]
 pub(crate) struct QueueArgs {
     /// Also those that are over
     #[arg(long, conflicts_with = "state")]
@@ -153,9 +181,6 @@ pub(crate) struct QueueArgs {
     /// Only yours
     #[arg(long, conflicts_with = "user")]
     pub(crate) mine: bool,
-    /// Only those of this name
-    #[arg(short = 'n', long, value_name = "NAME")]
-    pub(crate) name: Option<String>,
     /// Only so many of the latest
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,

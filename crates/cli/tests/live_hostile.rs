@@ -306,7 +306,7 @@ fn jobs_that_talk_nonsense() {
         Daemon::start(&["--set", "learning.window_s=0.05", "--set", "learning.window_steps=1"]);
     let id = daemon.submit(ROOT, &shell(daemon.dir.path(), "sleep 1000"));
     daemon.until(id, &["running"]);
-    let socket = daemon.dir.path().join(format!("run/jobs/{id}.sock"));
+    let socket = daemon.socket().with_extension("jobs").join(format!("{id}.sock"));
     let connect = || {
         let stream = UnixStream::connect(&socket).expect("it listens");
         stream.set_write_timeout(Some(Duration::from_secs(2))).expect("a time is set");

@@ -237,10 +237,10 @@ fn sockets_of_jobs_hear_their_user_only() {
     let dir = home(daemon.dir.path(), "ann", ANN);
     let id = daemon.submit(ANN, &shell(&dir, "sleep 100"));
     daemon.until(id, &["running"]);
-    let socket = daemon.dir.path().join(format!("run/jobs/{id}.sock"));
+    let socket = daemon.socket().with_extension("jobs").join(format!("{id}.sock"));
     let metadata = std::fs::metadata(&socket).expect("it is there");
     assert_eq!((metadata.uid(), metadata.mode() & 0o777), (ANN.uid, 0o600));
-    assert_eq!(mode(&daemon.dir.path().join("run/jobs")), 0o711);
+    assert_eq!(mode(&daemon.socket().with_extension("jobs")), 0o711);
     let connect = |who| as_user(Some(who), || UnixStream::connect(&socket)).expect("a thread");
     let refused = connect(BOB).expect_err("it is closed to others");
     assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
@@ -438,7 +438,7 @@ fn files_are_closed_to_others() {
     for (folder, says) in [
         ("state", "is no folder of user 0"),
         ("run", "others could listen there"),
-        ("run/jobs", "is no folder of user 0"),
+        ("run/daemon.jobs", "is no folder of user 0"),
     ] {
         let dir = open_folder();
         if let Some(above) = Path::new(folder).parent() {

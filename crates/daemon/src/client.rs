@@ -108,8 +108,6 @@ pub struct JobQuery {
     pub states: Vec<JobState>,
     /// Of this user.
     pub user: Option<String>,
-    /// Of this name.
-    pub name: Option<String>,
     /// Beyond this number.
     pub after: Option<u64>,
     /// At most so many.
@@ -124,7 +122,6 @@ impl JobQuery {
         let states: Vec<&str> = self.states.iter().map(|state| state.name()).collect();
         query.add("state", (!states.is_empty()).then(|| states.join(",")));
         query.add("user", self.user.clone());
-        query.add("name", self.name.clone());
         query.add("after", self.after.map(|after| after.to_string()));
         query.add("limit", self.limit.map(|limit| limit.to_string()));
         query.add("order", self.latest_first.then(|| "desc".to_owned()));

@@ -273,24 +273,25 @@ impl Job {
         self.reason.as_deref().map(public_reason)
     }
 
-    /// `%j`, `%a`, `%x` and `%%` of a file name put in; relative names are in its directory.
+    /// `%j`, `%A`, `%a`, `%x` and `%%` of a file name put in; relative names are in its directory.
     pub fn file(&self, pattern: &std::path::Path) -> std::path::PathBuf {
         let pattern = pattern.to_string_lossy();
         let mut name = String::with_capacity(pattern.len());
         let mut characters = pattern.chars();
         while let Some(character) = characters.next() {
-            match (character, character == '%') {
-                (_, true) => match characters.next() {
-                    Some('j') => name.push_str(&self.id.to_string()),
-                    Some('a') => {
-                        let number = self.task.map_or(0, |task| task.number);
-                        name.push_str(&number.to_string());
-                    }
-                    Some('x') => name.push_str(&self.name().replace('/', "_")),
-                    Some('%') | None => name.push('%'),
-                    Some(other) => name.extend(['%', other]),
-                },
-                (character, false) => name.push(character),
+            if character != '%' {
+                name.push(character);
+                continue;
+            }
+            match characters.next() {
+                Some('j') => name.push_str(&self.id.to_string()),
+                Some('a') => name.push_str(&self.task.map_or(0, |task| task.number).to_string()),
+                Some('A') => {
+                    name.push_str(&self.task.map_or(self.id, |task| task.first).to_string())
+                }
+                Some('x') => name.push_str(&self.name().replace('/', "_")),
+                Some('%') | None => name.push('%'),
+                Some(other) => name.extend(['%', other]),
             }
         }
         self.request.dir.join(name)

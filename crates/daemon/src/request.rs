@@ -52,7 +52,7 @@ pub struct JobRequest {
     /// Not before this, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub begin_unix_s: Option<f64>,
-    /// File for standard output; %j is the job, %a the task, %x the name.
+    /// File for standard output; %j is the job, %A the first one of its array, %a the task, %x the name.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub stdout: Option<PathBuf>,

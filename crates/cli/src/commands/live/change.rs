@@ -1,9 +1,9 @@
-//! `tandem cancel`, `hold`, `release`, `pause` and `resume`.
+//! `tandem cancel`, `hold`, `release`, `pause`, `resume` and `accum`.
 
 use super::{connect, select};
 use crate::commands::{print, remark};
 use crate::failure::Failure;
-use crate::live_args::JobsArgs;
+use crate::live_args::{AccumArgs, JobsArgs};
 use crate::output::clean;
 use serde_json::json;
 use tandem_daemon::client::{Client, ClientError};
@@ -50,6 +50,14 @@ pub(super) fn jobs(change: Change, args: &JobsArgs) -> Result<(), Failure> {
         remark("none of your jobs is left", args.common.json);
     }
     several("job", &ids, change.done(), args.common.json, |id| change.make(&mut client, id))
+}
+
+pub(super) fn accum(args: &AccumArgs) -> Result<(), Failure> {
+    let mut client = connect(&args.common)?;
+    let ids = select::jobs(&mut client, std::slice::from_ref(&args.job))?;
+    several("job", &ids, "told", args.common.json, |id| {
+        client.set_accum(id, args.parts.0).map(|_| ())
+    })
 }
 
 /// Does something to each of several things, also to those after a failure.

@@ -36,6 +36,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Release(args) => change::jobs(Change::Release, &args),
         LiveCommand::Pause(args) => change::jobs(Change::Pause, &args),
         LiveCommand::Resume(args) => change::jobs(Change::Resume, &args),
+        LiveCommand::Accum(args) => change::accum(&args),
         LiveCommand::Wait(args) => wait::run(&args),
         LiveCommand::Top(args) => top::run(&args),
         LiveCommand::Gpus(args) => devices::run(&args),

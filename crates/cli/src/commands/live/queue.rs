@@ -48,7 +48,6 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
             (false, false) => args.state.clone(),
         },
         user: if args.mine { Some(own_name()) } else { args.user.clone() },
-        name: args.name.clone(),
         latest_first: true,
         ..JobQuery::default()
     };

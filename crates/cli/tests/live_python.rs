@@ -1,0 +1,61 @@
+//! The Python module against a real daemon: a script that reports its steps, submitted and waited for by
+//! the client. Skipped with one line where there is no Python.
+
+mod common;
+
+use common::daemon::{Daemon, Options};
+use std::path::Path;
+use std::process::Command;
+
+const TRAIN: &str = "
+import time, tandem
+job = tandem.Job(batch_size=8)
+for batch in job.batches(range(60)):
+    time.sleep(0.01)
+job.bye(done=not job.stopping)
+";
+
+const CLIENT: &str = "
+import sys, tandem
+socket, python, script = sys.argv[1:]
+client = tandem.Client(socket=socket)
+job = client.submit([python, script], name='from python', gpus=1)
+state = client.wait(job, timeout=60)
+info = client.info(job)
+assert state == 'completed', (state, info)
+assert info['name'] == 'from python' and info['exit_code'] == 0, info
+try:
+    client.info(job + 1000)
+    raise SystemExit('a job that is not there was found')
+except tandem.TandemError as error:
+    assert error.code == 'not_found', error
+held = client.submit(['true'], hold=True)
+client.cancel(held)
+assert client.wait(held, timeout=60) == 'cancelled'
+print('done')
+";
+
+#[test]
+fn the_module_submits_reports_and_waits() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: there is no python3");
+        return;
+    }
+    let daemon = Daemon::start(Options::fake(1));
+    let script = daemon.dir.path().join("train.py");
+    std::fs::write(&script, TRAIN).expect("the folder can be written");
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src");
+    let module = module.canonicalize().expect("the module is there");
+    let output = Command::new("python3")
+        .args(["-c", CLIENT])
+        .arg(&daemon.socket)
+        .arg("python3")
+        .arg(&script)
+        .env("PYTHONPATH", module)
+        .current_dir(daemon.dir.path())
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "done", "{said}");
+}
