@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tandem_daemon::api::types::{DeviceInfo, JobInfo};
-use tandem_daemon::client::{Address, Client};
+use tandem_daemon::client::{Address, Client, JobQuery};
 use tandem_daemon::job::JobState;
 use tandem_daemon::request::JobRequest;
 
@@ -195,22 +195,21 @@ fn three_jobs_take_turns_on_one_core_and_none_is_lost() {
     let mut was_paused = [false; 3];
     let mut most_at_a_time = 0;
     daemon.wait_until("all are over", |daemon| {
-        let states: Vec<JobInfo> = jobs.iter().map(|&id| daemon.job(id)).collect();
-        let running = states.iter().filter(|job| job.line.state == JobState::Running).count();
+        // One answer shows one moment.
+        let page = daemon.client.jobs(&JobQuery::default()).unwrap().jobs.clone();
+        let running = page.iter().filter(|job| job.state == JobState::Running).count();
         most_at_a_time = most_at_a_time.max(running);
-        for (index, job) in states.iter().enumerate() {
-            if job.line.state == JobState::Paused {
-                // Asked again: it may just have gone on.
-                let still = job.pid.is_some_and(stands_still);
-                was_paused[index] |= still;
+        for (index, job) in page.iter().enumerate() {
+            if job.state == JobState::Paused {
+                was_paused[index] |= daemon.job(job.id).pid.is_some_and(stands_still);
             }
             let done = rows(&files[index]).len();
             assert!(
-                job.line.state != JobState::Completed || done == steps,
+                job.state != JobState::Completed || done == steps,
                 "job {index} is said to be completed after {done} of {steps} steps"
             );
         }
-        states.iter().all(|job| job.line.state.is_over())
+        page.iter().all(|job| job.state.is_over())
     });
     assert_eq!(most_at_a_time, 1, "turns are taken one at a time");
     assert!(was_paused[0] && was_paused[1], "{was_paused:?}: who came first made way");

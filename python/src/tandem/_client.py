@@ -66,11 +66,16 @@ class Client:
         """Submits a job and returns its id; a list of ids if it is an array.
 
         ``command`` is a list of strings. ``options`` are the fields of the API: ``name``, ``gpus``,
-        ``env``, ``dir`` and so on. Without ``dir`` the job runs where this program does.
+        ``env``, ``dir`` and so on. Without ``dir`` the job runs where this program does, without
+        ``env`` in the environment that this program has.
         """
         if isinstance(command, (str, bytes)):
             raise TypeError('the command is a list of strings, such as ["python", "train.py"]')
-        body = {"command": [os.fspath(word) for word in command], "dir": os.getcwd()}
+        body = {
+            "command": [os.fspath(word) for word in command],
+            "dir": os.getcwd(),
+            "env": dict(os.environ),
+        }
         body.update((name, value) for name, value in options.items() if value is not None)
         ids = self._call("POST", JOBS, body)[IDS]
         return ids[0] if len(ids) == 1 else ids
