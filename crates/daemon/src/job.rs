@@ -287,7 +287,7 @@ impl Job {
                 Some('j') => name.push_str(&self.id.to_string()),
                 Some('a') => name.push_str(&self.task.map_or(0, |task| task.number).to_string()),
                 Some('A') => {
-                    name.push_str(&self.task.map_or(self.id, |task| task.first).to_string())
+                    name.push_str(&self.task.map_or(self.id, |task| task.first).to_string());
                 }
                 Some('x') => name.push_str(&self.name().replace('/', "_")),
                 Some('%') | None => name.push('%'),
