@@ -22,7 +22,7 @@ fn info(state: &str, exit_code: Option<i32>) -> String {
     let more = json!({
         "exit_code": exit_code, "uid": 1000, "pid": 4242, "runs": 1, "retried": 0, "signal": null,
         "share": 0.5, "enforcement": "advisory", "sub_batches": 1, "caps": ["report"],
-        "slowdown_predicted": 1.25, "slowdown_measured": 1.22, "done_s": 50.0, "estimate_s": 100.0,
+        "slowdown_predicted": 1.25, "slowdown_measured": 1.22, "normalised_throughput": 1.6, "done_s": 50.0, "estimate_s": 100.0,
         "memory_peak_bytes": 1 << 30, "gpu_memory_bytes": null, "exclusive": false,
         "max_slowdown": 1.5, "time_limit_s": 3600.0, "priority": 0, "cpu_s": 0.0,
         "dependency": null, "beside": [18], "private": {

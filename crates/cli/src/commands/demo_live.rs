@@ -24,7 +24,7 @@ struct Measured {
     policy: &'static str,
     mean_jct_s: f64,
     makespan_s: f64,
-    /// The most that the jobs on the core did together, relative to one alone.
+    /// What the jobs on the core did together, relative to one alone: the mean of what was measured.
     throughput: Option<f64>,
 }
 
@@ -156,7 +156,7 @@ fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
         waiting.push(submit(&mut client, daemon.folder.path(), STEPS)?);
     }
     let mut completion = Vec::new();
-    let mut throughput: Option<f64> = None;
+    let mut throughput = Vec::new();
     let limit = warm_up * u32::try_from(JOBS).unwrap_or(u32::MAX) * 10 + Duration::from_secs(60);
     while !waiting.is_empty() {
         if began.elapsed() > limit {
@@ -181,14 +181,15 @@ fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
         let devices = client.devices()?;
         let device = devices.devices.first().filter(|device| device.measured);
         if let Some(now) = device.and_then(|device| device.normalised_throughput) {
-            throughput = Some(throughput.map_or(now, |most| most.max(now)));
+            throughput.push(now);
         }
     }
     Ok(Measured {
         policy: policy.split(':').next().unwrap_or(policy),
         mean_jct_s: completion.iter().sum::<f64>() / completion.len() as f64,
         makespan_s: completion.last().copied().unwrap_or(0.0),
-        throughput,
+        throughput: (!throughput.is_empty())
+            .then(|| throughput.iter().sum::<f64>() / throughput.len() as f64),
     })
 }
 

@@ -46,8 +46,13 @@ pub(super) fn info(
     job: &Job,
     view: Option<&View>,
     env: Option<BTreeMap<String, String>>,
-    memory_peak: u64,
+    present: &Present<'_>,
 ) -> JobInfo {
+    let memory_peak = present.meter.memory_peak(job.id);
+    let runs = view.filter(|view| view.phase == Phase::Running);
+    let together = runs
+        .and(job.devices.first())
+        .map(|&device| running(present, device).iter().map(|view| view.rate).sum());
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let private = env.map(|env| JobPrivate {
         command: job.command(),
@@ -75,6 +80,7 @@ pub(super) fn info(
         caps: caps.iter().filter(|(_, has)| *has).map(|(cap, _)| (*cap).to_owned()).collect(),
         slowdown_predicted: shares.and_then(|view| slowdown(view.predicted)),
         slowdown_measured: shares.filter(|view| view.measured).and_then(|view| slowdown(view.rate)),
+        normalised_throughput: together,
         done_s: view.map_or(job.done_us, |view| view.done_us) as f64 / SECOND,
         estimate_s: view.and_then(|view| view.estimate_us).map(|us| us as f64 / SECOND),
         memory_peak_bytes: job.memory_peak_bytes.max(memory_peak),
@@ -98,6 +104,16 @@ fn enforcement(enforcement: Enforcement) -> &'static str {
     }
 }
 
+/// The jobs that run on a device.
+fn running(present: &Present<'_>, device: u32) -> Vec<View> {
+    let scheduler = present.scheduler;
+    scheduler
+        .present(device)
+        .filter_map(|job| scheduler.view(job, present.now.time()))
+        .filter(|view| view.phase == Phase::Running)
+        .collect()
+}
+
 /// The devices.
 pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
     let scheduler = present.scheduler;
@@ -105,11 +121,7 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
         let index = device.index;
         let sample = present.devices.get(index as usize);
         let jobs: Vec<u64> = scheduler.present(index).collect();
-        let running: Vec<View> = jobs
-            .iter()
-            .filter_map(|&job| scheduler.view(job, present.now.time()))
-            .filter(|view| view.phase == Phase::Running)
-            .collect();
+        let running = running(present, index);
         let foreign = scheduler.foreign(index);
         let state = match foreign {
             _ if scheduler.is_drained(index) => "drained",

@@ -289,8 +289,7 @@ async fn info(
     let look = move |present: &crate::cycle::Present<'_>| {
         let view = present.scheduler.view(id, present.now.time());
         let active = present.scheduler.job(id).map(|active| &active.job);
-        let peak = present.meter.memory_peak(id);
-        answers::info(active.unwrap_or(&job), view.as_ref(), env, peak)
+        answers::info(active.unwrap_or(&job), view.as_ref(), env, present)
     };
     Ok(Json(JobAnswer { schema: SCHEMA, job: api.ask(look).await? }))
 }

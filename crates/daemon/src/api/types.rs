@@ -110,6 +110,8 @@ pub struct JobInfo {
     pub slowdown_predicted: Option<f64>,
     /// Measured slow-down in its present company.
     pub slowdown_measured: Option<f64>,
+    /// What all jobs on its first device do together, relative to one alone; absent if it does not run.
+    pub normalised_throughput: Option<f64>,
     /// Work done, in seconds of running alone.
     pub done_s: f64,
     /// Expected time alone.

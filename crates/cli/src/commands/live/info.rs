@@ -140,6 +140,12 @@ fn sharing(job: &JobInfo, lines: &mut Lines) {
         let (predicted, measured) =
             (slowdown(job.slowdown_predicted), slowdown(job.slowdown_measured));
         lines.add("slow-down", format!("predicted {predicted}, measured {measured}"));
+        if let Some(together) = job.normalised_throughput {
+            lines.add(
+                "throughput",
+                format!("{together:.2} times one job alone, all on its GPU together"),
+            );
+        }
     }
     if job.sub_batches > 1 {
         lines.add("sub-batches", job.sub_batches.to_string());
