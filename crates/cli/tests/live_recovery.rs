@@ -326,7 +326,7 @@ fn on_a_copy() -> Daemon {
 }
 
 #[test]
-#[ignore = "writes the fixture"]
+#[ignore = "no test: rewrites tests/fixtures/state-1.db, which stands for the stores of the first release"]
 fn write_the_fixture() {
     let mut daemon = Daemon::start(Options::fake(1));
     let shell = |line: &str| JobRequest {

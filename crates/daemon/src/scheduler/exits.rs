@@ -61,24 +61,22 @@ impl Scheduler {
     }
 
     pub(super) fn not_started(&mut self, run: RunId, reason: &str) {
-        let Some(active) = self.of_run(run) else { return };
-        let cause = active.job.ending.clone();
-        self.gone(run.job);
-        self.outcome.forget.push(run);
-        match cause {
-            Some(ending) => self.end_as_asked(run.job, &ending),
-            None => self.end_job(run.job, JobState::Failed, Some(format!("exec: {reason}"))),
-        }
+        self.ended_without_exit(run, JobState::Failed, format!("exec: {reason}"));
     }
 
     pub(super) fn lost(&mut self, run: RunId, reason: &str) {
+        self.ended_without_exit(run, JobState::Unknown, reason.to_owned());
+    }
+
+    /// A run is over and has no exit code: a job that was to be ended is, any other ends like this.
+    fn ended_without_exit(&mut self, run: RunId, state: JobState, reason: String) {
         let Some(active) = self.of_run(run) else { return };
         let cause = active.job.ending.clone();
         self.gone(run.job);
         self.outcome.forget.push(run);
         match cause {
             Some(ending) => self.end_as_asked(run.job, &ending),
-            None => self.end_job(run.job, JobState::Unknown, Some(reason.to_owned())),
+            None => self.end_job(run.job, state, Some(reason)),
         }
     }
 

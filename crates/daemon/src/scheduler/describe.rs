@@ -1,0 +1,115 @@
+//! What the engine is told about a job, and told again when more is known.
+
+use super::{Active, Scheduler, memory};
+use tandem_core::{
+    ClassId, Description, Event, JobId, JobSpec, PartitionId, Ppm, Profile, Span, SubBatches, Time,
+    Tolerance, UserId, Utilisation,
+};
+
+impl Scheduler {
+    /// What the engine is told about a job.
+    pub(super) fn spec(&mut self, id: u64, entry: JobId) -> JobSpec {
+        let active = &self.jobs[&id];
+        let count = u32::try_from(self.users.len()).expect("users are counted in u32");
+        let user = *self.users.entry(active.job.uid).or_insert(UserId(count));
+        let class = Some(self.classes.number(&active.job.class));
+        let submit = active.job.entered_us.map_or(self.now.time(), Time);
+        self.spec_of(&self.jobs[&id], user, class, entry, submit)
+    }
+
+    pub(super) fn spec_of(
+        &self,
+        active: &Active,
+        user: UserId,
+        class: Option<ClassId>,
+        id: JobId,
+        submit: Time,
+    ) -> JobSpec {
+        let description = self.description(active, user, class);
+        let Description { estimate, profile, sub_batches, tolerance, stoppable } = description;
+        JobSpec {
+            id,
+            user,
+            partition: PartitionId(0),
+            submit,
+            gpus: active.job.request.gang(),
+            estimate,
+            profile,
+            sub_batches,
+            tolerance,
+            priority: active.job.request.priority,
+            stoppable,
+            restore: Span((self.setup.restore_s * 1e6) as u64),
+        }
+    }
+
+    /// What is known about a job at present.
+    pub(super) fn description(
+        &self,
+        active: &Active,
+        user: UserId,
+        class: Option<ClassId>,
+    ) -> Description {
+        let (job, request) = (&active.job, &active.job.request);
+        let gang = request.gang();
+        let seconds = |seconds: f64| Span((seconds * 1e6).round() as u64);
+        let limit = request.time_limit_s.map(seconds);
+        let estimate = request.estimate_s.map(seconds).unwrap_or_else(|| {
+            let learned = self.classes.estimate(&job.class, user, gang);
+            match (learned, limit) {
+                (Some(learned), Some(limit)) => learned.min(limit),
+                (one, other) => one.or(other).unwrap_or_else(|| self.classes.unknown(user, gang)),
+            }
+        });
+        let declared = request.gpu_memory_bytes.map(memory);
+        let measured = self.classes.memory(&job.class);
+        let is_known = !self.setup.learn || self.is_known(active);
+        let tolerance = match request.tolerance() {
+            _ if job.oom_retried || !is_known => Tolerance::Alone,
+            tolerance => tolerance,
+        };
+        let share = request.share_ppm();
+        let sub_batches =
+            if active.caps.accum { self.classes.ways(&job.class) } else { SubBatches::default() };
+        Description {
+            estimate: estimate.max(Span(1)),
+            profile: Profile {
+                class,
+                memory: declared.or(measured).unwrap_or_default(),
+                // A part of a GPU is all that it wants of it.
+                gpu_util: (share < Ppm::ONE.0).then_some(Utilisation(share / 10)),
+                bandwidth_util: None,
+            },
+            sub_batches,
+            tolerance,
+            stoppable: self.setup.pause_frees_device || active.caps.stop,
+        }
+    }
+
+    /// Whether enough is known about a job's class to put others beside it.
+    pub(super) fn is_known(&self, active: &Active) -> bool {
+        let Some(class) = self.classes.get(&active.job.class) else { return false };
+        // Who speaks has shown its speed alone; of who does not, the memory has to do.
+        !class.memory.is_empty() && (!active.caps.speaks || !class.solo.is_empty())
+    }
+
+    /// Tells the engine what has become known about a job.
+    pub(super) fn describe(&mut self, id: u64) {
+        let Some(active) = self.jobs.get(&id) else { return };
+        if let Some(job) = active.entry {
+            let user = self.users.get(&active.job.uid).copied().unwrap_or(UserId(0));
+            let class = self.classes.find(&active.job.class);
+            let description = self.description(active, user, class);
+            self.events.push(Event::Described { job, description });
+        }
+    }
+
+    pub(super) fn describe_class(&mut self, class: &str) {
+        let of_class = |active: &&Active| active.job.class == class && active.entry.is_some();
+        let jobs: Vec<u64> =
+            self.jobs.values().filter(of_class).map(|active| active.job.id).collect();
+        for id in jobs {
+            self.describe(id);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What was measured, and what follows from it.
+
+use super::{Caps, Fact, Phase, Report, Scheduler, ToJob, active, memory};
+use tandem_core::{Event, GpuId, PartitionId, Ppm, Progress, Time};
+
+impl Scheduler {
+    pub(super) fn learn(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Hello { job, accum, stop, .. } => {
+                let Some(active) = self.jobs.get_mut(job) else { return };
+                active.caps = Caps { speaks: true, accum: *accum, stop: *stop };
+                active.job.caps = [true, *accum, *stop];
+                let parts = active.job.accum.unwrap_or(active.job.sub_batches);
+                if *accum && parts != 1 {
+                    self.outcome.messages.push((*job, ToJob::Accum(parts)));
+                }
+                // One that was asked while nobody listened to it is asked again.
+                if active.phase == Phase::Asked {
+                    self.outcome.messages.push((*job, ToJob::Stop));
+                }
+                self.changed.insert(*job);
+                self.describe(*job);
+            }
+            Fact::Bye { job, done } => {
+                if let Some(active) = self.jobs.get_mut(job) {
+                    active.bye = Some(*done);
+                }
+            }
+            Fact::Progress { job, report } => self.report(*job, *report),
+            Fact::Memory { class, accum, bytes } => {
+                self.classes.set_memory(class, *accum, *bytes);
+                self.outcome.classes.insert(class.clone());
+                self.describe_class(class);
+            }
+            Fact::Solo { class, accum, steps_per_s } => {
+                self.classes.set_solo(class, *accum, *steps_per_s);
+                self.outcome.classes.insert(class.clone());
+                self.describe_class(class);
+            }
+            Fact::Pair { class, beside, rate, noise } => {
+                self.classes.observe(class, beside, *rate, *noise);
+                self.outcome.classes.insert(class.clone());
+                // A pair may turn out to gain nothing although nothing else happens.
+                self.engine.touch(PartitionId(0));
+            }
+            Fact::Foreign { device, bytes, processes } => {
+                let device = *device;
+                let before = self.avoids(device);
+                if *processes == 0 {
+                    self.foreign.remove(&device);
+                } else {
+                    self.foreign.insert(device, *bytes);
+                }
+                let gpu = GpuId(device);
+                self.events.push(Event::GpuReserved { gpu, memory: memory(*bytes) });
+                let after = self.avoids(device);
+                if before != after && !self.drained.contains(&device) {
+                    self.events.push(if after {
+                        Event::GpuDrained { gpu }
+                    } else {
+                        Event::GpuUp { gpu }
+                    });
+                }
+            }
+        }
+    }
+
+    pub(super) fn report(&mut self, id: u64, report: Report) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        let rate = if active.phase == Phase::Running { Ppm(report.rate_ppm) } else { Ppm::ZERO };
+        let progress = Progress { done: report.done(), at: Time(report.at_us), rate };
+        active.pace = active::Pace { progress, measured: true };
+        self.tell_progress(id);
+    }
+
+    pub(super) fn tell_progress(&mut self, id: u64) {
+        let Some(active) = self.jobs.get(&id) else { return };
+        if let Some(job) = active.entry {
+            self.events.push(Event::Progress { job, progress: active.pace.progress });
+        }
+    }
+}

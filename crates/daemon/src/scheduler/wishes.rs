@@ -1,0 +1,83 @@
+//! What people ask of jobs and devices.
+
+use super::{Phase, Scheduler, ToJob};
+use crate::job::{Ending, JobState};
+use tandem_core::{Event, GpuId};
+
+impl Scheduler {
+    pub(super) fn cancel(&mut self, id: u64, by: &str) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        if active.job.ending.is_some() {
+            return;
+        }
+        active.job.ending = Some(Ending::Cancelled { by: by.to_owned() });
+        self.changed.insert(id);
+        let active = &self.jobs[&id];
+        if active.phase == Phase::Absent {
+            self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
+        } else {
+            self.dirty.insert(id);
+        }
+    }
+
+    pub(super) fn hold(&mut self, id: u64) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        if active.phase != Phase::Absent || active.job.ending.is_some() {
+            return;
+        }
+        active.job.state = JobState::Held;
+        if let Some(entry) = active.entry.take() {
+            active.job.entered_us = None;
+            self.events.push(Event::Cancelled { job: entry });
+        }
+        self.give_turn_back(id);
+        self.set_reason(id, Some("held".to_owned()));
+    }
+
+    pub(super) fn release(&mut self, id: u64) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        if active.job.state == JobState::Held {
+            active.job.state = JobState::Pending;
+            self.set_reason(id, None);
+            self.try_enter(id);
+        }
+    }
+
+    pub(super) fn set_user_paused(&mut self, id: u64, paused: bool) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        active.job.user_paused = paused;
+        self.changed.insert(id);
+        self.dirty.insert(id);
+    }
+
+    pub(super) fn set_accum(&mut self, id: u64, accum: Option<u32>) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        active.job.accum = accum;
+        let parts = accum.unwrap_or(active.job.sub_batches);
+        if let Some(seat) = &mut active.seat {
+            seat.sub_batches = parts;
+        }
+        if active.caps.accum {
+            self.outcome.messages.push((id, ToJob::Accum(parts)));
+        }
+        self.changed.insert(id);
+    }
+
+    pub(super) fn drain(&mut self, device: u32, drained: bool) {
+        let changed =
+            if drained { self.drained.insert(device) } else { self.drained.remove(&device) };
+        if changed && !self.avoids(device) {
+            let gpu = GpuId(device);
+            self.events.push(if drained {
+                Event::GpuDrained { gpu }
+            } else {
+                Event::GpuUp { gpu }
+            });
+        }
+    }
+
+    /// Whether strangers keep everybody from a device.
+    pub(super) fn avoids(&self, device: u32) -> bool {
+        self.setup.foreign_avoid && self.foreign.contains_key(&device)
+    }
+}
