@@ -1,5 +1,6 @@
 //! What a back end reports.
 
+use crate::offer::Offer;
 use crate::op::{OpId, RunId};
 use crate::providers::DeviceSample;
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,27 @@ pub enum BackendEvent {
         /// What is known, in one line.
         reason: String,
     },
+    /// A run was put back into the engine's queue, its work lost; it begins again in its seat.
+    Requeued {
+        /// The run.
+        run: RunId,
+    },
+    /// A job waits in the engine for a place.
+    Offered(Box<Offer>),
+    /// A job that waited for a place does not any more.
+    Withdrawn {
+        /// What the engine calls it.
+        external: String,
+        /// What is known, in one line.
+        reason: String,
+    },
+    /// A device takes jobs again, or none for the time being.
+    Device {
+        /// The device.
+        device: u32,
+        /// Why it takes none.
+        closed: Option<String>,
+    },
     /// How runs and devices do.
     Sampled(Sample),
 }
@@ -84,6 +106,21 @@ pub struct Exit {
     pub oom: bool,
     /// When, in microseconds since 1970.
     pub at_unix_us: u64,
+    /// What the engine says about it, which is final.
+    #[serde(default)]
+    pub verdict: Option<Verdict>,
+}
+
+/// Why an engine ended a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Somebody withdrew it.
+    Cancelled,
+    /// Its time was up.
+    TimedOut,
+    /// It took more memory than it may.
+    OutOfMemory,
 }
 
 /// The end of a process.

@@ -99,6 +99,12 @@ pub struct Launch {
     pub seat: Seat,
     /// Hard limit of its memory in bytes where the system can enforce one.
     pub memory_limit_bytes: Option<u64>,
+    /// What the engine calls the job, if that keeps the queue.
+    #[serde(default)]
+    pub external: Option<String>,
+    /// Nobody ever comes beside it.
+    #[serde(default)]
+    pub exclusive: bool,
 }
 
 /// A user of the system.

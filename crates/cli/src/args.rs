@@ -4,6 +4,7 @@ use crate::commands::QualityArgs;
 use crate::daemon_args::DaemonArgs;
 use crate::device_args::DeviceCommand;
 use crate::live_args::LiveCommand;
+use crate::slurm_args::SlurmCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
@@ -46,6 +47,9 @@ pub(crate) enum Command {
     Device(DeviceCommand),
     /// Schedule jobs on this machine, until it is told to stop
     Daemon(DaemonArgs),
+    /// Put Tandem into a Slurm cluster, and take it out again
+    #[command(subcommand)]
+    Slurm(SlurmCommand),
     /// Decide again what a daemon decided, from its journal, and compare
     Replay {
         /// The store of a daemon, state.db in its state folder

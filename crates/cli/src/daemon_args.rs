@@ -20,7 +20,7 @@ pub(crate) struct DaemonArgs {
     /// Policy: NAME[:key=value,...]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// Devices: auto, nvidia, cpu or fake
+    /// Devices: auto, nvidia, cpu, fake, or slurm for those of a Slurm cluster
     #[arg(long, value_name = "KIND")]
     provider: Option<String>,
     /// How many devices: cores of the CPU, or fake GPUs

@@ -11,6 +11,7 @@ mod job_options;
 mod live_args;
 mod output;
 mod progress;
+mod slurm_args;
 mod table;
 mod tenants;
 mod units;

@@ -208,6 +208,10 @@ impl Desk<'_> {
         lookup: &dyn Fn(u64) -> Option<Job>,
     ) -> Result<Accepted, Refusal> {
         let bad = |error: crate::request::BadRequest| Refusal::Bad(error.to_string());
+        if self.scheduler.setup().keeps_queue {
+            let message = "this daemon places the jobs of Slurm; submit with sbatch";
+            return Err(Refusal::Infeasible(message.to_owned()));
+        }
         request.check().map_err(bad)?;
         self.feasible(&request)?;
         if self.daemon_uid != 0 && peer.uid != self.daemon_uid && peer.uid != 0 {
@@ -236,6 +240,8 @@ impl Desk<'_> {
             user: peer.user.clone(),
             request,
             over,
+            external: None,
+            submit_unix_us: None,
         };
         let input = Input::Submit(Box::new(submission));
         Ok(Accepted { input, env, ids: (first..first + count).collect() })

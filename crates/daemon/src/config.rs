@@ -29,6 +29,8 @@ pub struct Config {
     pub sharing: SharingConfig,
     /// NVIDIA's GPUs.
     pub nvidia: NvidiaConfig,
+    /// `[slurm]`
+    pub slurm: SlurmConfig,
 }
 
 /// `[daemon]`
@@ -82,6 +84,8 @@ pub enum ProviderKind {
     Nvidia,
     /// Devices that are only said to be there.
     Fake,
+    /// Those of a Slurm cluster, which runs the jobs.
+    Slurm,
 }
 
 /// `[client]`
@@ -128,6 +132,25 @@ pub struct NvidiaConfig {
     pub mps_control: PathBuf,
     /// Pause processes on GPUs.
     pub pause: bool,
+}
+
+/// `[slurm]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlurmConfig {
+    /// The partition whose GPU jobs Tandem places.
+    pub partition: String,
+    /// Memory of each GPU.
+    pub gpu_memory_mib: u64,
+    /// Memory that a job takes of a GPU if it says nothing; 0 lets it run alone.
+    pub job_memory_mib: u64,
+    /// Time between two lists of jobs.
+    pub poll_s: f64,
+    /// The file in which Slurm writes down jobs that are over.
+    pub completions: Option<PathBuf>,
+    /// Where relays of jobs on the nodes reach the daemon.
+    pub listen: Option<String>,
+    /// The file of the secret that relays and the daemon share.
+    pub secret_file: PathBuf,
 }
 
 impl Config {

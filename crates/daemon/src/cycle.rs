@@ -11,7 +11,7 @@ use crate::store::{Store, StoreError, Writing};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, DeviceSample, Op, Owner, crash};
+use tandem_backends::{Backend, BackendEvent, DeviceSample, Offer, Op, Owner, crash};
 use tandem_core::Time;
 use tokio::sync::oneshot;
 
@@ -108,6 +108,10 @@ pub struct Cycle {
     unwritten: Vec<Input>,
     /// What was decided and could not be written yet.
     decided: Option<Decided>,
+    /// Jobs of the engine that are not written yet.
+    offers: Vec<Offer>,
+    /// Memory that a job of the engine takes if it says nothing; it stays alone if that is not known.
+    pub offered_memory_bytes: Option<u64>,
     /// Why the store cannot be written.
     trouble: Option<String>,
     /// States as last published.
@@ -115,6 +119,8 @@ pub struct Cycle {
 }
 
 type Reply = oneshot::Sender<Result<Vec<u64>, Refusal>>;
+/// A submission, and who waits for the answer; nobody does if it came from the engine.
+type Taken = (Accepted, Option<Reply>);
 
 /// What a step came to. Nothing of it is done, and nothing else is decided, before it is written.
 struct Decided {
@@ -148,6 +154,8 @@ impl Cycle {
             wake: None,
             unwritten: Vec::new(),
             decided: None,
+            offers: Vec::new(),
+            offered_memory_bytes: None,
             trouble: None,
             told: BTreeMap::new(),
         }
@@ -186,7 +194,7 @@ impl Cycle {
         let before = self.decided.take();
         let is_stuck = before.is_some_and(|before| !self.carry_out(before));
         let mut inputs = std::mem::take(&mut self.unwritten);
-        let mut accepted: Vec<(Accepted, Reply)> = Vec::new();
+        let mut accepted: Vec<Taken> = Vec::new();
         let mut asked = Vec::new();
         let mut stays = true;
         let mut next_job = self.scheduler.next_job();
@@ -202,7 +210,7 @@ impl Cycle {
                     match desk.decide(&peer, command, &lookup) {
                         Ok(command) => {
                             next_job += command.ids.len() as u64;
-                            accepted.push((command, reply));
+                            accepted.push((command, Some(reply)));
                         }
                         Err(refusal) => drop(reply.send(Err(refusal))),
                     }
@@ -213,6 +221,7 @@ impl Cycle {
                     inputs.extend(self.strangers(&sample.devices));
                     self.devices = sample.devices;
                 }
+                Message::Backend(BackendEvent::Offered(offer)) => self.offers.push(*offer),
                 Message::Backend(event) => inputs.push(Input::Backend(event)),
                 Message::Job { job, said } => {
                     let facts = self.hear(job, &said, now.time());
@@ -224,6 +233,9 @@ impl Cycle {
             }
         }
         let is_due = self.wake.is_some_and(|wake| wake <= now.time());
+        if !is_stuck {
+            accepted.extend(self.take_offers(next_job));
+        }
         if is_stuck {
             self.unwritten = inputs;
         } else if is_due || !inputs.is_empty() || !accepted.is_empty() {
@@ -241,21 +253,37 @@ impl Cycle {
         stays
     }
 
+    /// Jobs of the engine as submissions; they stay until they are written.
+    fn take_offers(&self, next_job: u64) -> Vec<Taken> {
+        let take = |(id, offer): (u64, &Offer)| {
+            let (submission, unknown) =
+                crate::offers::submission(id, offer, self.offered_memory_bytes);
+            if !unknown.is_empty() {
+                let shown = tandem_backends::shown(&offer.external);
+                tracing::warn!("job {shown} hints at what is not known: {}", unknown.join(","));
+            }
+            let input = Input::Submit(Box::new(submission));
+            (Accepted { input, env: BTreeMap::new(), ids: vec![id] }, None)
+        };
+        (next_job..).zip(&self.offers).map(take).collect()
+    }
+
     /// Journals, decides, journals, acts.
-    fn work(&mut self, now: Now, mut inputs: Vec<Input>, accepted: Vec<(Accepted, Reply)>) {
+    fn work(&mut self, now: Now, mut inputs: Vec<Input>, accepted: Vec<Taken>) {
         let happened = inputs.len();
         inputs.extend(accepted.iter().map(|(accepted, _)| accepted.input.clone()));
         crash::point();
         if let Err(error) = self.journal_inputs(now, &inputs, &accepted) {
             // Nothing was decided yet: what people asked for is refused, what happened is tried again.
             self.note_trouble(&error);
-            for (_, reply) in accepted {
+            for reply in accepted.into_iter().filter_map(|(_, reply)| reply) {
                 let _ = reply.send(Err(self.refusal()));
             }
             inputs.truncate(happened);
             self.unwritten = inputs;
             return;
         }
+        self.offers.clear();
         crash::point();
         self.before(&inputs);
         let outcome = self.scheduler.step(now, &inputs);
@@ -263,7 +291,10 @@ impl Cycle {
         crash::point();
         let drains = |input: &Input| matches!(input, Input::Drain { .. } | Input::Undrain { .. });
         let drains = inputs.iter().any(drains);
-        let replies = accepted.into_iter().map(|(accepted, reply)| (accepted.ids, reply)).collect();
+        let replies = accepted
+            .into_iter()
+            .filter_map(|(accepted, reply)| Some((accepted.ids, reply?)))
+            .collect();
         self.carry_out(Decided { now, outcome, drains, replies });
     }
 
@@ -318,7 +349,7 @@ impl Cycle {
         &mut self,
         now: Now,
         inputs: &[Input],
-        accepted: &[(Accepted, Reply)],
+        accepted: &[Taken],
     ) -> Result<(), StoreError> {
         if inputs.is_empty() {
             return Ok(());
@@ -505,8 +536,12 @@ fn job_of(event: &BackendEvent) -> Option<u64> {
         | BackendEvent::Resumed { run, .. }
         | BackendEvent::Refused { run, .. }
         | BackendEvent::Exited { run, .. }
+        | BackendEvent::Requeued { run }
         | BackendEvent::Lost { run, .. } => run,
-        BackendEvent::Sampled(_) => return None,
+        BackendEvent::Sampled(_)
+        | BackendEvent::Offered(_)
+        | BackendEvent::Withdrawn { .. }
+        | BackendEvent::Device { .. } => return None,
     };
     Some(run.job)
 }

@@ -7,6 +7,7 @@ use crate::job::{Job, JobState};
 use crate::links::Links;
 use crate::meter::{Meter, MeterOptions};
 use crate::publish::Publisher;
+use crate::relays::{self, RelayOptions};
 use crate::scheduler::{Kept, Scheduler, Setup, Start};
 use crate::store::{Store, StoreError};
 use std::collections::BTreeMap;
@@ -19,13 +20,37 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use tandem_backends::local::{LocalBackend, OpenError, Options as LocalOptions};
-use tandem_backends::{Backend, Foreign, Found, Provider, RunId, crash};
+use tandem_backends::slurm::{self, SlurmBackend};
+use tandem_backends::{Backend, Foreign, Found, Known, Provider, RunId, crash};
 use tandem_policies::PolicySpec;
 use thiserror::Error;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
+
+/// Who carries out what the daemon decides.
+pub enum Engine {
+    /// Processes of this machine, on devices that this provider knows.
+    Local(Box<dyn Provider>),
+    /// Slurm.
+    Slurm {
+        /// How it is used.
+        options: slurm::Options,
+        /// Memory that a job takes on each GPU if it says nothing; such jobs stay alone if absent.
+        job_memory_bytes: Option<u64>,
+    },
+}
+
+impl Engine {
+    /// `cpu`, `nvidia`, `fake` or `slurm`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Engine::Local(provider) => provider.name(),
+            Engine::Slurm { .. } => "slurm",
+        }
+    }
+}
 
 /// How a daemon works.
 pub struct DaemonOptions {
@@ -59,6 +84,8 @@ pub struct DaemonOptions {
     pub history: Option<Duration>,
     /// Webhooks are called.
     pub webhooks: bool,
+    /// Where jobs on other machines are heard, if at all.
+    pub relays: Option<RelayOptions>,
 }
 
 /// Why there is no daemon.
@@ -86,6 +113,9 @@ pub enum DaemonError {
     /// The back end.
     #[error(transparent)]
     Backend(#[from] OpenError),
+    /// Slurm.
+    #[error(transparent)]
+    Slurm(#[from] slurm::OpenError),
     /// The thread that decides is gone.
     #[error("the scheduler ended by a fault of its own; start it again, jobs go on")]
     Died,
@@ -103,7 +133,7 @@ fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> DaemonError {
 /// `ready` is called when it listens.
 pub fn run(
     options: &DaemonOptions,
-    provider: Box<dyn Provider>,
+    engine: Engine,
     ready: impl FnOnce(),
 ) -> Result<(), DaemonError> {
     make_folder(&options.state, 0o700)?;
@@ -124,9 +154,15 @@ pub fn run(
     let unix = listen(&options.socket, uid, &runtime)?;
     let tcp = listen_tcp(options, &runtime)?;
     let (inbox, messages) = mpsc::channel();
+    if let Some(RelayOptions { listen, secret }) = &options.relays {
+        let what = format!("cannot listen on {listen} for jobs");
+        let listener = runtime.block_on(TcpListener::bind(listen)).map_err(io(what))?;
+        let sockets = sockets(&options.socket);
+        runtime.spawn(relays::serve(listener, secret.clone(), sockets, inbox.clone()));
+    }
     let (leave, leaving) = watch::channel(false);
-    let name = provider.name().to_owned();
-    let started = start(options, provider, uid, &runtime, inbox.clone());
+    let name = engine.name().to_owned();
+    let started = start(options, engine, uid, &runtime, inbox.clone());
     let (mut cycle, clock) = started.inspect_err(|_| {
         let _ = std::fs::remove_file(&options.socket);
     })?;
@@ -192,6 +228,11 @@ impl Signals {
     }
 }
 
+/// Where the sockets of jobs are.
+fn sockets(socket: &Path) -> PathBuf {
+    socket.with_extension("jobs")
+}
+
 /// The store of a daemon with this state.
 pub fn database(state: &Path) -> PathBuf {
     state.join("state.db")
@@ -199,7 +240,7 @@ pub fn database(state: &Path) -> PathBuf {
 
 fn start(
     options: &DaemonOptions,
-    provider: Box<dyn Provider>,
+    engine: Engine,
     uid: u32,
     runtime: &Runtime,
     inbox: Sender<Message>,
@@ -219,26 +260,40 @@ fn start(
         let before = unix_us().saturating_sub(kept_us);
         store.write(|writing| writing.prune(before).map(|_| ())).map_err(bad)?;
     }
-    let sockets = options.socket.with_extension("jobs");
+    let sockets = sockets(&options.socket);
     // Users reach their own sockets and see nobody else's.
     let mode = if uid == 0 { 0o711 } else { 0o700 };
     make_folder(&sockets, mode)?;
     keep_to_ourselves(&sockets, mode)?;
     let sink = inbox.clone();
-    let local = LocalOptions {
-        supervisor: options.supervisor.clone(),
-        sample_every: options.sample_every,
-        ..LocalOptions::new(&options.state)
-    };
     let sink = Box::new(move |event| drop(sink.send(Message::Backend(event))));
-    let mut backend = LocalBackend::new(local, provider, sink)?;
+    let mut offered_memory_bytes = None;
+    let mut backend: Box<dyn Backend> = match engine {
+        Engine::Local(provider) => {
+            let local = LocalOptions {
+                supervisor: options.supervisor.clone(),
+                sample_every: options.sample_every,
+                ..LocalOptions::new(&options.state)
+            };
+            Box::new(LocalBackend::new(local, provider, sink)?)
+        }
+        Engine::Slurm { options, job_memory_bytes } => {
+            offered_memory_bytes = job_memory_bytes;
+            Box::new(SlurmBackend::new(options, sink)?)
+        }
+    };
+    let can = backend.capabilities();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let setup = Setup {
         devices: backend.devices().to_vec(),
         policy: options.policy.text.clone(),
         share: options.share,
-        pause_frees_device: backend.pause_frees_device() && backend.pause_forbidden().is_none(),
-        may_pause: backend.pause_forbidden().is_none(),
+        pause_frees_device: can.pause_frees_device && can.pause_forbidden.is_none(),
+        may_pause: can.pause_forbidden.is_none(),
+        gangs_share: can.gangs_share,
+        moves: can.moves,
+        measures_memory: can.measures_memory,
+        keeps_queue: can.keeps_queue,
         learn: true,
         believe_rates: true,
         restore_s: options.restore_s,
@@ -247,8 +302,8 @@ fn start(
         sockets: sockets.clone(),
         foreign_avoid: options.foreign == Foreign::Avoid,
     };
-    let jobs = recover(&store, &mut backend).map_err(bad)?;
-    let next_job = sweep(&mut backend, &jobs, store.next_job().map_err(bad)?);
+    let jobs = recover(&store, backend.as_mut()).map_err(bad)?;
+    let next_job = sweep(backend.as_mut(), &jobs, store.next_job().map_err(bad)?);
     let now = clock.now();
     let start = Start {
         now,
@@ -283,19 +338,24 @@ fn start(
     let links = Links::new(handle.clone(), sockets, inbox, uid);
     let publisher = Publisher::new(handle, now.unix_us, options.webhooks);
     let meter = Meter::new(options.meter);
-    let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
+    let mut cycle = Cycle::new(scheduler, store, backend, meter, links, publisher, uid);
+    cycle.offered_memory_bytes = offered_memory_bytes;
     cycle.begin(now, &outcome).map_err(bad)?;
     Ok((cycle, clock))
 }
 
 /// Jobs that are not over, and what became of their processes.
-fn recover(store: &Store, backend: &mut LocalBackend) -> Result<Vec<Kept>, StoreError> {
+fn recover(store: &Store, backend: &mut dyn Backend) -> Result<Vec<Kept>, StoreError> {
     let jobs = store.active()?;
-    let has_run = |job: &&Job| !matches!(job.state, JobState::Pending | JobState::Held);
-    let run = |job: &Job| RunId { job: job.id, run: job.runs };
-    let runs: Vec<RunId> = jobs.iter().filter(has_run).map(run).collect();
+    let known = |job: &Job| Known {
+        run: RunId { job: job.id, run: job.runs },
+        has_run: !matches!(job.state, JobState::Pending | JobState::Held),
+        devices: job.devices.clone(),
+        external: job.external.clone(),
+    };
+    let known: Vec<Known> = jobs.iter().map(known).collect();
     let mut found: BTreeMap<u64, Found> =
-        backend.recover(&runs).into_iter().map(|(run, found)| (run.job, found)).collect();
+        backend.recover(&known).into_iter().map(|(run, found)| (run.job, found)).collect();
     let kept = |job: Job| {
         let (request, found) = (job.request.clone(), found.remove(&job.id));
         Kept { job, request, found }
@@ -316,7 +376,7 @@ fn over(store: &Store, jobs: &[Kept]) -> Result<BTreeMap<u64, JobState>, StoreEr
 
 /// Deletes records of runs that are over and were not forgotten before an earlier daemon died. Returns
 /// the number of the next job, which is beyond all that have records.
-fn sweep(backend: &mut LocalBackend, jobs: &[Kept], next_job: u64) -> u64 {
+fn sweep(backend: &mut dyn Backend, jobs: &[Kept], next_job: u64) -> u64 {
     let mut next = next_job;
     for run in backend.records() {
         next = next.max(run.job.saturating_add(1));

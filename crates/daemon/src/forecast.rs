@@ -119,10 +119,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
         });
     }
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
-    let closed = |&device: &u32| {
-        let foreign = scheduler.setup().foreign_avoid && scheduler.foreign(device).is_some();
-        scheduler.is_drained(device) || foreign
-    };
+    let closed = |&device: &u32| scheduler.is_shut(device);
     let reserved = |device| {
         let bytes = scheduler.foreign(device)?;
         Some((GpuId(device), crate::scheduler::memory(bytes)))
@@ -245,6 +242,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
     let reason = |device: u32| {
         if scheduler.is_drained(device) {
             return "is drained".to_owned();
+        }
+        if let Some(reason) = scheduler.closed(device) {
+            return format!("is closed: {reason}");
         }
         if let Some(bytes) = scheduler.foreign(device)
             && scheduler.setup().foreign_avoid

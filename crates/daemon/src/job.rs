@@ -104,6 +104,8 @@ impl JobState {
 pub struct Job {
     /// Its number.
     pub id: u64,
+    /// What the engine calls it, if that keeps the queue: unique for all time.
+    pub external: Option<String>,
     /// Whose it is.
     pub uid: u32,
     /// The primary group of the user.

@@ -8,7 +8,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use tandem_backends::{
-    Backend, BackendEvent, Device, Enforcement, Exit, Found, Op, OpId, RunId, Status,
+    Backend, BackendEvent, Capabilities, Device, Enforcement, Exit, Found, Known, Op, OpId, RunId,
+    Status,
 };
 use tandem_core::{Action, Cluster, Event, GpuId, Interference, JobId, Memory, Placement, Time};
 use tandem_daemon::command::{Command, Peer};
@@ -104,7 +105,18 @@ impl Backend for Played {
         &self.devices
     }
 
-    fn recover(&mut self, _: &[RunId]) -> Vec<(RunId, Found)> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            pause_forbidden: None,
+            pause_frees_device: true,
+            gangs_share: true,
+            moves: true,
+            measures_memory: true,
+            keeps_queue: false,
+        }
+    }
+
+    fn recover(&mut self, _: &[Known]) -> Vec<(RunId, Found)> {
         Vec::new()
     }
 
@@ -143,6 +155,7 @@ impl Backend for Played {
 
 fn setup(policy: &str) -> Setup {
     let device = |index| Device {
+        node: String::new(),
         index,
         name: format!("gpu{index}"),
         kind: "gpu".to_owned(),
@@ -154,6 +167,10 @@ fn setup(policy: &str) -> Setup {
         share: true,
         pause_frees_device: true,
         may_pause: true,
+        gangs_share: true,
+        moves: true,
+        measures_memory: true,
+        keeps_queue: false,
         learn: false,
         believe_rates: false,
         restore_s: 40.0,
@@ -289,6 +306,7 @@ fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut
                 *finished += 1;
                 let run = RunId { job: u64::from(job.0) + 1, run: 1 };
                 let exit = Exit {
+                    verdict: None,
                     status: Status::Code(0),
                     cpu_s: 0.0,
                     rss_max_bytes: 0,

@@ -25,6 +25,7 @@ pub use person::as_user;
 pub use supervisor::supervise;
 
 use crate::event::{BackendEvent, Found};
+use crate::offer::{Capabilities, Known};
 use crate::op::{Op, OpId, RunId};
 use crate::providers::{Device, Provider, ProviderError};
 use crate::{Backend, Sink};
@@ -114,21 +115,6 @@ impl LocalBackend {
         Ok(backend)
     }
 
-    /// Whether a paused run leaves its devices to others but for its memory.
-    pub fn pause_frees_device(&self) -> bool {
-        run::lock(&self.inner.provider).pause_frees_device()
-    }
-
-    /// Why runs must not be paused here; `None` if they may be.
-    pub fn pause_forbidden(&self) -> Option<String> {
-        run::lock(&self.inner.provider).pause_forbidden()
-    }
-
-    /// Runs of which there are records.
-    pub fn records(&self) -> Vec<RunId> {
-        self.inner.records()
-    }
-
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|source| OpenError::System {
@@ -145,8 +131,25 @@ impl Backend for LocalBackend {
         &self.inner.devices
     }
 
-    fn recover(&mut self, runs: &[RunId]) -> Vec<(RunId, Found)> {
-        runs.iter().map(|&run| (run, self.inner.recover(run))).collect()
+    fn capabilities(&self) -> Capabilities {
+        let provider = run::lock(&self.inner.provider);
+        Capabilities {
+            pause_forbidden: provider.pause_forbidden(),
+            pause_frees_device: provider.pause_frees_device(),
+            gangs_share: true,
+            moves: true,
+            measures_memory: true,
+            keeps_queue: false,
+        }
+    }
+
+    fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)> {
+        let runs = jobs.iter().filter(|job| job.has_run).map(|job| job.run);
+        runs.map(|run| (run, self.inner.recover(run))).collect()
+    }
+
+    fn records(&self) -> Vec<RunId> {
+        self.inner.records()
     }
 
     fn apply(&mut self, id: OpId, op: Op) {

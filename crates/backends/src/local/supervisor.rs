@@ -99,6 +99,7 @@ fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let failed = status != Status::Code(0);
     Ok(Outcome::Exited(Exit {
+        verdict: None,
         status,
         cpu_s: usage.as_ref().map_or(0.0, processor_seconds),
         rss_max_bytes: usage

@@ -50,6 +50,7 @@ impl Provider for Cpu {
 
     fn list(&mut self) -> Result<Vec<Device>, ProviderError> {
         let device = |(index, core): (usize, &u32)| Device {
+            node: String::new(),
             index: u32::try_from(index).unwrap_or(u32::MAX),
             name: format!("cpu{core}"),
             kind: "cpu".to_owned(),

@@ -15,6 +15,7 @@ impl Fake {
     /// So many devices of one kind, each with so much memory.
     pub fn new(count: u32, kind: &str, memory_bytes: u64) -> Self {
         let device = |index| Device {
+            node: String::new(),
             index,
             name: format!("fake{index}"),
             kind: kind.to_owned(),

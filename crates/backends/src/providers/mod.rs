@@ -21,6 +21,9 @@ pub struct Device {
     pub kind: String,
     /// Its memory.
     pub memory_bytes: u64,
+    /// The machine it is in, where there are several.
+    #[serde(default)]
+    pub node: String,
 }
 
 /// How one device does.

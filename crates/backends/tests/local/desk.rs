@@ -148,6 +148,8 @@ pub(crate) fn seat(device: u32) -> Seat {
 /// A command as a run; its output goes to `JOB.out` in the directory.
 pub(crate) fn launch(dir: &Path, job: u64, command: &[&str]) -> Launch {
     Launch {
+        external: None,
+        exclusive: false,
         run: run_id(job),
         command: command.iter().map(|&word| word.to_owned()).collect(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),

@@ -33,7 +33,7 @@ fn once(dir: &Path, job: u64) -> Launch {
 /// The daemon side of a process that is going to be killed.
 pub(crate) fn daemon(dir: &Path, job: u64) -> ExitCode {
     let mut desk = Desk::at(dir);
-    if let [(_, Found::NeverStarted)] = desk.backend.recover(&[run_id(job)])[..] {
+    if let [(_, Found::NeverStarted)] = desk.backend.recover(&[run_id(job).into()])[..] {
         desk.start(once(dir, job));
     }
     loop {
@@ -61,7 +61,7 @@ fn killed_after(dir: &Path, job: u64, us: u64) {
 
 /// Brings a run to its end, whatever was found of it; the number of events that were needed.
 fn finish(desk: &mut Desk, job: u64) -> (&'static str, Status) {
-    let found = desk.backend.recover(&[run_id(job)]).remove(0).1;
+    let found = desk.backend.recover(&[run_id(job).into()]).remove(0).1;
     let name = match &found {
         Found::NeverStarted => "never started",
         Found::Starting => "starting",
@@ -113,7 +113,7 @@ fn a_run_given_up_never_begins() {
     for job in 1..=40 {
         killed_after(own.path(), job, 1500 + scatter(&mut seed) % 8_000);
         let mut desk = Desk::at(own.path());
-        if let [(_, Found::NeverStarted)] = desk.backend.recover(&[run_id(job)])[..] {
+        if let [(_, Found::NeverStarted)] = desk.backend.recover(&[run_id(job).into()])[..] {
             std::thread::sleep(Duration::from_millis(30));
             assert!(!own.path().join(format!("{job}.out")).exists());
             given_up += 1;
@@ -189,7 +189,7 @@ fn a_reused_pid_is_left_alone() {
     });
     forge(&desk.records(1).join("started.json"), |value| value["process"]["start"] = 2.into());
     let mut later = Desk::at(&dir);
-    let found = later.backend.recover(&[run_id(1)]).remove(0).1;
+    let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
     assert!(matches!(found, Found::Lost { .. }), "{found:?}");
     later.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
     later.apply(3, Op::Pause { run: run_id(1) });
@@ -211,7 +211,7 @@ fn a_dead_supervisor() {
     kill_supervisor(&desk, 1);
     assert_eq!(desk.next_within(Duration::from_millis(200)), None, "its process lives");
     let mut later = Desk::at(&desk.dir);
-    let found = later.backend.recover(&[run_id(1)]).remove(0).1;
+    let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
     assert_eq!(found, Found::Running { pid, paused: false });
     desk.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(desk.next(), BackendEvent::Paused { .. }));
@@ -225,7 +225,7 @@ fn a_dead_supervisor() {
     }
     let child: u32 = desk.output(1).trim().parse().unwrap();
     until("its children are gone", || !lives(pid) && !lives(child));
-    let found = Desk::at(&desk.dir).backend.recover(&[run_id(1)]).remove(0).1;
+    let found = Desk::at(&desk.dir).backend.recover(&[run_id(1).into()]).remove(0).1;
     assert!(matches!(found, Found::Lost { .. }));
 }
 
@@ -239,7 +239,7 @@ fn a_supervisor_that_died_early() {
     dead.wait().unwrap();
     fs::create_dir_all(desk.records(1)).unwrap();
     fs::write(desk.records(1).join("claim"), claim.to_string()).unwrap();
-    assert_eq!(desk.backend.recover(&[run_id(1)])[0].1, Found::NeverStarted);
+    assert_eq!(desk.backend.recover(&[run_id(1).into()])[0].1, Found::NeverStarted);
     assert_eq!(desk.run(1, "echo once; exit 9").status, code(9));
     assert_eq!(desk.output(1), "once\n");
     desk.backend.forget(run_id(1));
@@ -331,7 +331,7 @@ fn another_boot() {
     let pid = desk.started();
     forge(&desk.records(1).join("claim"), |value| value["supervisor"]["boot"] = "other".into());
     let mut later = Desk::at(&desk.dir);
-    assert_eq!(later.backend.recover(&[run_id(1)])[0].1, Found::Rebooted);
+    assert_eq!(later.backend.recover(&[run_id(1).into()])[0].1, Found::Rebooted);
     later.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
     assert_eq!(later.next_within(Duration::from_millis(100)), None);
     assert!(lives(pid));

@@ -9,10 +9,11 @@ use std::time::Duration;
 use tandem_backends::providers::cpu::Cpu;
 use tandem_backends::providers::fake::Fake;
 use tandem_backends::providers::nvidia::{MpsOptions, Nvidia, NvidiaOptions};
-use tandem_backends::{Provider, ProviderError, local};
+use tandem_backends::{Provider, ProviderError, local, slurm};
 use tandem_daemon::config::{Config, ProviderKind};
-use tandem_daemon::daemon::{self, DaemonOptions};
+use tandem_daemon::daemon::{self, DaemonOptions, Engine};
 use tandem_daemon::meter::MeterOptions;
+use tandem_daemon::relays::RelayOptions;
 use tandem_policies::PolicySpec;
 
 pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
@@ -26,7 +27,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         .log_internal_errors(false)
         .init();
     let policy = PolicySpec::parse(&config.daemon.policy)?;
-    let provider = provider(&config)?;
+    let engine = engine(&config, &policy)?;
     let listen: Option<SocketAddr> = match &config.daemon.listen {
         Some(text) => Some(text.parse().map_err(|_| {
             Failure::bad_input(format!("daemon.listen: '{text}' is not of the form 127.0.0.1:7007"))
@@ -43,7 +44,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         supervisor: vec!["/proc/self/exe".into()],
         kill_grace: seconds(config.daemon.kill_grace_s),
         stop_grace: seconds(config.daemon.stop_grace_s),
-        restore_s: config.daemon.restore_s_with(provider.name()),
+        restore_s: config.daemon.restore_s_with(engine.name()),
         meter: MeterOptions {
             settle_s: config.learning.settle_s,
             settle_steps: config.learning.settle_steps,
@@ -54,10 +55,11 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         foreign: config.sharing.foreign,
         history: config.daemon.history_days.map(|days| Duration::from_secs(days * 86_400)),
         webhooks: config.daemon.webhooks,
+        relays: relays(&config)?,
         policy,
     };
-    let name = provider.name();
-    daemon::run(&options, provider, || greet(&options, name))?;
+    let name = engine.name();
+    daemon::run(&options, engine, || greet(&options, name))?;
     Ok(())
 }
 
@@ -67,12 +69,44 @@ fn greet(options: &DaemonOptions, provider: &str) {
             "CPU cores as devices, since there is no GPU or so you wish: real processes, real sharing"
         }
         "fake" => "fake GPUs: real processes on devices that are only counted",
+        "slurm" => "jobs of Slurm; users go on with sbatch",
         _ => "NVIDIA GPUs",
     };
     eprintln!("tandem: ready at {} ({devices})", options.socket.display());
     if let Some(address) = options.listen {
         eprintln!("tandem: and at http://{address} for whoever has the token");
     }
+}
+
+/// Where jobs on nodes of Slurm are heard.
+fn relays(config: &Config) -> Result<Option<RelayOptions>, Failure> {
+    let Some(listen) = &config.slurm.listen else { return Ok(None) };
+    let listen = listen.parse().map_err(|_| {
+        Failure::bad_input(format!("slurm.listen: '{listen}' is not of the form 0.0.0.0:7008"))
+    })?;
+    let file = &config.slurm.secret_file;
+    let secret = slurm::relay::secret(file).map_err(|error| {
+        let file = file.display();
+        Failure::bad_input(format!("{file}: {error}; tandem slurm install makes one"))
+    })?;
+    Ok(Some(RelayOptions { listen, secret }))
+}
+
+/// Who carries out what is decided.
+fn engine(config: &Config, policy: &PolicySpec) -> Result<Engine, Failure> {
+    if config.daemon.provider != ProviderKind::Slurm {
+        return Ok(Engine::Local(provider(config)?));
+    }
+    let tenants_max = if config.sharing.enabled { policy.entry.tenants_max } else { 1 };
+    let options = slurm::Options {
+        partition: config.slurm.partition.clone(),
+        tenants_max: tenants_max as u64,
+        gpu_memory_bytes: config.slurm.gpu_memory_mib << 20,
+        poll_every: Duration::from_secs_f64(config.slurm.poll_s),
+        completions: config.slurm.completions.clone(),
+    };
+    let job_memory_mib = Some(config.slurm.job_memory_mib).filter(|&mib| mib > 0);
+    Ok(Engine::Slurm { options, job_memory_bytes: job_memory_mib.map(|mib| mib << 20) })
 }
 
 /// The devices that the configuration asks for; GPUs where there are some, else cores.
@@ -99,7 +133,7 @@ fn provider(config: &Config) -> Result<Box<dyn Provider>, Failure> {
             let memory = config.daemon.fake_memory_mib << 20;
             return Ok(Box::new(Fake::new(count, "fake", memory)));
         }
-        ProviderKind::Auto => match nvidia() {
+        ProviderKind::Slurm | ProviderKind::Auto => match nvidia() {
             Err(ProviderError::Absent(_)) => cpu(),
             made => made,
         },

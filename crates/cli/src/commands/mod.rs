@@ -14,6 +14,7 @@ mod model;
 mod quality;
 mod replay;
 mod simulate;
+mod slurm;
 mod trace;
 
 use crate::args::{BenchCommand, Cli, Command};
@@ -36,6 +37,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Model(command) => model::run(&command),
         Command::Device(command) => device::run(&command),
         Command::Daemon(args) => daemon::daemon(&args),
+        Command::Slurm(command) => slurm::run(&command),
         Command::Replay { file, json } => replay::replay(&file, json),
         #[cfg(feature = "train")]
         Command::Train(args) => Ok(tandem_train::run(&args)?),

@@ -21,6 +21,7 @@ pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
     let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
     JobLine {
         id: job.id,
+        external: job.external.as_deref().map(tandem_backends::shown).map(str::to_owned),
         name: job.name(),
         user: job.user.clone(),
         state: job.state,
@@ -125,6 +126,7 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
         let foreign = scheduler.foreign(index);
         let state = match foreign {
             _ if scheduler.is_drained(index) => "drained",
+            _ if scheduler.closed(index).is_some() => "closed",
             Some(_) if scheduler.setup().foreign_avoid => "foreign",
             _ => "up",
         };

@@ -34,6 +34,9 @@ pub struct JobPage {
 pub struct JobLine {
     /// Its number.
     pub id: u64,
+    /// What the engine calls it, such as the number that Slurm gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<String>,
     /// Its name.
     pub name: String,
     /// Whose it is.
@@ -235,7 +238,7 @@ pub struct DeviceInfo {
     pub memory_used_bytes: Option<u64>,
     /// Share of time in which it was busy.
     pub utilization: Option<f64>,
-    /// `up` or `drained`.
+    /// `up`, `drained`, `foreign` or `closed`.
     pub state: String,
     /// Memory of processes that are not ours.
     pub foreign_bytes: Option<u64>,

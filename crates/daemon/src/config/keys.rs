@@ -54,7 +54,7 @@ pub(super) const KEYS: &[Key] = &[
     key("daemon.policy", Kind::Text, |_| json!("tandem"), "policy: NAME[:key=value,...]"),
     key(
         "daemon.provider",
-        Kind::Word(&["auto", "cpu", "nvidia", "fake"]),
+        Kind::Word(&["auto", "cpu", "nvidia", "fake", "slurm"]),
         |_| json!("auto"),
         "where devices come from",
     ),
@@ -159,6 +159,48 @@ pub(super) const KEYS: &[Key] = &[
         "the program that controls that service",
     ),
     key("nvidia.pause", Kind::Switch, |_| json!(false), "pause processes on GPUs"),
+    key(
+        "slurm.partition",
+        Kind::Text,
+        |_| json!("tandem"),
+        "partition of Slurm whose GPU jobs Tandem places",
+    ),
+    key(
+        "slurm.gpu_memory_mib",
+        Kind::Whole(1, 1 << 30),
+        |_| json!(24_576),
+        "memory of each GPU, which Slurm does not know",
+    ),
+    key(
+        "slurm.job_memory_mib",
+        Kind::Whole(0, 1 << 30),
+        |_| json!(0),
+        "memory that a job takes of a GPU if it says nothing; 0 lets it run alone",
+    ),
+    key(
+        "slurm.poll_s",
+        Kind::Number(0.1, 3600.0),
+        |_| json!(2.0),
+        "time between two lists of jobs",
+    ),
+    key(
+        "slurm.completions",
+        Kind::Path,
+        |_| Value::Null,
+        "the file of JobCompType=jobcomp/filetxt, for jobs that ended while nobody looked",
+    ),
+    key(
+        "slurm.listen",
+        Kind::Text,
+        |_| Value::Null,
+        "TCP address at which jobs on the nodes report through their relays",
+    ),
+    key(
+        "slurm.secret_file",
+        Kind::Path,
+        |_| json!("/etc/slurm/tandem/secret"),
+        "file of the secret that relays and the daemon share",
+    ),
 ];
 
 /// The nearest of some names, if any is near enough to be meant.

@@ -3,6 +3,7 @@
 use super::resolve::Origins;
 use super::{
     ClientConfig, Config, DaemonConfig, LearningConfig, NvidiaConfig, ProviderKind, SharingConfig,
+    SlurmConfig,
 };
 use serde_json::Value;
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ pub(super) fn typed(origins: &Origins) -> Config {
                 Some("cpu") => ProviderKind::Cpu,
                 Some("nvidia") => ProviderKind::Nvidia,
                 Some("fake") => ProviderKind::Fake,
+                Some("slurm") => ProviderKind::Slurm,
                 _ => ProviderKind::Auto,
             },
             devices: whole("daemon.devices")
@@ -62,6 +64,15 @@ pub(super) fn typed(origins: &Origins) -> Config {
             mps: switch("nvidia.mps"),
             mps_control: path("nvidia.mps_control").unwrap_or_default(),
             pause: switch("nvidia.pause"),
+        },
+        slurm: SlurmConfig {
+            partition: text("slurm.partition").unwrap_or_default(),
+            gpu_memory_mib: whole("slurm.gpu_memory_mib").unwrap_or_default(),
+            job_memory_mib: whole("slurm.job_memory_mib").unwrap_or_default(),
+            poll_s: number("slurm.poll_s").unwrap_or_default(),
+            completions: path("slurm.completions"),
+            listen: text("slurm.listen"),
+            secret_file: path("slurm.secret_file").unwrap_or_default(),
         },
     }
 }

@@ -66,6 +66,7 @@ impl Scheduler {
         let is_known = !self.setup.learn || self.is_known(active);
         let tolerance = match request.tolerance() {
             _ if job.oom_retried || !is_known => Tolerance::Alone,
+            _ if gang > 1 && !self.setup.gangs_share => Tolerance::Alone,
             tolerance => tolerance,
         };
         let share = request.share_ppm();
@@ -82,12 +83,15 @@ impl Scheduler {
             },
             sub_batches,
             tolerance,
-            stoppable: self.setup.pause_frees_device || active.caps.stop,
+            stoppable: self.setup.pause_frees_device || (active.caps.stop && self.setup.moves),
         }
     }
 
     /// Whether enough is known about a job's class to put others beside it.
     pub(super) fn is_known(&self, active: &Active) -> bool {
+        if !self.setup.measures_memory {
+            return active.job.request.gpu_memory_bytes.is_some();
+        }
         let Some(class) = self.classes.get(&active.job.class) else { return false };
         // Who speaks has shown its speed alone; of who does not, the memory has to do.
         !class.memory.is_empty() && (!active.caps.speaks || !class.solo.is_empty())

@@ -49,6 +49,9 @@ impl Scheduler {
             turns.at_a_time = limit as usize;
             turns.waiting.insert(id);
         }
+        if let Some(external) = &active.job.external {
+            self.externals.insert(external.clone(), id);
+        }
         self.jobs.insert(id, active);
         self.changed.insert(id);
     }

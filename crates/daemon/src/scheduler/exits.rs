@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::active::Phase;
 use crate::job::{ArrayTask, Ending, JobState};
-use tandem_backends::{Exit, RunId, Status};
+use tandem_backends::{Exit, RunId, Status, Verdict};
 use tandem_core::{Event, Span, UserId, Work};
 
 /// A job that ran out of memory is expected to need so much more than was seen.
@@ -34,6 +34,14 @@ impl Scheduler {
         self.outcome.forget.push(run);
         match (cause, exit.status) {
             (Some(ending), _) => self.end_as_asked(id, &ending),
+            (None, _) if let Some(verdict) = exit.verdict => {
+                let (state, reason) = match verdict {
+                    Verdict::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
+                    Verdict::TimedOut => (JobState::Timeout, "its time was up"),
+                    Verdict::OutOfMemory => (JobState::Oom, "out of memory"),
+                };
+                self.end_job(id, state, Some(reason.to_owned()));
+            }
             (None, _) if exit.oom && oom_retried => {
                 self.jobs.get_mut(&id).expect("it was just there").job.exit_code =
                     Some(OOM_EXIT_CODE);
@@ -84,6 +92,30 @@ impl Scheduler {
     fn end_as_asked(&mut self, id: u64, ending: &Ending) {
         let (state, reason) = ending.end();
         self.end_job(id, state, Some(reason));
+    }
+
+    /// The engine has put a job back into its queue, its work lost; it begins again where it sat.
+    pub(super) fn begins_again(&mut self, run: RunId) {
+        let Some(active) = self.of_run(run) else { return };
+        if active.phase == Phase::Absent {
+            return;
+        }
+        active.pace = super::active::Pace::default();
+        active.job.done_us = 0;
+        active.caps = super::Caps::default();
+        active.job.caps = [false; 3];
+        self.set_phase(run.job, Phase::Starting, None);
+        self.set_reason(run.job, Some("queued again by the engine".to_owned()));
+        self.strand(run.job);
+    }
+
+    /// A job that waited in the engine for a place does not any more.
+    pub(super) fn withdrawn(&mut self, external: &str, reason: &str) {
+        if let Some(&id) = self.externals.get(external)
+            && self.jobs[&id].phase == Phase::Absent
+        {
+            self.end_job(id, JobState::Cancelled, Some(reason.to_owned()));
+        }
     }
 
     /// An operation failed: the process is as it was before.
@@ -175,6 +207,9 @@ impl Scheduler {
             let user = self.users.get(&job.uid).copied().unwrap_or(UserId(0));
             self.classes.finished(&job.class, user, job.request.gang(), Span(job.done_us));
             self.outcome.classes.insert(job.class.clone());
+        }
+        if let Some(external) = &job.external {
+            self.externals.remove(external);
         }
         self.dirty.remove(&id);
         self.changed.remove(&id);

@@ -94,6 +94,12 @@ pub struct Submission {
     pub request: JobRequest,
     /// How the jobs that it depends on ended, of those that were over already.
     pub over: Vec<(u64, JobState)>,
+    /// What the engine calls the job, if that keeps the queue.
+    #[serde(default)]
+    pub external: Option<String>,
+    /// When the engine got it, in microseconds since 1970.
+    #[serde(default)]
+    pub submit_unix_us: Option<u64>,
 }
 
 /// Something that was measured.

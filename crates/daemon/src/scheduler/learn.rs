@@ -45,22 +45,15 @@ impl Scheduler {
             }
             Fact::Foreign { device, bytes, processes } => {
                 let device = *device;
-                let before = self.avoids(device);
-                if *processes == 0 {
-                    self.foreign.remove(&device);
-                } else {
-                    self.foreign.insert(device, *bytes);
-                }
                 let gpu = GpuId(device);
                 self.events.push(Event::GpuReserved { gpu, memory: memory(*bytes) });
-                let after = self.avoids(device);
-                if before != after && !self.drained.contains(&device) {
-                    self.events.push(if after {
-                        Event::GpuDrained { gpu }
+                self.reopen(device, |scheduler| {
+                    if *processes == 0 {
+                        scheduler.foreign.remove(&device);
                     } else {
-                        Event::GpuUp { gpu }
-                    });
-                }
+                        scheduler.foreign.insert(device, *bytes);
+                    }
+                });
             }
         }
     }

@@ -9,12 +9,14 @@
 mod active;
 mod classes;
 mod describe;
+mod devices;
 mod eligible;
 mod exits;
 mod input;
 mod learn;
 mod settle;
 mod start;
+mod stranded;
 mod view;
 mod wishes;
 
@@ -60,6 +62,22 @@ pub struct Setup {
     pub sockets: PathBuf,
     /// A device that strangers use takes no new jobs.
     pub foreign_avoid: bool,
+    /// A job on several devices can share them.
+    #[serde(default = "yes")]
+    pub gangs_share: bool,
+    /// A job can end and begin again on other devices.
+    #[serde(default = "yes")]
+    pub moves: bool,
+    /// The memory of jobs is measured; otherwise it counts what they say.
+    #[serde(default = "yes")]
+    pub measures_memory: bool,
+    /// Jobs come from the engine, which sees to their limits and tries them again itself.
+    #[serde(default)]
+    pub keeps_queue: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Something to tell a job.
@@ -114,6 +132,12 @@ pub struct Scheduler {
     /// Jobs whose processes may use a device, by device.
     present: Vec<BTreeSet<u64>>,
     drained: BTreeSet<u32>,
+    /// Devices that the back end has closed, and why.
+    closed: BTreeMap<u32, String>,
+    /// Jobs that have to begin again elsewhere, and the devices that are kept free for them.
+    stranded: BTreeMap<u64, Vec<u32>>,
+    /// Jobs by what the engine calls them.
+    externals: BTreeMap<String, u64>,
     /// Memory of strangers, by device.
     foreign: BTreeMap<u32, u64>,
     /// Who waits for a job to be over.
@@ -152,6 +176,7 @@ impl Scheduler {
             self.apply(input);
         }
         self.fire_timers();
+        self.relocate();
         self.plan();
         self.settle();
         self.refresh_rates();
@@ -276,7 +301,11 @@ impl Scheduler {
             BackendEvent::Refused { run, reason, .. } => self.refused(*run, reason),
             BackendEvent::Exited { run, exit } => self.exited(*run, exit),
             BackendEvent::Lost { run, reason } => self.lost(*run, reason),
-            BackendEvent::Sampled(_) => {}
+            BackendEvent::Requeued { run } => self.begins_again(*run),
+            BackendEvent::Withdrawn { external, reason } => self.withdrawn(external, reason),
+            BackendEvent::Device { device, closed } => self.close(*device, closed.as_deref()),
+            // Taken in as a submission, and as facts.
+            BackendEvent::Offered(_) | BackendEvent::Sampled(_) => {}
         }
     }
 
@@ -305,7 +334,8 @@ pub fn new_jobs(submission: &Submission, now: Now) -> Vec<Job> {
         class: class.clone(),
         state: if request.hold { JobState::Held } else { JobState::Pending },
         reason: request.hold.then(|| "held".to_owned()),
-        submit_us: now.unix_us,
+        submit_us: submission.submit_unix_us.unwrap_or(now.unix_us),
+        external: submission.external.clone(),
         sub_batches: 1,
         ..Job::default()
     };

@@ -173,7 +173,7 @@ impl Scheduler {
         self.ask(Op::End { run, grace_ms });
     }
 
-    fn ask(&mut self, op: Op) {
+    pub(super) fn ask(&mut self, op: Op) {
         let id = OpId(self.next_op);
         self.next_op += 1;
         self.outcome.ops.push((id, op));
@@ -204,7 +204,9 @@ impl Scheduler {
         }
         if phase == Phase::Running {
             active.since = Some((now, false));
-            if let Some(limit) = active.job.request.time_limit_s {
+            if let Some(limit) = active.job.request.time_limit_s
+                && !self.setup.keeps_queue
+            {
                 let left = (limit * 1e6) as u64;
                 let at = now + Span(left.saturating_sub(active.job.ran_us));
                 self.timers.insert((at, id));
@@ -304,7 +306,7 @@ fn run_of(active: &Active) -> RunId {
 }
 
 /// What the back end needs; the environment that the user captured is added where it is kept.
-fn launch(active: &Active, seat: Seat, sockets: &std::path::Path) -> Launch {
+pub(super) fn launch(active: &Active, seat: Seat, sockets: &std::path::Path) -> Launch {
     let job = &active.job;
     let share = f64::from(seat.share_ppm) / 1e6;
     let mut env = BTreeMap::from([
@@ -335,6 +337,8 @@ fn launch(active: &Active, seat: Seat, sockets: &std::path::Path) -> Launch {
         owner: Some(Owner { uid: job.uid, gid: job.gid }),
         seat,
         memory_limit_bytes: None,
+        external: job.external.clone(),
+        exclusive: job.request.exclusive,
     }
 }
 

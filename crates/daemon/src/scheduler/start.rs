@@ -69,6 +69,9 @@ impl Scheduler {
             classes: Classes::new(start.classes, beliefs),
             present: vec![BTreeSet::new(); devices],
             drained: BTreeSet::new(),
+            closed: BTreeMap::new(),
+            stranded: BTreeMap::new(),
+            externals: BTreeMap::new(),
             foreign: BTreeMap::new(),
             dependents: BTreeMap::new(),
             arrays: BTreeMap::new(),
@@ -245,15 +248,17 @@ fn rules(policy: &PolicySpec, share: bool) -> Rules {
     }
 }
 
-/// The devices as the engine sees them: one node, one partition.
+/// The devices as the engine sees them, by node; one partition.
 fn cluster(setup: &Setup) -> tandem_core::Cluster {
     let mut builder = ClusterBuilder::default();
     builder.partition("local");
-    let count = u32::try_from(setup.devices.len()).expect("devices are counted in u32");
     // A node has GPUs of one kind and size; where they differ, the smallest is what all can give.
     let memory = setup.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
     let kind = setup.devices.first().map_or("none", |device| device.kind.as_str());
     let kind = builder.gpu_type(kind, Ratio::ONE);
-    builder.node(count, kind, Memory::from_mib(memory >> 20));
+    for node in setup.devices.chunk_by(|one, other| one.node == other.node) {
+        let count = u32::try_from(node.len()).expect("devices are counted in u32");
+        builder.node(count, kind, Memory::from_mib(memory >> 20));
+    }
     builder.taking_every_job().build()
 }

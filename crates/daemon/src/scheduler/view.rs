@@ -116,6 +116,11 @@ impl Scheduler {
         self.drained.contains(&device)
     }
 
+    /// Why the back end lets nobody onto a device.
+    pub fn closed(&self, device: u32) -> Option<&str> {
+        self.closed.get(&device).map(String::as_str)
+    }
+
     /// Devices that take no new jobs because somebody said so.
     pub fn drained(&self) -> impl Iterator<Item = u32> + '_ {
         self.drained.iter().copied()

@@ -2,7 +2,7 @@
 
 use super::{Phase, Scheduler, ToJob};
 use crate::job::{Ending, JobState};
-use tandem_core::{Event, GpuId};
+use tandem_core::Event;
 
 impl Scheduler {
     pub(super) fn cancel(&mut self, id: u64, by: &str) {
@@ -61,23 +61,5 @@ impl Scheduler {
             self.outcome.messages.push((id, ToJob::Accum(parts)));
         }
         self.changed.insert(id);
-    }
-
-    pub(super) fn drain(&mut self, device: u32, drained: bool) {
-        let changed =
-            if drained { self.drained.insert(device) } else { self.drained.remove(&device) };
-        if changed && !self.avoids(device) {
-            let gpu = GpuId(device);
-            self.events.push(if drained {
-                Event::GpuDrained { gpu }
-            } else {
-                Event::GpuUp { gpu }
-            });
-        }
-    }
-
-    /// Whether strangers keep everybody from a device.
-    pub(super) fn avoids(&self, device: u32) -> bool {
-        self.setup.foreign_avoid && self.foreign.contains_key(&device)
     }
 }

@@ -94,7 +94,10 @@ impl Library {
         };
         let capability = found.cuda_compute_capability().ok().map(|version| version.major);
         let index = u32::try_from(index).unwrap_or(u32::MAX);
-        Ok(Ok(Gpu { device: Device { index, name, kind, memory_bytes: memory }, capability }))
+        Ok(Ok(Gpu {
+            device: Device { index, name, kind, memory_bytes: memory, node: String::new() },
+            capability,
+        }))
     }
 
     pub(super) fn sample(&self, device: &Device) -> Result<DeviceSample, ProviderError> {

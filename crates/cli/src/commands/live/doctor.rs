@@ -55,8 +55,12 @@ pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
             findings.push(finding("configuration", Status::Ok, "no mistake in it", ""));
             findings.extend(daemon(&config, &origins));
             findings.push(state_folder(&config.daemon.state));
-            findings.push(nvml(&config));
-            findings.push(mps(&config));
+            if config.daemon.provider == ProviderKind::Slurm {
+                findings.extend(slurm(&config));
+            } else {
+                findings.push(nvml(&config));
+                findings.push(mps(&config));
+            }
         }
         Err(Failure::Said { message, .. }) => {
             findings.push(finding("configuration", Status::Fail, message, "correct it"));
@@ -168,6 +172,19 @@ fn state_folder(state: &Path) -> Finding {
         }
         _ => finding("state", Status::Ok, format!("{shown} can be written"), ""),
     }
+}
+
+/// The cluster that the daemon is to place jobs in.
+fn slurm(config: &Config) -> Vec<Finding> {
+    let checks = tandem_backends::slurm::check(&config.slurm.partition);
+    let told = |check: tandem_backends::slurm::Check| match check.found {
+        Ok(found) => finding(check.name, Status::Ok, found, ""),
+        Err(fault) => {
+            let (found, advice) = fault.split_once("; ").unwrap_or((&fault, ""));
+            finding(check.name, Status::Fail, found, advice)
+        }
+    };
+    checks.into_iter().map(told).collect()
 }
 
 /// Looked for, not loaded.

@@ -151,6 +151,9 @@ fn row(job: &JobLine) -> [Field; 10] {
 
 /// The number of a job, with its task if it has one.
 pub(super) fn number(job: &JobLine) -> String {
+    if let Some(external) = &job.external {
+        return format!("{} (slurm {})", job.id, clean(external));
+    }
     match job.task {
         Some(task) => format!("{} ({}_{})", job.id, task.first, task.number),
         None => job.id.to_string(),

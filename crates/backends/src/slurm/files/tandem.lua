@@ -1,0 +1,158 @@
+-- Tandem's part of Slurm's job_submit plugin. GPU jobs of the partitions below are held, with what they
+-- ask for kept in a note (admin_comment), until the Tandem daemon gives them a place. Everything else is
+-- left alone. Loaded by job_submit.lua; a site with a plugin of its own calls submit and modify from it.
+
+local tandem = {}
+
+-- Partition = GPUs of its largest node.
+tandem.partitions = { ["@PARTITION@"] = @GPUS@ }
+
+-- The word that begins the note; the number is that of its form.
+local MARK = "tandem1"
+
+local function is_set(value)
+	return value ~= nil and value ~= ""
+end
+
+-- 16-bit and 32-bit fields that nobody set.
+local function number(value)
+	if value == nil or value == slurm.NO_VAL or value == slurm.NO_VAL16 then
+		return nil
+	end
+	return value
+end
+
+-- A name that no other job has: ids are given again if slurmctld dies at the wrong moment.
+local function tag()
+	local file = io.open("/dev/urandom", "rb")
+	if file == nil then
+		return nil
+	end
+	local bytes = file:read(8)
+	file:close()
+	local hex = {}
+	for at = 1, #bytes do
+		hex[at] = string.format("%02x", bytes:byte(at))
+	end
+	return table.concat(hex)
+end
+
+-- The number of GPUs of a request such as "gres:gpu:2"; nil if it asks for none, false if it cannot be
+-- understood.
+local function gpus(request)
+	if not is_set(request) then
+		return nil
+	end
+	local text = request:gsub("^gres[:/]", "")
+	if not text:find("gpu", 1, true) then
+		return nil
+	end
+	local count = text:match("^gpu$") and "1" or text:match("^gpu[:=](%d+)$")
+	return tonumber(count) or false
+end
+
+-- Partitions of a job; several may be named.
+local function managed(partition)
+	for name in string.gmatch(partition or "", "[^,]+") do
+		if tandem.partitions[name] then
+			return name
+		end
+	end
+	return nil
+end
+
+local function refuse(...)
+	slurm.log_user(...)
+	return slurm.ERROR
+end
+
+-- Which partition a job gets if it names none.
+local function default_partition(part_list)
+	for name, partition in pairs(part_list or {}) do
+		if partition.flag_default ~= 0 then
+			return name
+		end
+	end
+	return nil
+end
+
+function tandem.submit(job_desc, part_list, submit_uid)
+	local partition = managed(job_desc.partition or default_partition(part_list))
+	if partition == nil then
+		return slurm.SUCCESS
+	end
+	local kind, count
+	for name, field in pairs({ node = "tres_per_node", job = "tres_per_job", task = "tres_per_task", socket = "tres_per_socket" }) do
+		local wanted = gpus(job_desc[field])
+		if wanted == false then
+			return refuse("Tandem: GPUs of partition %s are asked for by number only, as in --gres=gpu:2; other kinds go by --constraint", partition)
+		elseif wanted ~= nil then
+			if kind ~= nil or name == "socket" then
+				return refuse("Tandem: ask for GPUs in one way: --gres=gpu:N, --gpus=N or --gpus-per-task=N")
+			end
+			kind, count = name, wanted
+		elseif is_set(job_desc[field]) and job_desc[field]:find("shard", 1, true) then
+			return refuse("Tandem: shares of GPUs in partition %s are given by Tandem; ask for --gres=gpu:1", partition)
+		end
+	end
+	if kind == nil or count == 0 then
+		return slurm.SUCCESS
+	end
+	if job_desc.partition ~= nil and job_desc.partition:find(",", 1, true) then
+		return refuse("Tandem: name partition %s alone", partition)
+	end
+	local size = tandem.partitions[partition]
+	local nodes = number(job_desc.min_nodes) or 1
+	local tasks = number(job_desc.num_tasks) or 1
+	local total = kind == "node" and count * nodes or kind == "task" and count * tasks or count
+	if nodes < 1 then
+		nodes = 1
+	end
+	if kind ~= "node" and nodes == 1 and total > size then
+		nodes = math.ceil(total / size)
+	end
+	local each = total / nodes
+	if each ~= math.floor(each) or each > size then
+		return refuse("Tandem: %d GPUs do not divide among nodes of %d; ask with --nodes and --gres=gpu:N", total, size)
+	end
+	local name = tag()
+	if name == nil then
+		return refuse("Tandem: slurmctld cannot read /dev/urandom; tell the operators")
+	end
+	job_desc.admin_comment = string.format("%s:%s:%d:%d:%s:%d", MARK, name, nodes, each, kind, count)
+	job_desc.tres_per_node = ""
+	job_desc.tres_per_job = ""
+	job_desc.tres_per_task = ""
+	job_desc.min_nodes = nodes
+	job_desc.max_nodes = nodes
+	job_desc.priority = 0
+	job_desc.requeue = 1
+	return slurm.SUCCESS
+end
+
+function tandem.modify(job_desc, job_rec, modify_uid)
+	local note = job_rec.admin_comment or ""
+	if note:sub(1, #MARK + 1) ~= MARK .. ":" then
+		return slurm.SUCCESS
+	end
+	-- Root and SlurmUser: the operators and the daemon.
+	if modify_uid == 0 or modify_uid == @SLURM_UID@ then
+		return slurm.SUCCESS
+	end
+	local priority = number(job_desc.priority)
+	if priority ~= nil and priority > 0 then
+		return refuse("Tandem: releases this job when it has a place for it")
+	end
+	for _, field in ipairs({ "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "req_nodes", "exc_nodes", "partition", "min_nodes", "max_nodes", "admin_comment", "features" }) do
+		local value = job_desc[field]
+		if type(value) == "number" then
+			value = number(value)
+		end
+		if value ~= nil and value ~= "" then
+			return refuse("Tandem: %s of this job is Tandem's to set; cancel it and submit it anew", field)
+		end
+	end
+	return slurm.SUCCESS
+end
+
+return tandem

@@ -1,0 +1,190 @@
+//! The nodes and GPUs of the partitions that we place jobs in, from `sinfo --json`.
+
+use super::commands;
+use super::text::{self, Gres};
+use serde_json::Value;
+use thiserror::Error;
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) partitions: Vec<String>,
+    /// The Type of each of its GPUs, by index.
+    pub(super) types: Vec<String>,
+    /// Shards of each GPU.
+    pub(super) shards: u64,
+    /// Why it takes no jobs; `None` if it does.
+    pub(super) closed: Option<String>,
+    /// What is wrong with how its GPUs are described.
+    pub(super) fault: Option<String>,
+}
+
+/// What cannot be used as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ClusterError {
+    /// Not what `sinfo` prints.
+    #[error("sinfo: its list of nodes cannot be read: {0}")]
+    Unreadable(String),
+    /// No GPUs where jobs are to be placed.
+    #[error("Slurm has no GPUs in partition {0}; see `tandem slurm install --print`")]
+    NoGpus(String),
+    /// GPUs that cannot be told apart.
+    #[error("node {node}: {fault}; see `tandem slurm install --print`")]
+    Fault {
+        /// The node.
+        node: String,
+        /// What is wrong.
+        fault: String,
+    },
+}
+
+/// Reads the output of `sinfo --json`.
+pub(super) fn read(json: &[u8]) -> Result<Vec<Node>, ClusterError> {
+    let unreadable = |error: &dyn std::fmt::Display| ClusterError::Unreadable(error.to_string());
+    let document: Value = serde_json::from_slice(json).map_err(|error| unreadable(&error))?;
+    let nodes = document.get("nodes").and_then(Value::as_array);
+    let nodes = nodes.ok_or_else(|| unreadable(&"there is no list of nodes"))?;
+    let mut listed: Vec<Node> = nodes.iter().filter_map(node).collect();
+    listed.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
+    Ok(listed)
+}
+
+/// Asks Slurm for its nodes.
+pub(super) fn list() -> Result<Vec<Node>, super::OpenError> {
+    let answer = commands::output("sinfo", &["--json"])?;
+    read(&answer).or_else(|error| {
+        // Since 23.02 sinfo lists groups of nodes, and scontrol the nodes.
+        let newer = commands::output("scontrol", &["show", "nodes", "--json"]);
+        newer.ok().and_then(|answer| read(&answer).ok()).ok_or(error.into())
+    })
+}
+
+/// The nodes of a partition with GPUs, which it must be possible to tell apart.
+pub(super) fn ours(nodes: Vec<Node>, partition: &str) -> Result<Vec<Node>, ClusterError> {
+    let is_ours = |node: &Node| {
+        let has_gpus = !node.types.is_empty() || node.fault.is_some();
+        has_gpus && node.partitions.iter().any(|of| of == partition)
+    };
+    let nodes: Vec<Node> = nodes.into_iter().filter(is_ours).collect();
+    if let Some(Node { name, fault: Some(fault), .. }) =
+        nodes.iter().find(|node| node.fault.is_some())
+    {
+        return Err(ClusterError::Fault { node: name.clone(), fault: fault.clone() });
+    }
+    if nodes.is_empty() {
+        return Err(ClusterError::NoGpus(partition.to_owned()));
+    }
+    Ok(nodes)
+}
+
+/// `n10` comes after `n9`.
+fn natural(name: &str) -> (String, u64, &str) {
+    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (head, tail) = name.split_at(name.len() - digits);
+    (head.to_owned(), tail.parse().unwrap_or(0), name)
+}
+
+fn node(node: &Value) -> Option<Node> {
+    let text_of = |name: &str| node.get(name).and_then(Value::as_str).unwrap_or_default();
+    let texts = |name: &str| -> Vec<String> {
+        match node.get(name) {
+            Some(Value::Array(list)) => {
+                list.iter().filter_map(Value::as_str).map(str::to_uppercase).collect()
+            }
+            Some(Value::String(text)) => vec![text.to_uppercase()],
+            _ => Vec::new(),
+        }
+    };
+    let name = node.get("name")?.as_str()?.to_owned();
+    let partitions = node.get("partitions").and_then(Value::as_array);
+    let partitions = partitions.into_iter().flatten().filter_map(Value::as_str);
+    let (types, shards, fault) = gpus(&text::gres(text_of("gres")));
+    let mut states = texts("state");
+    states.extend(texts("state_flags"));
+    Some(Node {
+        name,
+        partitions: partitions.map(str::to_owned).collect(),
+        types,
+        shards,
+        closed: closed(&states, text_of("reason")),
+        fault,
+    })
+}
+
+/// The Types of the GPUs by index, shards of each, and what is wrong.
+fn gpus(gres: &[Gres]) -> (Vec<String>, u64, Option<String>) {
+    let gpus: Vec<&Gres> = gres.iter().filter(|one| one.name == "gpu" && one.count > 0).collect();
+    let mut fault = None;
+    let mut types = Vec::new();
+    for gpu in &gpus {
+        match &gpu.kind {
+            Some(kind) if gpu.count == 1 && !types.contains(kind) => types.push(kind.clone()),
+            _ => {
+                fault = Some("its GPUs need a Type each, such as gpu:g0:1,gpu:g1:1".to_owned());
+            }
+        }
+    }
+    let shards: u64 = gres.iter().filter(|one| one.name == "shard").map(|one| one.count).sum();
+    let each = if types.is_empty() { 0 } else { shards / types.len() as u64 };
+    if fault.is_none() && !types.is_empty() && each == 0 {
+        fault = Some("it has no shards".to_owned());
+    }
+    (types, each, fault)
+}
+
+fn closed(states: &[String], reason: &str) -> Option<String> {
+    const SHUT: [&str; 12] = [
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "FAIL",
+        "FAILING",
+        "NOT_RESPONDING",
+        "MAINT",
+        "REBOOT_ISSUED",
+        "REBOOT_REQUESTED",
+        "UNKNOWN",
+        "ERROR",
+    ];
+    let shut = states.iter().find(|state| {
+        SHUT.iter().any(|shut| state.trim_end_matches(['*', '$', '@', '~', '#']) == *shut)
+            || state.ends_with('*')
+    })?;
+    let shut = shut.to_lowercase();
+    Some(if reason.is_empty() { shut } else { format!("{shut}: {reason}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_have_to_be_told_apart() {
+        let told = |text: &str| gpus(&text::gres(text));
+        let (types, shards, fault) = told("gpu:g0:1,gpu:g1:1,shard:g0:100,shard:g1:100");
+        assert_eq!((types.len(), shards, fault), (2, 100, None));
+        assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:200").1, 100);
+        assert!(told("gpu:a100:4,shard:400").2.is_some());
+        assert!(told("gpu:4,shard:400").2.is_some());
+        assert!(told("gpu:g0:1").2.is_some());
+        assert_eq!(told(""), (Vec::new(), 0, None));
+    }
+
+    #[test]
+    fn nodes_come_in_the_order_of_their_numbers() {
+        let mut names = ["n10", "n9", "a", "n1"];
+        names.sort_by_key(|name| natural(name));
+        assert_eq!(names, ["a", "n1", "n9", "n10"]);
+    }
+
+    #[test]
+    fn shut_nodes_say_why() {
+        let states = |list: &[&str]| list.iter().map(|&state| state.to_owned()).collect::<Vec<_>>();
+        assert_eq!(closed(&states(&["IDLE"]), ""), None);
+        assert_eq!(closed(&states(&["IDLE", "DRAIN"]), "disk"), Some("drain: disk".to_owned()));
+        assert_eq!(closed(&states(&["DOWN"]), ""), Some("down".to_owned()));
+        assert_eq!(closed(&states(&["IDLE*"]), ""), Some("idle*".to_owned()));
+    }
+}

@@ -1,0 +1,63 @@
+//! What Slurm wrote down about jobs that it has forgotten (`jobcomp/filetxt`). Names and folders are
+//! hostile text and may forge fields; what follows them on a line cannot be forged, so only that is read.
+
+use super::Options;
+use super::book::Forgotten;
+use crate::event::{Exit, Status};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+/// So much of the end of the file is looked at.
+const LOOK_BYTES: u64 = 64 << 20;
+
+/// How a run ended, if it was written down.
+pub(super) fn look_up(options: &Options, run: &Forgotten) -> Option<Exit> {
+    let text = tail(options.completions.as_deref()?).ok()?;
+    find(&text, run)
+}
+
+fn tail(file: &Path) -> std::io::Result<String> {
+    let mut file = File::open(file)?;
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(LOOK_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(LOOK_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn find(text: &str, run: &Forgotten) -> Option<Exit> {
+    let begin = format!("JobId={} UserId=", run.id);
+    let line = text.lines().rev().find(|line| line.starts_with(&begin))?;
+    let (code, signal) = last(line, "ExitCode=")?.split_once(':')?;
+    let (code, signal): (i32, i32) = (code.parse().ok()?, signal.parse().ok()?);
+    let status = if signal > 0 { Status::Signal(signal) } else { Status::Code(code) };
+    let at_unix_us = 0;
+    Some(Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom: false, at_unix_us, verdict: None })
+}
+
+/// The last field of that name.
+fn last<'a>(line: &'a str, field: &str) -> Option<&'a str> {
+    let at = line.rfind(&format!(" {field}"))?;
+    line[at + 1 + field.len()..].split(' ').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::RunId;
+
+    #[test]
+    fn names_forge_nothing() {
+        let run = |id| Forgotten { run: RunId { job: 1, run: 1 }, id, submit_s: 0 };
+        let text = "JobId=25 UserId=ben(1002) GroupId=ben(1002) Name=x ExitCode=0:0 JobState=COMPLETED \
+                    JobState=FAILED Partition=tandem WorkDir=/tmp Tres=cpu=1 DerivedExitCode=0:0 ExitCode=42:0 \n";
+        assert_eq!(find(text, &run(25)).unwrap().status, Status::Code(42));
+        assert_eq!(find(text, &run(2)), None);
+        assert_eq!(
+            find("JobId=2 UserId=x ExitCode=0:9 ", &run(2)).unwrap().status,
+            Status::Signal(9)
+        );
+        assert_eq!(find("JobId=2 UserId=x ExitCode=z ", &run(2)), None);
+    }
+}

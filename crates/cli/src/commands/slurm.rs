@@ -1,0 +1,196 @@
+//! `tandem slurm`: into a Slurm cluster and out of it again.
+
+use super::{print, remark};
+use crate::failure::Failure;
+use crate::slurm_args::{InstallArgs, RelayArgs, SlurmCommand};
+use serde_json::json;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tandem_backends::slurm::relay::{self, Relay};
+use tandem_backends::slurm::{self, Files, HandedBack, Written};
+
+pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
+    match command {
+        SlurmCommand::Install(args) => install(args),
+        SlurmCommand::Uninstall { dir } => uninstall(dir),
+        SlurmCommand::Release { dry_run, json } => release(*dry_run, *json),
+        SlurmCommand::Relay(args) => relay(args),
+    }
+}
+
+fn install(args: &InstallArgs) -> Result<(), Failure> {
+    let present = slurm::present(&args.partition);
+    let (gpus, slurm_uid) = match (args.gpus, present) {
+        (Some(gpus), Ok((_, uid))) => (gpus, uid),
+        // Whoever only looks need not have a Slurm.
+        (Some(gpus), Err(_)) => (gpus, 0),
+        (None, Ok(present)) => present,
+        (None, Err(error)) => {
+            return Err(Failure::failed(format!(
+                "{error}; or give the GPUs of a node with --gpus"
+            )));
+        }
+    };
+    let setup = Files {
+        folder: args.dir.clone(),
+        partition: args.partition.clone(),
+        gpus,
+        slurm_uid,
+        program: args.program.clone(),
+        report_to: args.report_to.clone(),
+        secret_file: args.dir.join("tandem/secret"),
+    };
+    let files = slurm::files(&setup).map_err(Failure::bad_input)?;
+    if args.print {
+        return show(&setup, &files);
+    }
+    for file in &files {
+        write(file)?;
+    }
+    make_secret(&setup.secret_file)?;
+    remark(&last_steps(&setup), false);
+    Ok(())
+}
+
+/// What is left to people: slurm.conf is theirs.
+fn last_steps(setup: &Files) -> String {
+    let dir = setup.folder.display();
+    format!(
+        "written to {dir}/tandem; now\n\
+         1. in {dir}/slurm.conf: Include {dir}/tandem/tandem.conf\n\
+         2. GPUs as `tandem slurm install --print` shows them, one Type each, and a pool of shards\n\
+         3. {dir}/tandem on every node, then: scontrol reconfigure\n\
+         4. tandem doctor, and tandem daemon --provider slurm as root or SlurmUser"
+    )
+}
+
+fn show(setup: &Files, files: &[Written]) -> Result<(), Failure> {
+    let (node, gres) = slurm::gres_lines("NODES", setup.gpus);
+    print("# slurm.conf: the nodes of the partition, one Type for each GPU and shards for all")?;
+    print(&format!("GresTypes=gpu,shard\n{node}\n"))?;
+    print(&format!("# gres.conf\n{gres}\n"))?;
+    for (path, content, _) in files {
+        print(&format!("# {}\n{content}", path.display()))?;
+    }
+    print(&format!(
+        "# {}: 64 random bytes, mode 600, the same on every node",
+        setup.secret_file.display()
+    ))
+}
+
+/// Writes a file as a whole. What is not ours is left alone.
+fn write((path, content, is_program): &Written) -> Result<(), Failure> {
+    let shown = path.display();
+    let fails = |error: io::Error| Failure::failed(format!("{shown}: {error}"));
+    match fs::read_to_string(path) {
+        Ok(present) if present == *content => return Ok(()),
+        Ok(present) if !is_ours(&present) => {
+            return Err(Failure::bad_input(format!(
+                "{shown}: is a plugin of the site; call Tandem from it: local tandem = \
+                 dofile(\".../tandem/tandem.lua\"), then tandem.submit and tandem.modify"
+            )));
+        }
+        _ => {}
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(fails)?;
+    }
+    let mode = if *is_program { 0o755 } else { 0o644 };
+    let draft = path.with_extension("new");
+    fs::write(&draft, content).map_err(fails)?;
+    fs::set_permissions(&draft, Permissions::from_mode(mode)).map_err(fails)?;
+    fs::rename(&draft, path).map_err(fails)
+}
+
+/// Whether a file is one that install wrote.
+fn is_ours(content: &str) -> bool {
+    content.contains("Tandem") || content.contains("tandem.conf")
+}
+
+/// One that is there stays: the nodes have it.
+fn make_secret(file: &Path) -> Result<(), Failure> {
+    let fails = |error: io::Error| Failure::failed(format!("{}: {error}", file.display()));
+    let mut random = [0u8; 64];
+    io::Read::read_exact(&mut fs::File::open("/dev/urandom").map_err(fails)?, &mut random)
+        .map_err(fails)?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(file) {
+        Ok(mut made) => made.write_all(text.as_bytes()).map_err(fails),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(fails(error)),
+    }
+}
+
+fn uninstall(dir: &Path) -> Result<(), Failure> {
+    let ours = dir.join("tandem");
+    let submit = dir.join("job_submit.lua");
+    if fs::read_to_string(&submit).is_ok_and(|content| is_ours(&content)) {
+        fs::remove_file(&submit)
+            .map_err(|error| Failure::failed(format!("{}: {error}", submit.display())))?;
+    }
+    match fs::remove_dir_all(&ours) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(Failure::failed(format!("{}: {error}", ours.display())));
+        }
+        _ => {}
+    }
+    let conf = dir.join("slurm.conf");
+    remark(
+        &format!(
+            "removed; take the Include of tandem.conf out of {}, then: scontrol reconfigure. Jobs that \
+             are still held: tandem slurm release",
+            conf.display()
+        ),
+        false,
+    );
+    Ok(())
+}
+
+fn release(dry_run: bool, json: bool) -> Result<(), Failure> {
+    let HandedBack { released, resumed, refused } =
+        slurm::hand_back(dry_run).map_err(Failure::failed)?;
+    if json {
+        let answer =
+            json!({ "schema": 1, "released": released, "resumed": resumed, "refused": refused });
+        print(&answer.to_string())?;
+    } else {
+        let verb = if dry_run { "would be" } else { "were" };
+        print(&format!(
+            "{} jobs {verb} given back to Slurm, {} resumed",
+            released.len(),
+            resumed.len()
+        ))?;
+        for said in &refused {
+            print(&format!("Slurm says: {said}"))?;
+        }
+    }
+    if refused.is_empty() { Ok(()) } else { Err(Failure::Exit(1)) }
+}
+
+fn relay(args: &RelayArgs) -> Result<(), Failure> {
+    if args.stop {
+        relay::stop(&args.dir, args.job);
+        return Ok(());
+    }
+    let (Some(to), Some(file), Some(uid)) = (&args.to, &args.secret_file, args.uid) else {
+        return Err(Failure::bad_input("a relay needs --to, --secret-file and --uid"));
+    };
+    if args.detach {
+        // In a group of its own: that of a prolog is killed when the prolog is over.
+        let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
+        let program = std::env::current_exe()?;
+        let mut command = Command::new(program);
+        command.args(arguments).process_group(0).current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn()?;
+        return Ok(());
+    }
+    let secret = relay::secret(file)
+        .map_err(|error| Failure::bad_input(format!("{}: {error}", file.display())))?;
+    let relay = Relay { dir: args.dir.clone(), job: args.job, uid, to: to.clone(), secret };
+    relay.serve().map_err(|error| Failure::failed(format!("relay: {error}")))
+}

@@ -1,0 +1,149 @@
+//! Jobs that come from an engine with a queue of its own, in our terms. What only we want to know, users
+//! write into the comment: `tandem:mem=8G,class=resnet50,estimate=2h,slowdown=1.3,exclusive`.
+
+use crate::request::JobRequest;
+use crate::scheduler::Submission;
+use tandem_backends::{Offer, shown};
+
+/// The word with which hints begin.
+const WORD: &str = "tandem:";
+
+/// The submission that an offer amounts to, and what of its hints could not be understood.
+pub(crate) fn submission(
+    first: u64,
+    offer: &Offer,
+    memory_bytes: Option<u64>,
+) -> (Submission, Vec<String>) {
+    let name: String = offer.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut request = JobRequest {
+        // Nobody runs it; it stands for the job.
+        command: vec![format!("slurm:{}", shown(&offer.external))],
+        class: Some(format!("{}/{name}", offer.user)),
+        name: Some(name),
+        gpus: f64::from(offer.gpus),
+        time_limit_s: offer.limit_s,
+        gpu_memory_bytes: memory_bytes,
+        ..JobRequest::default()
+    };
+    let unknown = take_hints(&mut request, &offer.hints);
+    let submission = Submission {
+        first,
+        uid: offer.owner.uid,
+        gid: offer.owner.gid,
+        user: offer.user.clone(),
+        request,
+        over: Vec::new(),
+        external: Some(offer.external.clone()),
+        submit_unix_us: Some(offer.submit_unix_us),
+    };
+    (submission, unknown)
+}
+
+fn take_hints(request: &mut JobRequest, comment: &str) -> Vec<String> {
+    let hints = comment.split_whitespace().find_map(|word| word.strip_prefix(WORD));
+    let mut unknown = Vec::new();
+    for hint in hints.unwrap_or_default().split(',').filter(|hint| !hint.is_empty()) {
+        let (name, value) = hint.split_once('=').unwrap_or((hint, ""));
+        let understood = match name {
+            "exclusive" if value.is_empty() => {
+                request.exclusive = true;
+                true
+            }
+            "class" if !value.is_empty() => {
+                request.class = Some(value.to_owned());
+                true
+            }
+            "mem" => set(&mut request.gpu_memory_bytes, bytes(value)),
+            "estimate" => set(&mut request.estimate_s, seconds(value)),
+            "slowdown" => set(
+                &mut request.max_slowdown,
+                value.parse().ok().filter(|slowdown: &f64| (1.0..=100.0).contains(slowdown)),
+            ),
+            _ => false,
+        };
+        if !understood {
+            unknown.push(hint.to_owned());
+        }
+    }
+    unknown
+}
+
+fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
+    let is_some = value.is_some();
+    if is_some {
+        *place = value;
+    }
+    is_some
+}
+
+/// `8G`, `512M`.
+fn bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "M" | "MB" | "MIB" => 20,
+        "G" | "GB" | "GIB" => 30,
+        _ => return None,
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .filter(|number| (1..1 << 30).contains(number))
+        .map(|number| number << shift)
+}
+
+/// `90`, `30m`, `2h`, `1d`.
+fn seconds(text: &str) -> Option<f64> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    };
+    digits.parse::<f64>().ok().map(|number| number * unit).filter(|s| (1e-3..=3e9).contains(s))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tandem_backends::Owner;
+
+    fn offer(hints: &str) -> Offer {
+        Offer {
+            external: "5_1#8a6f865bc487f58b".to_owned(),
+            owner: Owner { uid: 1, gid: 2 },
+            user: "ann".to_owned(),
+            name: "a\nb".to_owned(),
+            gpus: 1,
+            limit_s: Some(60.0),
+            hints: hints.to_owned(),
+            submit_unix_us: 7,
+        }
+    }
+
+    #[test]
+    fn comments_tell_what_slurm_cannot() {
+        let hints =
+            "my run tandem:mem=8G,class=resnet,estimate=2h,slowdown=1.5,exclusive,colour=red";
+        let (submission, unknown) = submission(3, &offer(hints), None);
+        let request = &submission.request;
+        assert_eq!(request.gpu_memory_bytes, Some(8 << 30));
+        assert_eq!((request.class.as_deref(), request.estimate_s), (Some("resnet"), Some(7200.0)));
+        assert_eq!((request.max_slowdown, request.exclusive), (Some(1.5), true));
+        assert_eq!(unknown, ["colour=red"]);
+        assert!(request.check().is_ok(), "{:?}", request.check());
+    }
+
+    #[test]
+    fn what_makes_no_sense_changes_nothing() {
+        for hints in
+            ["", "tandem", "tandem:", "tandem:mem=,estimate=ü,slowdown=NaN,mem=99999999999G"]
+        {
+            let (submission, _) = submission(3, &offer(hints), Some(1 << 30));
+            assert_eq!(submission.request.gpu_memory_bytes, Some(1 << 30), "{hints}");
+            assert_eq!(submission.request.estimate_s, None);
+            assert_eq!(submission.request.class.as_deref(), Some("ann/a b"));
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Jobs on other machines: their relays connect by TCP, show that they know the secret, and are led to the
+//! socket of their job.
+
+use crate::cycle::Message;
+use crate::scheduler::socket;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+use tandem_backends::slurm::relay::{Answer, Challenge, HANDSHAKE};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{Semaphore, oneshot};
+
+/// So many may be on their way in at a time.
+const KNOCKING_MAX: usize = 64;
+/// No line of a handshake is longer.
+const LINE_MAX: u64 = 4096;
+
+/// Where relays are heard.
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    /// The address.
+    pub listen: SocketAddr,
+    /// What they have to know.
+    pub secret: Vec<u8>,
+}
+
+struct Door {
+    secret: Vec<u8>,
+    sockets: PathBuf,
+    inbox: Sender<Message>,
+}
+
+/// Lets relays in.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    secret: Vec<u8>,
+    sockets: PathBuf,
+    inbox: Sender<Message>,
+) {
+    let door = Arc::new(Door { secret, sockets, inbox });
+    let knocking = Arc::new(Semaphore::new(KNOCKING_MAX));
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            // Too many files are open; they will not be for ever.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            continue;
+        };
+        let Ok(permit) = knocking.clone().acquire_owned().await else { return };
+        let door = door.clone();
+        tokio::spawn(async move {
+            let knock = tokio::time::timeout(HANDSHAKE, door.let_in(stream)).await;
+            drop(permit);
+            match knock {
+                Ok(Ok((mut relay, mut job))) => {
+                    let _ = tokio::io::copy_bidirectional(&mut relay, &mut job).await;
+                }
+                Ok(Err(reason)) => tracing::warn!("relay from {from}: {reason}"),
+                Err(_) => tracing::warn!("relay from {from}: said nothing for too long"),
+            }
+        });
+    }
+}
+
+impl Door {
+    async fn let_in(
+        &self,
+        stream: TcpStream,
+    ) -> Result<(BufReader<TcpStream>, UnixStream), String> {
+        let fails = |error: std::io::Error| error.to_string();
+        let nonce = nonce().map_err(fails)?;
+        let challenge = Challenge { v: 1, nonce: nonce.clone() };
+        let challenge = serde_json::to_string(&challenge).map_err(|error| error.to_string())?;
+        let mut stream = BufReader::new(stream);
+        stream.write_all((challenge + "\n").as_bytes()).await.map_err(fails)?;
+        let mut line = String::new();
+        (&mut stream).take(LINE_MAX).read_line(&mut line).await.map_err(fails)?;
+        let answer: Answer =
+            serde_json::from_str(&line).map_err(|_| "it speaks nonsense".to_owned())?;
+        if !answer.is_right(&self.secret, &nonce) {
+            return Err("it does not know the secret".to_owned());
+        }
+        let job = self
+            .find(&answer)
+            .await
+            .ok_or_else(|| format!("there is no Slurm job {}", answer.job))?;
+        let job = UnixStream::connect(socket(&self.sockets, job)).await.map_err(fails)?;
+        Ok((stream, job))
+    }
+
+    /// The job of that number in Slurm.
+    async fn find(&self, answer: &Answer) -> Option<u64> {
+        let (reply, found) = oneshot::channel();
+        let Answer { job, uid, .. } = *answer;
+        let ask = Message::Ask(Box::new(move |present| {
+            let is_it = |active: &&crate::scheduler::Active| {
+                active.pid.map(u64::from) == Some(job) && active.job.uid == uid
+            };
+            let _ = reply.send(present.scheduler.jobs().find(is_it).map(|active| active.job.id));
+        }));
+        self.inbox.send(ask).ok()?;
+        found.await.ok().flatten()
+    }
+}
+
+fn nonce() -> std::io::Result<String> {
+    use std::io::Read;
+    let mut bytes = [0u8; 16];
+    std::fs::File::open(Path::new("/dev/urandom"))?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
