@@ -18,6 +18,8 @@ pub struct Offer {
     pub gpus: u32,
     /// The most time it may take, which the engine sees to.
     pub limit_s: Option<f64>,
+    /// It cannot have anybody beside it.
+    pub exclusive: bool,
     /// What the user says about it, as written.
     pub hints: String,
     /// When it was handed in, in microseconds since 1970.

@@ -23,6 +23,7 @@ pub(crate) fn submission(
         gpus: f64::from(offer.gpus),
         time_limit_s: offer.limit_s,
         gpu_memory_bytes: memory_bytes,
+        exclusive: offer.exclusive,
         ..JobRequest::default()
     };
     let unknown = take_hints(&mut request, &offer.hints);
@@ -117,6 +118,7 @@ mod tests {
             name: "a\nb".to_owned(),
             gpus: 1,
             limit_s: Some(60.0),
+            exclusive: false,
             hints: hints.to_owned(),
             submit_unix_us: 7,
         }

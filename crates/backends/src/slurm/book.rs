@@ -566,6 +566,8 @@ impl Book {
                 gpus,
                 limit_s: record.limit_min.map(|minutes| minutes as f64 * 60.0),
                 hints: record.comment.clone(),
+                // What srun asks for again within its own job is a GPU, not a share of one.
+                exclusive: !record.is_batch,
                 submit_unix_us: record.submit_s * 1_000_000,
             })));
         }

@@ -47,6 +47,8 @@ pub(super) struct Record {
     pub(super) partition: String,
     pub(super) note: Option<Note>,
     pub(super) is_held: bool,
+    /// Handed in as a script; otherwise somebody sits and waits for it.
+    pub(super) is_batch: bool,
     pub(super) asked: String,
     pub(super) required_nodes: String,
     pub(super) nodes: Vec<String>,
@@ -127,6 +129,7 @@ fn record(job: &Value) -> Option<Record> {
         partition: text_of("partition"),
         note: Note::parse(&admin_comment(job)),
         is_held: priority == Some(0),
+        is_batch: job.get("batch_flag").and_then(Value::as_bool).unwrap_or(true),
         asked: text_of("tres_per_node"),
         required_nodes: text_of("required_nodes"),
         nodes: text::nodes(&text_of("nodes")).unwrap_or_default(),

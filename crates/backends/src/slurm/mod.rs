@@ -20,7 +20,7 @@ mod written;
 pub use commands::CallError;
 pub use nodes::ClusterError;
 pub use plain::{HandedBack, hand_back};
-pub use setup::{Check, Files, SetupError, Written, check, files, gres_lines, present};
+pub use setup::{Check, Files, SetupError, Written, check, files, gres_lines, present, usual_uid};
 
 use crate::event::{BackendEvent, Found};
 use crate::offer::{Capabilities, Known};

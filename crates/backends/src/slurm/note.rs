@@ -9,9 +9,9 @@ pub(super) const MARK: &str = "tandem1";
 /// How the GPUs were asked for, and how many in that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    PerNode(u32),
-    PerJob(u32),
-    PerTask(u32),
+    Node(u32),
+    Job(u32),
+    Task(u32),
 }
 
 /// What a job of ours asked for.
@@ -38,9 +38,9 @@ impl Note {
         let (nodes, gpus_per_node) = (number()?, number()?);
         let (kind, count) = (parts.next()?, parts.next()?.parse().ok()?);
         let asked = match kind {
-            "node" => Asked::PerNode(count),
-            "job" => Asked::PerJob(count),
-            "task" => Asked::PerTask(count),
+            "node" => Asked::Node(count),
+            "job" => Asked::Job(count),
+            "task" => Asked::Task(count),
             _ => return None,
         };
         let is_all = parts.next().is_none();
@@ -52,9 +52,9 @@ impl fmt::Display for Asked {
     /// As `scontrol update` takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Asked::PerNode(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
-            Asked::PerJob(count) => write!(f, "TresPerJob=gres:gpu:{count}"),
-            Asked::PerTask(count) => write!(f, "TresPerTask=gres:gpu:{count}"),
+            Asked::Node(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
+            Asked::Job(count) => write!(f, "TresPerJob=gres:gpu:{count}"),
+            Asked::Task(count) => write!(f, "TresPerTask=gres:gpu:{count}"),
         }
     }
 }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn only_our_notes_are_notes() {
         let note = Note::parse("tandem1:8a6f865bc487f58b:2:4:job:8").unwrap();
-        assert_eq!((note.nodes, note.gpus_per_node, note.asked), (2, 4, Asked::PerJob(8)));
+        assert_eq!((note.nodes, note.gpus_per_node, note.asked), (2, 4, Asked::Job(8)));
         let others = [
             "",
             "tandem",

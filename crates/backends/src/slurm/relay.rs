@@ -97,7 +97,7 @@ pub struct Relay {
 
 impl Relay {
     /// Serves until it is killed.
-    pub fn serve(&self) -> io::Result<()> {
+    pub fn serve(&self) -> io::Result<std::convert::Infallible> {
         fs::create_dir_all(&self.dir)?;
         fs::set_permissions(&self.dir, Permissions::from_mode(0o711))?;
         let socket = socket(&self.dir, self.job);
@@ -106,13 +106,13 @@ impl Relay {
         fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
         std::os::unix::fs::chown(&socket, Some(self.uid), None)?;
         fs::write(pid_file(&self.dir, self.job), std::process::id().to_string())?;
-        for stream in listener.incoming() {
-            // One at a time, as the daemon hears it.
-            if let Ok(stream) = stream {
-                self.carry(&stream);
+        loop {
+            match listener.accept() {
+                // One at a time, as the daemon hears it.
+                Ok((stream, _)) => self.carry(&stream),
+                Err(_) => std::thread::sleep(AGAIN),
             }
         }
-        Ok(())
     }
 
     /// Carries what a job says until it leaves; a daemon that goes away is sought again.

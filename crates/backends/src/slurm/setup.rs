@@ -219,6 +219,11 @@ fn rights(slurm_user: Option<&str>) -> Result<String, String> {
     }
 }
 
+/// The user as whom slurmctld usually runs; root if there is none.
+pub fn usual_uid() -> u32 {
+    nix::unistd::User::from_name("slurm").ok().flatten().map_or(0, |user| user.uid.as_raw())
+}
+
 /// What `install` has to know of the present Slurm: GPUs of the largest node of a partition and the user
 /// of slurmctld.
 pub fn present(partition: &str) -> Result<(u32, u32), SetupError> {

@@ -26,8 +26,8 @@ fn install(args: &InstallArgs) -> Result<(), Failure> {
     let present = slurm::present(&args.partition);
     let (gpus, slurm_uid) = match (args.gpus, present) {
         (Some(gpus), Ok((_, uid))) => (gpus, uid),
-        // Whoever only looks need not have a Slurm.
-        (Some(gpus), Err(_)) => (gpus, 0),
+        // A Slurm that is not up yet.
+        (Some(gpus), Err(_)) => (gpus, slurm::usual_uid()),
         (None, Ok(present)) => present,
         (None, Err(error)) => {
             return Err(Failure::failed(format!(
@@ -192,5 +192,8 @@ fn relay(args: &RelayArgs) -> Result<(), Failure> {
     let secret = relay::secret(file)
         .map_err(|error| Failure::bad_input(format!("{}: {error}", file.display())))?;
     let relay = Relay { dir: args.dir.clone(), job: args.job, uid, to: to.clone(), secret };
-    relay.serve().map_err(|error| Failure::failed(format!("relay: {error}")))
+    match relay.serve() {
+        Err(error) => Err(Failure::failed(format!("relay: {error}"))),
+        Ok(never) => match never {},
+    }
 }

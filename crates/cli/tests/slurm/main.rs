@@ -1,0 +1,11 @@
+//! Real Slurm daemons on this machine, with fake GPUs, and Tandem deciding for them. Needs root and Debian's
+//! Slurm packages (`scripts/slurm-cluster packages`); without them every test says that it is skipped.
+
+mod cluster;
+#[path = "../common/mod.rs"]
+mod common;
+mod faults;
+mod reports;
+mod scale;
+mod stream;
+mod users;

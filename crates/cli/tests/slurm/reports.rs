@@ -1,0 +1,58 @@
+//! Jobs on nodes report to the daemon and obey it.
+
+use crate::cluster::{ANN, BEN, Cluster, RELAYS, until};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+#[test]
+fn jobs_on_nodes_report_and_obey() {
+    let Some(mut cluster) = Cluster::up(1, 1) else { return };
+    cluster.start_daemon();
+    let tandem = env!("CARGO_BIN_EXE_tandem");
+    // A real training job, told from here in how many parts to compute its batches.
+    let script = format!("{tandem} train --steps 100000 > /dev/null");
+    let job = cluster.sbatch(ANN, &["--gres=gpu:1", "--array=7"], &script).to_string() + "_7";
+    let reports = || {
+        let jobs = cluster.jobs();
+        jobs.get(&job).is_some_and(|job| job["rate_measured"] == true)
+    };
+    assert!(until(Duration::from_secs(90), reports), "{:?} {}", cluster.jobs(), cluster.log());
+    let number = cluster.jobs()[&job]["id"].to_string();
+    cluster.ok(cluster.program(tandem).args(["accum", &number, "4"]));
+    let parts = || {
+        let info = cluster.ok(cluster.program(tandem).args(["info", &number, "--json"]));
+        info.contains("\"sub_batches\":4")
+    };
+    assert!(until(Duration::from_secs(30), parts), "{}", cluster.log());
+    // Who does not know the secret is not heard, whatever they say.
+    for answer in ["", "nonsense\n", "{\"job\":1,\"uid\":0,\"mac\":\"00\"}\n"] {
+        let mut stream = TcpStream::connect(RELAYS).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
+        let mut challenge = String::new();
+        reader.read_line(&mut challenge).expect("a challenge");
+        assert!(challenge.contains("nonce"), "{challenge}");
+        stream.write_all(answer.as_bytes()).expect("it listens");
+        let mut rest = String::new();
+        let heard = reader.read_line(&mut rest).unwrap_or(0);
+        assert_eq!(heard, 0, "{answer}: {rest}");
+    }
+    // The socket beside the job is its user's alone.
+    let sockets: Vec<_> =
+        std::fs::read_dir("/run/tandem/slurm").expect("relays").flatten().collect();
+    let socket = sockets
+        .iter()
+        .map(std::fs::DirEntry::path)
+        .find(|path| path.extension() == Some("sock".as_ref()));
+    let socket = socket.expect("that of the job");
+    let knock = format!(
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect({:?}); print('in')",
+        socket.display().to_string()
+    );
+    let output = cluster.output(cluster.by(BEN, "python3").args(["-c", &knock]));
+    assert!(!output.status.success(), "another user got in");
+    cluster.ok(cluster.by(ANN, "scancel").arg(&job));
+    let gone = || !socket.exists();
+    assert!(until(Duration::from_secs(30), gone), "the relay outlives the job");
+}
