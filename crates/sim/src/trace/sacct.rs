@@ -87,9 +87,9 @@ pub(super) fn parse(text: &str, file: &str, skip_bad: bool) -> Result<Trace, Tra
     let header = text.lines().next().unwrap_or("");
     let mut history = History::new(header).map_err(whole)?;
     let mut skipped = Vec::new();
-    let count = text.lines().count();
-    for ((number, index), line) in (1..).zip(0..).zip(text.lines()).skip(1) {
-        let is_cut_off = index + 1 == count && !text.ends_with('\n');
+    let mut lines = (1..).zip(text.lines()).skip(1).peekable();
+    while let Some((number, line)) = lines.next() {
+        let is_cut_off = lines.peek().is_none() && !text.ends_with('\n');
         match history.line(line, number, is_cut_off) {
             Ok(()) => {}
             Err(bad) if skip_bad => skipped.push(*bad),
