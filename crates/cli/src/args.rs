@@ -106,7 +106,7 @@ pub(crate) struct CompareArgs {
 #[derive(Args)]
 pub(crate) struct TraceInput {
     /// Trace format, guessed from the header if absent: tandem, venus, philly, muri, pollux, gavel,
-    /// alibaba2023
+    /// alibaba2023, sacct
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
     /// Table of pair rates: Lucid's CSV or Gavel's JSON (which also has the speeds that gavel

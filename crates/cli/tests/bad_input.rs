@@ -216,6 +216,36 @@ fn traces_of_other_formats() {
             &["bad.csv:2: timestamp: "],
         ),
         (
+            "a Slurm history without GPUs",
+            "sacct",
+            b"JobID|Submit|ElapsedRaw|AllocTRES\n1|0|5|cpu=1,node=1\n",
+            &["bad.csv: ", "AccountingStorageTRES=gres/gpu"],
+        ),
+        (
+            "a Slurm history with a bar too many",
+            "sacct",
+            b"JobID|Submit|ElapsedRaw|AllocTRES\n1|0|5|gres/gpu=1|x\n",
+            &["bad.csv:2: row: ", "5 fields"],
+        ),
+        (
+            "a Slurm history that is cut off",
+            "sacct",
+            b"JobID|Submit|ElapsedRaw|AllocTRES|JobName\n1|0|5|gres/gpu=1|x\n2|0",
+            &["bad.csv:3: row: ", "2 fields"],
+        ),
+        (
+            "a Slurm history with a date for a duration",
+            "sacct",
+            b"JobID|Submit|Elapsed|AllocTRES\n1|0|2026-01-01T00:00:00|gres/gpu=1\n",
+            &["bad.csv:2: Elapsed: ", "2026-01-01T00:00:00"],
+        ),
+        (
+            "not sacct's columns",
+            "sacct",
+            b"JobID|Submit|AllocTRES\n1|0|gres/gpu=1\n",
+            &["bad.csv: line 1", "column ElapsedRaw"],
+        ),
+        (
             "another format's header",
             "venus",
             TRACE.as_bytes(),

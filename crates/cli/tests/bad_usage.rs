@@ -25,7 +25,7 @@ fn options() {
         (&["--policy", "tiresias:threshold_gpu_s=99999999999999999999"], &["threshold_gpu_s"]),
         (
             &["--format", "excel"],
-            &["excel", "tandem, venus, philly, muri, pollux, gavel, alibaba2023"],
+            &["excel", "tandem, venus, philly, muri, pollux, gavel, alibaba2023, sacct"],
         ),
         (&["--placement", "tight"], &["tight", "--placement"]),
         (&["--classes", "mine"], &["mine", "--classes"]),
@@ -103,6 +103,7 @@ fn options() {
         ),
         (&["trace", "info", "absent.csv"], &["absent.csv: cannot be read"]),
         (&["trace", "convert", "trace.csv", "--to", "pollux"], &[]),
+        (&["trace", "convert", "trace.csv", "--to", "sacct"], &[]),
         (&["trace", "generate", "--jobs", "0", "--gpus", "8"], &[]),
         (&["trace", "generate", "--jobs", "10", "--gpus", "0"], &[]),
         (&["trace", "generate", "--jobs", "10", "--gpus", "8", "--load", "0"], &[]),

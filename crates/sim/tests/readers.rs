@@ -47,6 +47,14 @@ name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time
 pod-0,12000,16384,1,1000,,LS,Running,0,12537496,0
 pod-1,6000,12288,1,460,,LS,Running,427061,12902960,427062
 ";
+const SACCT: &str = "\
+JobID|User|Partition|State|Submit|Eligible|Start|ElapsedRaw|ReqTRES|AllocTRES|TimelimitRaw|JobName
+1|ann|a|COMPLETED|1794816408|1794816410|1794816411|21|gres/gpu=2|cpu=1,gres/gpu:a100=2,gres/gpu=2,node=1|60|net|7
+1.batch|||COMPLETED|1794816408|1794816410|1794816411|21||cpu=1,gres/gpu=2,node=1||batch
+2|ben|a|RUNNING|2026-11-16T08:06:48|Unknown|2026-11-16T08:06:48|1-00:00:07|gres/gpu=1|cpu=1,gres/gpu=1,node=1|UNLIMITED|two
+lines
+3|ben|b|CANCELLED by 0|1794816408|1794816408|None|0|gres/gpu=1||Partition_Limit|x
+";
 const PARTITIONS: &str = "partition,nodes\na,2\nb,3\n";
 const TOML: &str = "\
 [[gpu_type]]
@@ -90,6 +98,7 @@ fn sample(format: Format) -> &'static str {
         Format::Pollux => POLLUX,
         Format::Gavel => GAVEL,
         Format::Alibaba2023 => ALIBABA2023,
+        Format::Sacct => SACCT,
     }
 }
 
@@ -113,7 +122,7 @@ enum Edit {
 fn edits() -> impl Strategy<Value = Vec<Edit>> {
     let odd = prop::sample::select(vec![
         ',', '\t', '\n', '\r', '"', '-', '.', 'e', '0', '9', ' ', '\0', 'ü', '\u{feff}', '{', '}',
-        '[', ']', ':', '\'',
+        '[', ']', ':', '\'', '|', '+', '=',
     ]);
     let value = prop::sample::select(vec![
         "",
@@ -177,7 +186,7 @@ fn spoil(text: &str, edits: &[Edit]) -> String {
             }
             Edit::Field(at, new) => {
                 // What stands between two separators of any of the formats.
-                let ends = [',', '\t', '\n', ' '];
+                let ends = [',', '\t', '\n', ' ', '|'];
                 let mut fields: Vec<&str> = text.split_inclusive(ends).collect();
                 let at = at % fields.len();
                 let end: String =

@@ -17,7 +17,7 @@ use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::report::PairRates;
-use tandem_sim::trace::{ReadOptions, Trace};
+use tandem_sim::trace::{ReadOptions, SacctCounts, Trace};
 use tandem_sim::{
     Estimates, LowerBound, Network, Results, Run, RunOptions, Workload, WorkloadOptions,
     WorldOptions, assign_classes, clusters, report, trace, write_jobs_csv,
@@ -72,6 +72,9 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         let first = &skipped[0];
         let rows = if skipped.len() == 1 { "bad row was" } else { "bad rows were" };
         let text = format!("{} {rows} left out, the first at line {first}", skipped.len());
+        remark(&text, args.quiet);
+    }
+    for text in workload.trace.sacct.iter().flat_map(SacctCounts::remarks) {
         remark(&text, args.quiet);
     }
     if workload.trace.raised > 0 {

@@ -1,13 +1,13 @@
 //! `tandem trace`: look at, convert and generate traces.
 
-use super::print;
 use super::simulate::read_trace;
+use super::{print, remark};
 use crate::args::TraceCommand;
 use crate::failure::Failure;
 use crate::files::OutputFile;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use tandem_sim::trace::{Format, GenerateOptions, Trace, generate, info, write};
+use tandem_sim::trace::{Format, GenerateOptions, SacctCounts, Trace, generate, info, write};
 
 pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
     match command {
@@ -22,10 +22,16 @@ pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
         }
         TraceCommand::Convert { file, input, to, out } => {
             if !to.is_writable() {
-                let problem = "states no durations, so no trace can be written in it";
+                let problem = match to {
+                    Format::Sacct => "is Slurm's own and is only read",
+                    _ => "states no durations, so no trace can be written in it",
+                };
                 return Err(Failure::bad_input(format!("format {to} {problem}")));
             }
             let (trace, _) = read_trace(&file, &input)?;
+            for text in trace.sacct.iter().flat_map(SacctCounts::remarks) {
+                remark(&text, false);
+            }
             write_to(&trace, to, out.as_deref())
         }
         TraceCommand::Generate { jobs, gpus, load, seed, out } => {

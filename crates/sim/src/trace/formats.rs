@@ -22,6 +22,8 @@ pub enum Format {
     Gavel,
     /// Alibaba's GPU trace of 2023: pods.
     Alibaba2023,
+    /// A Slurm site's own history, as `sacct -P` prints it; read by [`super::sacct`].
+    Sacct,
 }
 
 /// Where the solo duration comes from.
@@ -209,9 +211,23 @@ const ALIBABA2023: Layout = Layout {
     ..EMPTY
 };
 
+/// Only the names: what they hold takes more than a table to say.
+const SACCT: Layout = Layout {
+    id: "JobID|JobIDRaw",
+    user: "User|UID",
+    partition: "Partition",
+    submit: "Submit",
+    gpus: "AllocTRES|ReqTRES",
+    duration_column: "ElapsedRaw|Elapsed",
+    estimate: "TimelimitRaw|Timelimit",
+    model: "JobName",
+    delimiter: b'|',
+    ..EMPTY
+};
+
 impl Format {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Format; 7] = [
+    pub const ALL: [Format; 8] = [
         Format::Tandem,
         Format::Venus,
         Format::Philly,
@@ -219,6 +235,7 @@ impl Format {
         Format::Pollux,
         Format::Gavel,
         Format::Alibaba2023,
+        Format::Sacct,
     ];
 
     /// Its name on the command line.
@@ -231,6 +248,7 @@ impl Format {
             Format::Pollux => "pollux",
             Format::Gavel => "gavel",
             Format::Alibaba2023 => "alibaba2023",
+            Format::Sacct => "sacct",
         }
     }
 
@@ -241,7 +259,7 @@ impl Format {
 
     /// What its column of GPUs is called.
     pub fn gpus_column(self) -> &'static str {
-        self.layout().gpus
+        first_of(self.layout().gpus)
     }
 
     /// What its column of memory is called; our own word where it has none.
@@ -251,7 +269,7 @@ impl Format {
 
     /// What its column of estimates is called; our own word where it has none.
     pub fn estimate_column(self) -> &'static str {
-        or_ours(self.layout().estimate, TANDEM.estimate)
+        first_of(or_ours(self.layout().estimate, TANDEM.estimate))
     }
 
     pub(super) fn list() -> String {
@@ -267,6 +285,7 @@ impl Format {
             Format::Pollux => &POLLUX,
             Format::Gavel => &GAVEL,
             Format::Alibaba2023 => &ALIBABA2023,
+            Format::Sacct => &SACCT,
         }
     }
 
@@ -276,11 +295,13 @@ impl Format {
         if first_line.matches('\t').count() + 1 == GAVEL_COLUMNS.len() {
             return Some(Format::Gavel);
         }
-        let header: Vec<&str> = split_header(first_line, b',').collect();
+        let by_comma: Vec<&str> = split_header(first_line, b',').collect();
+        let by_sacct = super::sacct::split_header(first_line);
         let score = |format: Format| {
             let layout = format.layout();
+            let header = if format == Format::Sacct { &by_sacct } else { &by_comma };
             let present = |names: &[&'static str]| {
-                names.iter().filter(|name| find(&header, name).is_some()).count()
+                names.iter().filter(|name| find(header, name).is_some()).count()
             };
             let needed = layout.needed();
             let missing = needed.len() - present(&needed);
@@ -293,6 +314,11 @@ impl Format {
         let known = explained.0;
         (missing == 0 || (missing == 1 && known >= 3)).then_some(best)
     }
+}
+
+/// The usual one of several names.
+pub(super) fn first_of(names: &'static str) -> &'static str {
+    names.split('|').next().unwrap_or(names)
 }
 
 const fn or_ours(name: &'static str, ours: &'static str) -> &'static str {
@@ -320,7 +346,7 @@ impl Layout {
         if self.id.is_empty() { "row" } else { self.id }
     }
 
-    fn needed(&self) -> Vec<&'static str> {
+    pub(super) fn needed(&self) -> Vec<&'static str> {
         let mut needed = vec![self.id, self.submit, self.gpus, self.duration_column];
         if !matches!(self.duration, DurationFrom::Column | DurationFrom::Between { .. }) {
             needed.push(self.model);
@@ -384,7 +410,7 @@ impl Columns {
         };
         let optional = |names: &'static str| find(&header, names);
         let needed = |names: &'static str| {
-            let column = names.split('|').next().unwrap_or(names);
+            let column = first_of(names);
             optional(names).ok_or(Problem::MissingColumn { column, format })
         };
         for name in layout.needed() {
@@ -426,7 +452,8 @@ fn split_header(line: &str, delimiter: u8) -> impl Iterator<Item = &str> {
     line.split(char::from(delimiter)).map(|name| name.trim().trim_matches('"'))
 }
 
-fn find(header: &[&str], names: &'static str) -> Option<Field> {
+/// The column of one of the names, the first that there is.
+pub(super) fn find(header: &[&str], names: &'static str) -> Option<Field> {
     names.split('|').filter(|name| !name.is_empty()).find_map(|name| {
         let index = header.iter().position(|&column| column == name)?;
         Some(Field { index, name })

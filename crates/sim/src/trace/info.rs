@@ -3,7 +3,7 @@
 
 mod text;
 
-use super::{Trace, TraceJob};
+use super::{SacctCounts, Trace, TraceJob};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tandem_core::MICROS_PER_SECOND;
@@ -73,6 +73,9 @@ pub struct TraceInfo {
     pub durations_raised: usize,
     /// Rows that were left out as bad.
     pub rows_skipped: usize,
+    /// What a Slurm history had beside jobs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sacct: Option<SacctCounts>,
     /// Jobs by duration, on a logarithmic scale.
     pub duration_histogram: Vec<Bar>,
     /// Jobs submitted in each hour of the day, by the clock of the trace.
@@ -168,6 +171,7 @@ pub fn info(trace: &Trace) -> TraceInfo {
         estimate_spearman: spearman(&estimates),
         durations_raised: trace.raised,
         rows_skipped: trace.skipped.len(),
+        sacct: trace.sacct,
         duration_histogram: histogram(&durations),
         arrivals_by_hour: arrivals_by_hour(jobs),
     }

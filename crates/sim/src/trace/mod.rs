@@ -6,6 +6,7 @@ mod info;
 mod names;
 mod problem;
 mod read;
+mod sacct;
 mod split;
 mod write;
 
@@ -15,6 +16,7 @@ pub use info::{TraceInfo, info};
 pub use names::{Class, Names};
 pub use problem::{BadRow, Problem, TraceError};
 pub use read::{ReadOptions, SoloSpeeds, parse, read};
+pub use sacct::SacctCounts;
 pub use write::write;
 
 use tandem_core::{ClassId, Memory, Span, Time, Tolerance, UserId, Utilisation};
@@ -40,6 +42,8 @@ pub struct Trace {
     pub raised: usize,
     /// Rows left out under `skip_bad`.
     pub skipped: Vec<BadRow>,
+    /// What a Slurm history had beside jobs.
+    pub sacct: Option<SacctCounts>,
 }
 
 /// One job of a trace.

@@ -62,6 +62,11 @@ pub enum Problem {
     /// A header and nothing else.
     #[error("has no jobs")]
     NoJobs,
+    /// A Slurm history of processors only.
+    #[error(
+        "has no jobs with a GPU; Slurm records them where slurm.conf has AccountingStorageTRES=gres/gpu"
+    )]
+    NoGpuJobs,
     /// A header that fits no format.
     #[error("line 1: header fits no known format; give --format, one of {}", Format::list())]
     UnknownFormat,
@@ -101,6 +106,12 @@ pub enum Problem {
     /// Neither a number of seconds nor a date.
     #[error("neither seconds nor a date and time: '{text}'")]
     NotATime {
+        /// The text.
+        text: String,
+    },
+    /// A duration in none of Slurm's ways of writing it.
+    #[error("neither a number nor a duration such as 1-02:03:04: '{text}'")]
+    NotADuration {
         /// The text.
         text: String,
     },

@@ -16,7 +16,7 @@ use tandem_core::{
 
 /// The longest time that a field may state: about three thousand years. A hundred of them still add
 /// up within 64 bits of microseconds; a run that needs more is stopped.
-const MICROS_MAX: u64 = 100_000_000_000 * MICROS_PER_SECOND;
+pub(super) const MICROS_MAX: u64 = 100_000_000_000 * MICROS_PER_SECOND;
 /// Model, data set, batch size, precision.
 const CLASS_COLUMNS: usize = 4;
 /// The largest memory that a field may state, in thousandths of a MiB.
@@ -80,7 +80,15 @@ fn read_in_pieces(path: &Path, options: &ReadOptions<'_>) -> Option<Trace> {
         }
         let reader = match &mut reader {
             Some(reader) => reader,
-            None => reader.insert(Reader::new(text.lines().next()?, options).ok()?),
+            None => {
+                let first_line = text.lines().next()?;
+                let format = format_of(first_line, options).ok()?;
+                // Its jobs are spread over several rows.
+                if format == Format::Sacct {
+                    return None;
+                }
+                reader.insert(Reader::new(first_line, format, options).ok()?)
+            }
         };
         line = reader.plain_rows(text, line).ok()?;
         buffer.copy_within(rows_end..filled, 0);
@@ -107,7 +115,11 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
     if text.trim().is_empty() {
         return Err(whole(Problem::Empty));
     }
-    let mut reader = Reader::new(first_line, options).map_err(whole)?;
+    let format = format_of(first_line, options).map_err(whole)?;
+    if format == Format::Sacct {
+        return super::sacct::parse(text, file, options.skip_bad);
+    }
+    let mut reader = Reader::new(first_line, format, options).map_err(whole)?;
     let outcome = reader.rows(text);
     let Reader { mut trace, layout, .. } = reader;
     let skipped = std::mem::take(&mut trace.skipped);
@@ -124,6 +136,10 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
         return Err(whole(Problem::NoJobs));
     }
     Ok(trace)
+}
+
+fn format_of(first_line: &str, options: &ReadOptions<'_>) -> Result<Format, Problem> {
+    options.format.or_else(|| Format::guess(first_line)).ok_or(Problem::UnknownFormat)
 }
 
 /// Looks at whole blocks without a branch per byte, which the compiler turns into wide comparisons.
@@ -177,11 +193,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(first_line: &str, options: &ReadOptions<'a>) -> Result<Self, Problem> {
-        let format = match options.format {
-            Some(format) => format,
-            None => Format::guess(first_line).ok_or(Problem::UnknownFormat)?,
-        };
+    fn new(first_line: &str, format: Format, options: &ReadOptions<'a>) -> Result<Self, Problem> {
         let layout = format.layout();
         let columns = Columns::resolve(layout, first_line, format)?;
         if layout.duration == DurationFrom::Steps && options.speeds.is_none() {
@@ -276,7 +288,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes in a row, or puts it aside.
-    fn take(&mut self, row: &Row<'_>) -> Result<(), Box<BadRow>> {
+    fn take(&mut self, row: &Row<'_, '_>) -> Result<(), Box<BadRow>> {
         match self.row(row) {
             Err(bad) if self.skip_bad => {
                 self.trace.skipped.push(*bad);
@@ -286,18 +298,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn row(&mut self, row: &Row<'_>) -> Result<(), Box<BadRow>> {
+    fn row(&mut self, row: &Row<'_, '_>) -> Result<(), Box<BadRow>> {
         let columns = &self.columns;
         if row.fields.len() != columns.count {
             let (found, expected) = (row.fields.len(), columns.count);
             return Err(row.bad("row", Problem::FieldCount { found, expected }));
         }
-        let submit = self.time(row, columns.submit)?;
+        let submit = row.time(columns.submit, self.layout.time_scale)?;
         let gpus = row.whole(columns.gpus)?;
         if gpus == 0 {
             return Err(row.bad(columns.gpus.name, Problem::ZeroGpus));
         }
-        let estimate = row.optional(columns.estimate, |field| self.span(row, field))?;
+        let estimate =
+            row.optional(columns.estimate, |field| row.span(field, self.layout.time_scale))?;
         let memory = row.optional(columns.memory, |field| {
             let memory = row.scaled(field, 3)?;
             if memory > MEMORY_MAX { Err(row.overflow(field)) } else { Ok(Memory(memory)) }
@@ -346,16 +359,16 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn duration(&self, row: &Row<'_>, gpus: u32) -> Result<Span, Box<BadRow>> {
+    fn duration(&self, row: &Row<'_, '_>, gpus: u32) -> Result<Span, Box<BadRow>> {
         let columns = &self.columns;
         match self.layout.duration {
-            DurationFrom::Column => self.span(row, columns.duration),
+            DurationFrom::Column => row.span(columns.duration, self.layout.time_scale),
             DurationFrom::Between { start, end } => {
-                let ended = self.time(row, columns.duration)?;
+                let ended = row.time(columns.duration, self.layout.time_scale)?;
                 // A job that never started has no start; it then counts from its submission.
                 let started = match columns.start.filter(|&field| !row.text(field).is_empty()) {
-                    Some(field) => self.time(row, field)?,
-                    None => self.time(row, columns.submit)?,
+                    Some(field) => row.time(field, self.layout.time_scale)?,
+                    None => row.time(columns.submit, self.layout.time_scale)?,
                 };
                 if ended < started {
                     return Err(row.bad(end, Problem::EndsBeforeStart { start }));
@@ -390,7 +403,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn class_id(&mut self, row: &Row<'_>) -> Result<Option<ClassId>, Box<BadRow>> {
+    fn class_id(&mut self, row: &Row<'_, '_>) -> Result<Option<ClassId>, Box<BadRow>> {
         let Some((first, last)) = self.columns.class_fields else { return Ok(None) };
         let (start, end) = (row.fields[first].0, row.fields[last].1);
         let written = &row.text[start..end];
@@ -406,7 +419,7 @@ impl<'a> Reader<'a> {
         Ok(Some(class))
     }
 
-    fn class(&self, row: &Row<'_>) -> Result<Option<Class>, Box<BadRow>> {
+    fn class(&self, row: &Row<'_, '_>) -> Result<Option<Class>, Box<BadRow>> {
         let columns = &self.columns;
         let Some(model) = columns.model.map(|field| row.text(field)).filter(|m| !m.is_empty())
         else {
@@ -422,28 +435,6 @@ impl<'a> Reader<'a> {
             amp: row.optional(columns.amp, |field| row.flag(field))?.unwrap_or(false),
         }))
     }
-
-    #[inline]
-    fn span(&self, row: &Row<'_>, field: Field) -> Result<Span, Box<BadRow>> {
-        let micros = row.scaled(field, self.layout.time_scale)?;
-        if micros > MICROS_MAX { Err(row.overflow(field)) } else { Ok(Span(micros)) }
-    }
-
-    /// A number in the unit of the layout, or a date and time.
-    fn time(&self, row: &Row<'_>, field: Field) -> Result<Time, Box<BadRow>> {
-        if let Some(micros) = row.short(field, self.layout.time_scale) {
-            return Ok(Time(micros));
-        }
-        let text = row.text(field);
-        if text.len() >= 10 && text.as_bytes()[4] == b'-' && !text.starts_with('-') {
-            let not_a_time = || row.bad(field.name, Problem::NotATime { text: text.to_owned() });
-            let civil: jiff::civil::DateTime = text.parse().map_err(|_| not_a_time())?;
-            let zoned = civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| not_a_time())?;
-            let micros = u64::try_from(zoned.timestamp().as_microsecond());
-            return micros.map(Time).map_err(|_| not_a_time());
-        }
-        Ok(Time(self.span(row, field)?.0))
-    }
 }
 
 /// A column: where it stands and what it is called.
@@ -453,15 +444,15 @@ pub(super) struct Field {
     pub(super) name: &'static str,
 }
 
-struct Row<'a> {
-    text: &'a str,
+pub(super) struct Row<'a, 'f> {
+    pub(super) text: &'a str,
     /// Where each field stands in `text`.
-    fields: &'a [(usize, usize)],
-    line: u64,
+    pub(super) fields: &'f [(usize, usize)],
+    pub(super) line: u64,
 }
 
-impl<'a> Row<'a> {
-    fn text(&self, field: Field) -> &'a str {
+impl<'a> Row<'a, '_> {
+    pub(super) fn text(&self, field: Field) -> &'a str {
         let (start, end) = self.fields[field.index];
         let text = &self.text[start..end];
         // Fields are rarely padded, and looking costs less than trimming.
@@ -471,7 +462,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    fn required(&self, field: Field) -> Result<&'a str, Box<BadRow>> {
+    pub(super) fn required(&self, field: Field) -> Result<&'a str, Box<BadRow>> {
         match self.text(field) {
             "" => Err(self.bad(field.name, Problem::MissingValue)),
             text => Ok(text),
@@ -479,7 +470,7 @@ impl<'a> Row<'a> {
     }
 
     #[inline]
-    fn optional<T>(
+    pub(super) fn optional<T>(
         &self,
         field: Option<Field>,
         read: impl FnOnce(Field) -> Result<T, Box<BadRow>>,
@@ -526,6 +517,29 @@ impl<'a> Row<'a> {
             Err(_) if text.is_empty() => Err(self.bad(field.name, Problem::MissingValue)),
             Err(cause) => Err(self.number(field, text, cause)),
         }
+    }
+
+    /// A number whose unit is 10^(scale − 6) seconds.
+    #[inline]
+    pub(super) fn span(&self, field: Field, scale: i32) -> Result<Span, Box<BadRow>> {
+        let micros = self.scaled(field, scale)?;
+        if micros > MICROS_MAX { Err(self.overflow(field)) } else { Ok(Span(micros)) }
+    }
+
+    /// A number like that, or a date and time.
+    pub(super) fn time(&self, field: Field, scale: i32) -> Result<Time, Box<BadRow>> {
+        if let Some(micros) = self.short(field, scale) {
+            return Ok(Time(micros));
+        }
+        let text = self.text(field);
+        if text.len() >= 10 && text.as_bytes()[4] == b'-' && !text.starts_with('-') {
+            let not_a_time = || self.bad(field.name, Problem::NotATime { text: text.to_owned() });
+            let civil: jiff::civil::DateTime = text.parse().map_err(|_| not_a_time())?;
+            let zoned = civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| not_a_time())?;
+            let micros = u64::try_from(zoned.timestamp().as_microsecond());
+            return micros.map(Time).map_err(|_| not_a_time());
+        }
+        Ok(Time(self.span(field, scale)?.0))
     }
 
     #[inline]
@@ -583,11 +597,11 @@ impl<'a> Row<'a> {
         self.number(field, self.text(field), DecimalError::Overflow)
     }
 
-    fn number(&self, field: Field, text: &str, cause: DecimalError) -> Box<BadRow> {
+    pub(super) fn number(&self, field: Field, text: &str, cause: DecimalError) -> Box<BadRow> {
         self.bad(field.name, Problem::Number { text: text.to_owned(), cause })
     }
 
-    fn bad(&self, field: &str, problem: Problem) -> Box<BadRow> {
+    pub(super) fn bad(&self, field: &str, problem: Problem) -> Box<BadRow> {
         Box::new(BadRow { line: self.line, field: field.to_owned(), problem })
     }
 }

@@ -5,7 +5,8 @@ use crate::decimal::{Seconds, Thousandths};
 use std::io::{self, Write};
 use tandem_core::{Span, Tolerance};
 
-/// The columns of a format as we write it; `None` where a format has no place for durations.
+/// The columns of a format as we write it; `None` where a format has no place for durations, or
+/// is only Slurm's to write.
 fn columns(format: Format) -> Option<&'static [&'static str]> {
     match format {
         Format::Tandem => Some(&[
@@ -52,7 +53,7 @@ fn columns(format: Format) -> Option<&'static [&'static str]> {
             "deletion_time",
             "scheduled_time",
         ]),
-        Format::Pollux | Format::Gavel => None,
+        Format::Pollux | Format::Gavel | Format::Sacct => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The terminal form of a trace's summary: at most 80 columns, no colour.
 
-use super::{Bar, ClassShare, GangShare, Range, TraceInfo};
+use super::{Bar, ClassShare, GangShare, Range, SacctCounts, TraceInfo};
 use std::fmt;
 
 const HOUR_S: f64 = 3_600.0;
@@ -47,6 +47,9 @@ impl TraceInfo {
         }
         if self.rows_skipped > 0 {
             line(f, "skipped", &count(self.rows_skipped, "bad row", "bad rows"))?;
+        }
+        for remark in self.sacct.iter().flat_map(SacctCounts::remarks) {
+            line(f, "sacct", &remark)?;
         }
         Ok(())
     }

@@ -1,0 +1,102 @@
+//! From a Slurm site's own records to a table: the commands of docs/traces.md on recorded output.
+
+mod common;
+
+use common::{folder, read, run_in, succeed_in, workspace, write};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// What `sinfo -h -N -o '%R %N %G' | sort -u` prints, with the ways in which GPUs are written.
+const SINFO: &str = "\
+cpu c0 (null)
+old o0 gpu:4(S:0-1)
+old o1 gpu:v100:2(S:0,2),gpu:p100:2
+train n0 gpu:a100:8,shard:a100:400
+train n1 gpu:a100:8
+train n2 gpu:a100:4
+";
+
+/// `None` where there is no awk.
+fn cluster_of(sinfo: &str) -> Option<String> {
+    let script = workspace().join("contrib/slurm-cluster.awk");
+    let mut awk = Command::new("awk");
+    awk.arg("-f").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = awk.spawn().ok()?;
+    let mut input = child.stdin.take().expect("a pipe was asked for");
+    input.write_all(sinfo.as_bytes()).expect("awk reads");
+    drop(input);
+    let output = child.wait_with_output().expect("awk ends");
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8(output.stdout).expect("plain text"))
+}
+
+#[test]
+fn a_cluster_is_described_by_what_sinfo_prints() {
+    let Some(partitions) = cluster_of(SINFO) else {
+        return common::skipped("there is no awk");
+    };
+    let expected = "\
+[[partition]]
+name = \"old\"
+nodes = [
+  { count = 2, gpus = 4 },
+]
+[[partition]]
+name = \"train\"
+nodes = [
+  { count = 2, gpus = 8 },
+  { count = 1, gpus = 4 },
+]
+";
+    assert_eq!(partitions, expected);
+    let pool = SINFO.lines().map(|line| line.split_once(' ').expect("a partition").1);
+    let pool: String = pool.map(|line| format!("- {line}\n")).collect();
+    let pool = cluster_of(&pool).expect("awk was there");
+    let expected = "\
+[[partition]]
+nodes = [
+  { count = 3, gpus = 4 },
+  { count = 2, gpus = 8 },
+]
+";
+    assert_eq!(pool, expected);
+}
+
+#[test]
+fn a_recorded_history_is_compared_and_what_was_left_out_is_said() {
+    let dir = folder();
+    let recorded = read(&workspace().join("crates/sim/tests/fixtures/sacct.txt"));
+    write(dir.path(), "history.txt", &recorded);
+    write(dir.path(), "cluster.toml", "[[partition]]\nnodes = [{ count = 2, gpus = 4 }]\n");
+    let remarks = "\
+rows without a GPU left out: 1
+rows of jobs that had not started left out: 2
+earlier runs of jobs queued again left out: 4
+jobs still running, taken as far as they ran: 2
+jobs with a share of a GPU, taken to need a whole one: 2
+";
+    let compare = ["compare", "--trace", "history.txt", "--cluster", "cluster.toml"];
+    for format in [&[][..], &["--format", "sacct"]] {
+        let args = [&compare[..], format, &["--policies", "fifo,sjf,sjf-ffs", "--json"]].concat();
+        let ran = succeed_in(dir.path(), &args);
+        assert_eq!(ran.json()["jobs"], 26);
+        assert!(ran.stderr.contains(remarks), "{}", ran.stderr);
+    }
+    let info = succeed_in(dir.path(), &["trace", "info", "history.txt", "--json"]).json();
+    assert_eq!((&info["jobs"], &info["estimates"]), (&26.into(), &25.into()));
+    assert_eq!(info["sacct"]["never_started"], 2);
+    let info = succeed_in(dir.path(), &["trace", "info", "history.txt"]).stdout;
+    assert!(info.contains("sacct           rows without a GPU left out: 1\n"), "{info}");
+    // Converted, it is the same trace.
+    let args = ["trace", "convert", "history.txt", "--out", "converted.csv"];
+    assert_eq!(succeed_in(dir.path(), &args).stderr, remarks);
+    let back = run_in(dir.path(), &["trace", "convert", "converted.csv", "--to", "sacct"]);
+    assert_eq!(back.code, Some(2));
+    assert_eq!(back.stderr, "tandem: format sacct is Slurm's own and is only read\n");
+    let jobs = |trace: &str| {
+        let args = ["sim", "--trace", trace, "--cluster", "2x4", "--policy", "srtf", "--jobs-csv"];
+        succeed_in(dir.path(), &[&args[..], &["jobs.csv"]].concat());
+        read(&dir.path().join("jobs.csv"))
+    };
+    assert_eq!(jobs("history.txt"), jobs("converted.csv"));
+}
