@@ -15,6 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A job is believed to be gone when so many lists in a row do not have it.
 const MISSED_MAX: u32 = 2;
+/// A job that Slurm does not start although there is room makes us look into Slurm's books after this.
+const IDLE_S: u64 = 10;
+/// Slurm is asked to count its resources again at most this often.
+const COUNT_EVERY_S: u64 = 60;
 /// A request to end a job is repeated after so long.
 const CANCEL_AGAIN_S: u64 = 5;
 
@@ -51,6 +55,27 @@ struct Wanted {
     want: Want,
     told: Told,
     restarts: u64,
+    /// Since when it is released and does not begin.
+    idle_since_s: Option<u64>,
+    /// Slurm was asked to count again for its sake.
+    is_counted: bool,
+}
+
+impl Wanted {
+    fn new(run: RunId, op: OpId, devices: Vec<u32>) -> Self {
+        Self {
+            run,
+            op,
+            devices,
+            is_exclusive: false,
+            want: Want::Run,
+            told: Told::Nothing,
+            // Not known before it is seen.
+            restarts: u64::MAX,
+            idle_since_s: None,
+            is_counted: false,
+        }
+    }
 }
 
 /// A job of ours.
@@ -103,6 +128,8 @@ pub(super) struct Book {
     jobs: BTreeMap<String, Ours>,
     keys: BTreeMap<RunId, String>,
     closed: Vec<Option<String>>,
+    /// When Slurm was last asked to count its resources again.
+    counted_s: u64,
 }
 
 impl Book {
@@ -124,6 +151,7 @@ impl Book {
             keys: BTreeMap::new(),
             // Nothing was told about them yet.
             closed: vec![None; nodes.len()],
+            counted_s: 0,
             nodes,
         }
     }
@@ -162,9 +190,7 @@ impl Book {
             }
             self.keys.remove(&wanted.run);
         }
-        let (want, told) = (Want::Run, Told::Nothing);
-        ours.wanted =
-            Some(Wanted { run, op, devices, is_exclusive, want, told, restarts: u64::MAX });
+        ours.wanted = Some(Wanted { is_exclusive, ..Wanted::new(run, op, devices) });
         ours.is_dropped = false;
         self.keys.insert(run, key.to_owned());
     }
@@ -236,13 +262,10 @@ impl Book {
                 Some(State::Pending | State::Other) => Told::Nothing,
             };
             let wanted = Wanted {
-                run: job.run,
-                op: OpId(0),
-                devices: job.devices.clone(),
-                is_exclusive: false,
                 want: if told == Told::Paused { Want::Pause } else { Want::Run },
                 told,
                 restarts: entry.map_or(0, |entry| entry.record.restarts),
+                ..Wanted::new(job.run, OpId(0), job.devices.clone())
             };
             ours.wanted = Some(wanted);
             self.keys.insert(job.run, key.clone());
@@ -299,6 +322,7 @@ impl Book {
             }
             self.jobs.insert(key, ours);
         }
+        self.mend(&entries, listing, now_s, &mut turn);
         self.offer(&entries, listing, now_s, &mut turn);
         turn.events.push(BackendEvent::Sampled(self.strangers(listing, &entries)));
         turn
@@ -570,6 +594,68 @@ impl Book {
                 exclusive: !record.is_batch,
                 submit_unix_us: record.submit_s * 1_000_000,
             })));
+        }
+    }
+
+    /// Has Slurm count its resources again if a job does not begin although by the list there is room:
+    /// versions before 23.02.7 lose shards when the GPUs of a job are chosen twice.
+    fn mend(
+        &mut self,
+        entries: &BTreeMap<String, Entry<'_>>,
+        listing: &Listing,
+        now_s: u64,
+        turn: &mut Turn,
+    ) {
+        let mut idle = Vec::new();
+        for (key, ours) in &mut self.jobs {
+            let Some(wanted) = &mut ours.wanted else { continue };
+            let waits = entries.get(key).is_some_and(|entry| {
+                entry.record.state == State::Pending
+                    && !entry.record.is_held
+                    && !ours.is_dropped
+                    && matches!(
+                        entry.record.reason.as_str(),
+                        "Resources" | "ReqNodeNotAvail" | "Priority"
+                    )
+            });
+            if !waits {
+                wanted.idle_since_s = None;
+                continue;
+            }
+            let since = *wanted.idle_since_s.get_or_insert(now_s);
+            if now_s >= since + IDLE_S && !wanted.is_counted {
+                idle.push(key.clone());
+            }
+        }
+        if idle.is_empty() || now_s < self.counted_s + COUNT_EVERY_S {
+            return;
+        }
+        let mut used: BTreeMap<u32, u32> = BTreeMap::new();
+        for record in &listing.records {
+            if matches!(record.state, State::Running | State::Suspended | State::Other) {
+                for device in self.devices(record) {
+                    *used.entry(device).or_default() += 1;
+                }
+            }
+        }
+        for key in idle {
+            let ours = self.jobs.get_mut(&key).expect("it was just there");
+            let Some(wanted) = &mut ours.wanted else { continue };
+            let is_open = wanted.devices.iter().all(|&device| {
+                let node = self.places[device as usize].node;
+                self.closed[node].is_none() && !used.contains_key(&device)
+            });
+            if is_open {
+                wanted.is_counted = true;
+                self.counted_s = now_s;
+                let job = shown(&key);
+                tracing::warn!(
+                    "Slurm does not start job {job} although its GPUs are idle: it has lost count of \
+                     shares, or CPUs and memory are short; asking it to count again (scontrol reconfigure)"
+                );
+                turn.requests.push(Request::Control("reconfigure".to_owned()));
+                return;
+            }
         }
     }
 

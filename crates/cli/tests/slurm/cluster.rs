@@ -28,7 +28,6 @@ pub(crate) struct Cluster {
     dir: TempDir,
     pub(crate) gpus: usize,
     daemon: Option<Child>,
-    settings: Vec<String>,
     ids: BTreeMap<String, (u32, u32)>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -55,14 +54,7 @@ impl Cluster {
         let dir =
             tempfile::Builder::new().prefix("tandem-slurm-").tempdir_in("/tmp").expect("a folder");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its mode");
-        let mut cluster = Self {
-            dir,
-            gpus,
-            daemon: None,
-            settings: Vec::new(),
-            ids: BTreeMap::new(),
-            _alone: alone,
-        };
+        let mut cluster = Self { dir, gpus, daemon: None, ids: BTreeMap::new(), _alone: alone };
         let out = cluster.path("out");
         fs::create_dir(&out).expect("a folder for output");
         fs::set_permissions(&out, Permissions::from_mode(0o1777)).expect("its mode");
@@ -88,11 +80,6 @@ impl Cluster {
             cluster.ids.insert(user.to_owned(), ids);
         }
         Some(cluster)
-    }
-
-    /// Another setting of the daemon.
-    pub(crate) fn set(&mut self, setting: &str) {
-        self.settings.push(setting.to_owned());
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -228,7 +215,7 @@ impl Cluster {
         let completions = format!("slurm.completions={}", self.path("slurm/jobcomp.log").display());
         let usual = ["slurm.poll_s=0.5", "slurm.job_memory_mib=8000", "daemon.log=debug"];
         let usual = usual.iter().map(|&one| one.to_owned()).chain([secret, listen, completions]);
-        for setting in usual.chain(self.settings.iter().cloned()) {
+        for setting in usual {
             command.args(["--set", &setting]);
         }
         command.stdout(log.try_clone().expect("a log")).stderr(log);
