@@ -116,6 +116,9 @@ pub enum Found {
         pid: u32,
         /// Whether it stands still.
         paused: bool,
+        /// How strictly its share is kept.
+        #[serde(default)]
+        enforcement: crate::Enforcement,
     },
     /// It is about to run: an event will follow.
     Starting,

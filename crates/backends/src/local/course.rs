@@ -104,6 +104,7 @@ impl Inner {
                 state.op = state.op.or(Some(spec.op));
                 let first = Seated { seat: spec.launch.seat, cores: spec.cores, nice: spec.nice };
                 state.seated = Some(moved.unwrap_or(first));
+                state.group = spec.group;
             }
         }
         state.dir = Some(dir.to_owned());

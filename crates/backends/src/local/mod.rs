@@ -1,4 +1,5 @@
-//! Processes of this machine, without privileges: process groups, affinity, niceness and signals.
+//! Processes of this machine, without privileges: process groups, affinity, niceness and signals; where
+//! the system allows it, control groups on top (`groups`, `group`).
 //!
 //! Every run has a directory (`record`) and a supervisor (`supervisor`), a process of its own that
 //! outlives the daemon; it starts a second stage (`enter`) that becomes the program. The back end
@@ -7,6 +8,8 @@
 
 mod course;
 mod enter;
+mod group;
+mod groups;
 mod inner;
 mod look;
 mod oom;
@@ -21,6 +24,7 @@ mod watch;
 mod work;
 
 pub use enter::enter;
+pub use groups::{Groups, LEAF};
 pub use person::as_user;
 pub use supervisor::supervise;
 
@@ -52,6 +56,9 @@ pub struct Options {
     pub sample_every: Duration,
     /// How long a run may take to stand still before its pause is refused.
     pub pause_within: Duration,
+    /// Whether runs get control groups, where the provider's devices are limited by them and the system
+    /// allows it.
+    pub groups: bool,
 }
 
 impl Options {
@@ -62,6 +69,7 @@ impl Options {
             supervisor: vec![THIS.into()],
             sample_every: Duration::from_secs(1),
             pause_within: Duration::from_secs(2),
+            groups: true,
         }
     }
 }
@@ -122,6 +130,11 @@ impl LocalBackend {
     /// Why runs must not be paused here; `None` if they may be.
     pub fn pause_forbidden(&self) -> Option<String> {
         run::lock(&self.inner.provider).pause_forbidden()
+    }
+
+    /// Where control groups can be made for runs, or why they cannot.
+    pub fn groups(&self) -> &Groups {
+        &self.inner.groups
     }
 
     /// Runs of which there are records.

@@ -6,6 +6,7 @@
 
 use super::THIS;
 use super::enter::close_all_but;
+use super::group::Group;
 use super::oom::Messages;
 use super::process::{Identity, boot_id, descendants, raw};
 use super::record::{self, Claim, EXIT, Outcome, RUNNING, SPEC, STARTED, Spec, Started};
@@ -47,11 +48,30 @@ pub fn supervise(dir: &Path) -> ExitCode {
         Ok(false) => return ExitCode::SUCCESS,
         Err(_) => return ExitCode::FAILURE,
     }
-    let outcome = attend(dir, &boot).unwrap_or_else(|reason| Outcome::NotStarted { reason });
+    let spec = spec(dir);
+    let outcome = spec.as_ref().map_err(Clone::clone).and_then(|spec| attend(dir, &boot, spec));
+    let outcome = outcome.unwrap_or_else(|reason| Outcome::NotStarted { reason });
+    let code = leave(dir, &outcome);
+    // Last, so that whoever finds the run over finds no group: it is our end that is waited for.
+    if let Ok(Spec { group: Some(group), .. }) = &spec {
+        group.remove();
+    }
+    code
+}
+
+/// What to run.
+fn spec(dir: &Path) -> Result<Spec, String> {
+    record::read(dir, SPEC)
+        .map_err(|error| format!("cannot read {}: {error}", dir.join(SPEC).display()))?
+        .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))
+}
+
+/// Records how it ended.
+fn leave(dir: &Path, outcome: &Outcome) -> ExitCode {
     // A full disk may have room again.
     for pause in [0, 100, 1000, 10_000] {
         sleep(Duration::from_millis(pause));
-        match record::write(dir, EXIT, &outcome, true) {
+        match record::write(dir, EXIT, outcome, true) {
             Ok(()) => return ExitCode::SUCCESS,
             // Nobody wants to know.
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
@@ -62,14 +82,11 @@ pub fn supervise(dir: &Path) -> ExitCode {
 }
 
 /// Everything between the claim and the record of the end.
-fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
-    let spec: Spec = record::read(dir, SPEC)
-        .map_err(|error| format!("cannot read {}: {error}", dir.join(SPEC).display()))?
-        .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))?;
+fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, String> {
     let messages = Messages::of(&spec.launch);
     let mut child =
-        second_stage(&spec).map_err(|error| format!("cannot start a process: {error}"))?;
-    if let Err(reason) = admit(dir, boot, &spec, &mut child) {
+        second_stage(spec).map_err(|error| format!("cannot start a process: {error}"))?;
+    if let Err(reason) = admit(dir, boot, spec, &mut child) {
         // Without a complete order the second stage ends by itself; this is for good measure.
         drop(child.stdin.take());
         let _ = child.kill();
@@ -98,13 +115,14 @@ fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
     }
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let failed = status != Status::Code(0);
+    let was_killed = spec.group.as_ref().is_some_and(Group::ran_out_of_memory);
     Ok(Outcome::Exited(Exit {
         status,
         cpu_s: usage.as_ref().map_or(0.0, processor_seconds),
         rss_max_bytes: usage
             .as_ref()
             .map_or(0, |usage| u64::try_from(usage.max_rss()).unwrap_or(0) << 10),
-        oom: failed && messages.want_memory(),
+        oom: failed && (was_killed || messages.want_memory()),
         at_unix_us: unix_us(),
     }))
 }
@@ -128,7 +146,12 @@ fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), S
     }
     // To be more urgent than the daemon takes privileges; a wish then.
     let _ = rustix::process::setpriority_process(process.raw(), spec.nice);
-    let started = Started { process, enforcement: spec.enforcement };
+    // It has one thread and waits for its order: nothing of the program is ever outside.
+    let enforcement = match &spec.group {
+        Some(group) => group.admit(process.pid, spec.enforcement),
+        None => spec.enforcement,
+    };
+    let started = Started { process, enforcement };
     record::write(dir, STARTED, &started, false)
         .map_err(|error| format!("cannot write {}: {error}", dir.join(STARTED).display()))?;
     let order = serde_json::to_vec(&spec.launch).map_err(|error| error.to_string())?;

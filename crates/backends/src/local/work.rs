@@ -1,5 +1,7 @@
 //! Carries out operations, those on one run in the order in which they came.
 
+use super::group::Group;
+use super::groups;
 use super::inner::Inner;
 use super::look::{Look, look};
 use super::process::{Halt, threads};
@@ -8,7 +10,7 @@ use super::run::{Phase, Run, State, lock};
 use super::supervisor::cpu_set;
 use crate::event::BackendEvent;
 use crate::op::{Launch, Op, OpId, Seat};
-use crate::providers::Setting;
+use crate::providers::{Enforcement, Setting};
 use rustix::process::{Signal, getuid};
 use rustix::thread::sched_setaffinity;
 use std::io;
@@ -89,12 +91,16 @@ impl Inner {
     fn begin(&self, run: &Arc<Run>, op: OpId, launch: Launch, dir: &Path) -> Result<(), String> {
         let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
         let setting = self.prepare(&launch.seat, uid)?;
+        let name = groups::name(&self.owner, run.id);
+        let (cpu, memory) = (self.groups.cpu.as_ref().ok(), self.groups.memory.as_ref().ok());
+        let group = Group::new(cpu, memory, &name, &launch);
         let mut spec = Spec {
             op,
             launch,
             cores: setting.cores,
             nice: setting.nice,
             enforcement: setting.enforcement,
+            group,
             arguments: self.arguments.clone(),
         };
         spec.launch.env.extend(setting.env);
@@ -219,6 +225,12 @@ impl Inner {
                 })?;
             }
             self.settle(&state, before.as_ref(), &seated);
+            // One without the controller's group has nothing to be told.
+            if let Some(Err(error)) = state.group.as_ref().map(|group| group.reseat(&seated.seat))
+                && state.enforcement == Enforcement::Cgroup
+            {
+                tracing::warn!(run = %run.id, %error, "its control group keeps its share of before");
+            }
             state.seated = Some(seated);
         }
         let state = run.state();

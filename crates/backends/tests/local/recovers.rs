@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tandem_backends::{Backend, BackendEvent, Found, Launch, Op, Status};
+use tandem_backends::{Backend, BackendEvent, Enforcement, Found, Launch, Op, Status};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_killed_daemon_starts_nothing_twice", a_killed_daemon_starts_nothing_twice),
@@ -139,8 +139,14 @@ fn runs_are_found_again() {
     let runs: Vec<_> = [1, 2, 4, 5, 6].map(run_id).to_vec();
     let found: Vec<Found> =
         later.backend.recover(&runs).into_iter().map(|(_, found)| found).collect();
-    assert_eq!(found[0], Found::Running { pid: first, paused: false });
-    assert_eq!(found[1], Found::Running { pid: second, paused: true });
+    assert_eq!(
+        found[0],
+        Found::Running { pid: first, paused: false, enforcement: Enforcement::None }
+    );
+    assert_eq!(
+        found[1],
+        Found::Running { pid: second, paused: true, enforcement: Enforcement::None }
+    );
     assert!(matches!(&found[2], Found::Exited(exit) if exit.status == code(4)));
     assert!(matches!(&found[3], Found::NotStarted { .. }));
     assert_eq!(found[4], Found::NeverStarted);
@@ -212,7 +218,7 @@ fn a_dead_supervisor() {
     assert_eq!(desk.next_within(Duration::from_millis(200)), None, "its process lives");
     let mut later = Desk::at(&desk.dir);
     let found = later.backend.recover(&[run_id(1)]).remove(0).1;
-    assert_eq!(found, Found::Running { pid, paused: false });
+    assert_eq!(found, Found::Running { pid, paused: false, enforcement: Enforcement::None });
     desk.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(desk.next(), BackendEvent::Paused { .. }));
     desk.apply(3, Op::End { run: run_id(1), grace_ms: 5000 });

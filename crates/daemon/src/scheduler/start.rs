@@ -154,8 +154,8 @@ impl Scheduler {
                 self.admit(Active::new(job));
                 return None;
             }
-            Found::Running { pid, paused: true } => (Phase::Stopped, Some(*pid)),
-            Found::Running { pid, paused: false } => (Phase::Running, Some(*pid)),
+            Found::Running { pid, paused: true, .. } => (Phase::Stopped, Some(*pid)),
+            Found::Running { pid, paused: false, .. } => (Phase::Running, Some(*pid)),
             Found::Starting => (Phase::Starting, None),
             Found::Exited(exit) => {
                 inputs.push(Input::Backend(BackendEvent::Exited { run, exit: exit.clone() }));
@@ -195,6 +195,9 @@ impl Scheduler {
         active.unmet.clear();
         active.caps = caps;
         active.pid = pid;
+        if let Found::Running { enforcement, .. } = found {
+            active.enforcement = enforcement;
+        }
         active.entry = Some(entry);
         let spec = self.spec(id, entry);
         let gpus = seat.devices.iter().map(|&device| GpuId(device));
