@@ -147,7 +147,8 @@ impl Hierarchies {
                 // Only a part of the hierarchy may be mounted, and we may be outside of it.
                 let inside = Path::new(path).strip_prefix(&mount.root).ok()?;
                 let above = inside.components().any(|part| part.as_os_str() == "..");
-                (!above).then(|| mount.mount_point.join(inside))
+                let dir = mount.mount_point.components().chain(inside.components());
+                (!above).then(|| dir.collect::<PathBuf>())
             })
         };
         let mut found = Hierarchies { unified: None, legacy: Vec::new() };

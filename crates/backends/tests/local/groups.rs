@@ -3,6 +3,7 @@
 
 use crate::desk::{Desk, code, lives, run_id, seat, until};
 use crate::harness::Test;
+use crate::recovers::{once, scatter, supervising};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("groups_hold_every_process", groups_hold_every_process),
     ("groups_are_found_again", groups_are_found_again),
     ("groups_of_dead_supervisors_are_removed", groups_of_dead_supervisors_are_removed),
+    ("groups_and_supervisors_killed_at_any_point", groups_and_supervisors_killed_at_any_point),
     ("groups_that_cannot_be_made_fail_nothing", groups_that_cannot_be_made_fail_nothing),
 ];
 
@@ -223,6 +225,34 @@ fn groups_of_dead_supervisors_are_removed() {
     until("it is gone", || !lives(pid));
     desk.backend.forget(run_id(1));
     assert!(!exist(&places) && !desk.records(1).exists());
+}
+
+fn groups_and_supervisors_killed_at_any_point() {
+    let own = tempfile::tempdir().unwrap();
+    let test = "groups_and_supervisors_killed_at_any_point";
+    let Some(mut desk) = desk(test, own.path()) else { return };
+    let mut seed = 5;
+    let mut places = Vec::new();
+    let mut found = 0;
+    for job in 1..=40 {
+        desk.start(once(&desk.dir, job));
+        let records = desk.records(job);
+        let deadline = Instant::now() + Duration::from_millis(500);
+        while Instant::now() < deadline {
+            if let Some(pid) = supervising(&records) {
+                std::thread::sleep(Duration::from_micros(scatter(&mut seed) % 12_000));
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+                break;
+            }
+        }
+        while !matches!(desk.next(), BackendEvent::Exited { .. } | BackendEvent::Lost { .. }) {}
+        let dirs = dirs(&desk, job);
+        found += usize::from(exist(&dirs));
+        places.extend(dirs);
+        desk.backend.forget(run_id(job));
+    }
+    println!("groups that killed supervisors left, and forgetting removed: {found} of 40");
+    assert!(!exist(&places));
 }
 
 fn groups_that_cannot_be_made_fail_nothing() {

@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Prints, and ends with a code of its own. Run twice, it would print twice.
-fn once(dir: &Path, job: u64) -> Launch {
+pub(crate) fn once(dir: &Path, job: u64) -> Launch {
     let mut launch = launch(dir, job, &["/bin/sh", "-c", "echo once; sleep 0.01; exit 7"]);
     launch.append = true;
     launch
@@ -47,7 +47,7 @@ fn spawn_daemon(dir: &Path, job: u64) -> Child {
 }
 
 /// Numbers without pattern.
-fn scatter(seed: &mut u64) -> u64 {
+pub(crate) fn scatter(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
 }
@@ -253,7 +253,7 @@ fn a_supervisor_that_died_early() {
 }
 
 /// Processes that supervise the first attempt at a run.
-fn supervising(records: &Path) -> Option<rustix::process::Pid> {
+pub(crate) fn supervising(records: &Path) -> Option<rustix::process::Pid> {
     let wanted = format!("supervise\0{}\0", records.display());
     fs::read_dir("/proc").unwrap().find_map(|entry| {
         let entry = entry.ok()?;
