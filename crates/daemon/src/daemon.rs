@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
-use tandem_backends::local::{LocalBackend, OpenError, Options as LocalOptions};
+use tandem_backends::local::{Groups, LocalBackend, OpenError, Options as LocalOptions};
 use tandem_backends::{Backend, Foreign, Found, Provider, RunId, crash};
 use tandem_policies::PolicySpec;
 use thiserror::Error;
@@ -59,6 +59,8 @@ pub struct DaemonOptions {
     pub history: Option<Duration>,
     /// Webhooks are called.
     pub webhooks: bool,
+    /// Runs get control groups where the system allows it.
+    pub cgroups: bool,
 }
 
 /// Why there is no daemon.
@@ -127,7 +129,7 @@ pub fn run(
     let (leave, leaving) = watch::channel(false);
     let name = provider.name().to_owned();
     let started = start(options, provider, uid, &runtime, inbox.clone());
-    let (mut cycle, clock) = started.inspect_err(|_| {
+    let (mut cycle, clock, groups) = started.inspect_err(|_| {
         let _ = std::fs::remove_file(&options.socket);
     })?;
     let api = Api {
@@ -141,6 +143,7 @@ pub fn run(
         started_us: unix_us(),
         leaving,
         webhooks: options.webhooks,
+        groups,
     };
     let (alive, dead) = oneshot::channel::<()>();
     let turns = std::thread::Builder::new()
@@ -203,7 +206,7 @@ fn start(
     uid: u32,
     runtime: &Runtime,
     inbox: Sender<Message>,
-) -> Result<(Cycle, Clock), DaemonError> {
+) -> Result<(Cycle, Clock, Groups), DaemonError> {
     let file = database(&options.state);
     // SQLite gives the files beside it the mode that it has when they are made.
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(&file);
@@ -228,10 +231,13 @@ fn start(
     let local = LocalOptions {
         supervisor: options.supervisor.clone(),
         sample_every: options.sample_every,
+        groups: options.cgroups,
         ..LocalOptions::new(&options.state)
     };
     let sink = Box::new(move |event| drop(sink.send(Message::Backend(event))));
     let mut backend = LocalBackend::new(local, provider, sink)?;
+    let groups = backend.groups().clone();
+    tracing::info!("control groups: {groups}");
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let setup = Setup {
         devices: backend.devices().to_vec(),
@@ -285,7 +291,7 @@ fn start(
     let meter = Meter::new(options.meter);
     let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
     cycle.begin(now, &outcome).map_err(bad)?;
-    Ok((cycle, clock))
+    Ok((cycle, clock, groups))
 }
 
 /// Jobs that are not over, and what became of their processes.

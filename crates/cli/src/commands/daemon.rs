@@ -54,6 +54,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         foreign: config.sharing.foreign,
         history: config.daemon.history_days.map(|days| Duration::from_secs(days * 86_400)),
         webhooks: config.daemon.webhooks,
+        cgroups: config.daemon.cgroups,
         policy,
     };
     let name = provider.name();
