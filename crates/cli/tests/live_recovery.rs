@@ -396,3 +396,37 @@ fn a_store_of_a_later_program_is_left_alone() {
     assert!(line.contains("version 99") && line.contains("use the later program"), "{line}");
     assert!(std::fs::read(&file).expect("a store") == bytes, "it was changed");
 }
+
+#[test]
+fn a_webhook_that_was_not_answered_is_called_by_the_next_daemon() {
+    use std::io::{Read, Write};
+    let mut daemon = Daemon::start(Options::fake(1));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address");
+    let request =
+        JobRequest { webhook: Some(format!("http://{address}/hook")), ..daemon.shell("exit 3") };
+    let id = daemon.submit(&request);
+    let (unanswered, _) = listener.accept().expect("it calls");
+    daemon.restart();
+    drop(unanswered);
+    let (mut stream, _) = listener.accept().expect("the next one calls");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time is set");
+    let mut said = String::new();
+    let mut bytes = [0; 4096];
+    while !said.contains("\"failed\"") {
+        let read = stream.read(&mut bytes).expect("it speaks");
+        assert!(read > 0, "{said}");
+        said += &String::from_utf8_lossy(&bytes[..read]);
+    }
+    assert!(said.contains(&format!("\"id\":{id},")) && said.contains("\"exit_code\":3"), "{said}");
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("it listens");
+    let store = daemon.state.join("state.db");
+    until("the call is noted", || {
+        let store = tandem_daemon::store::Store::open(&store).expect("it opens");
+        store.hooks().expect("it can be read").is_empty()
+    });
+    daemon.restart();
+    listener.set_nonblocking(true).expect("it can be asked");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(listener.accept().is_err(), "nobody calls again");
+}

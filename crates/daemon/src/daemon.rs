@@ -286,8 +286,8 @@ fn start(
     outcome.changed.retain(|job| kept.get(&job.id) != Some(job));
     drop(kept);
     let handle = runtime.handle().clone();
-    let links = Links::new(handle.clone(), sockets, inbox, uid);
-    let publisher = Publisher::new(handle, now.unix_us, options.webhooks);
+    let links = Links::new(handle.clone(), sockets, inbox.clone(), uid);
+    let publisher = Publisher::new(handle, now.unix_us, options.webhooks, inbox);
     let meter = Meter::new(options.meter);
     let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, uid);
     cycle.begin(now, &outcome).map_err(bad)?;
