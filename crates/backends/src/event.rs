@@ -27,6 +27,9 @@ pub enum BackendEvent {
         run: RunId,
         /// What is wrong, in one line.
         reason: String,
+        /// It may pass, as a full disk does: another run is worth a try later.
+        #[serde(default)]
+        passing: bool,
     },
     /// Every thread of the run stands still.
     Paused {
@@ -52,6 +55,9 @@ pub enum BackendEvent {
         run: RunId,
         /// Why, in one line.
         reason: String,
+        /// It may pass, as a full disk does.
+        #[serde(default)]
+        passing: bool,
     },
     /// A run ended.
     Exited {
@@ -130,6 +136,9 @@ pub enum Found {
     NotStarted {
         /// Why.
         reason: String,
+        /// It may pass, as a full disk does.
+        #[serde(default)]
+        passing: bool,
     },
     /// It is gone and left no record.
     Lost {

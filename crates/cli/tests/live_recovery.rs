@@ -430,3 +430,56 @@ fn a_webhook_that_was_not_answered_is_called_by_the_next_daemon() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(listener.accept().is_err(), "nobody calls again");
 }
+
+/// A disk without room for a file, for as long as it lives.
+struct FullDisk(std::path::PathBuf);
+
+impl FullDisk {
+    /// `None`, and a line that says so, where we may not mount one.
+    fn mount(path: std::path::PathBuf) -> Option<Self> {
+        std::fs::create_dir(&path).expect("a folder can be made");
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k,nr_inodes=2", "tmpfs"]).arg(&path);
+        let mounted = mount.stderr(std::process::Stdio::null()).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            println!("skipped a_full_disk_delays_a_start: no disk can be mounted here");
+            return None;
+        }
+        std::fs::write(path.join("last"), "").expect("the last file there is room for");
+        Some(Self(path))
+    }
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_delays_a_start() {
+    let mut daemon = Daemon::start(Options::fake(1));
+    let Some(disk) = FullDisk::mount(daemon.dir.path().join("disk")) else { return };
+    let request = JobRequest { stdout: Some(disk.0.join("out")), ..daemon.shell("echo begun") };
+    let id = daemon.submit(&request);
+    let waits = |daemon: &Daemon| {
+        until("it waits for room", || {
+            let job = daemon.job(id);
+            assert!(!job.line.state.is_over(), "{job:?}");
+            let reason = job.line.reason.unwrap_or_default();
+            job.line.state.name() == "pending" && reason.contains("No space left")
+        });
+    };
+    waits(&daemon);
+    // Others are not kept waiting.
+    let other = daemon.submit(&daemon.shell("exit 0"));
+    daemon.await_state(other, "completed");
+    // The next daemon tries at once.
+    daemon.restart();
+    waits(&daemon);
+    std::fs::remove_file(disk.0.join("last")).expect("it was there");
+    let begin = Instant::now();
+    daemon.await_state(id, "completed");
+    println!("there was room again, and it began within {:.0} s", begin.elapsed().as_secs_f64());
+    assert_eq!(std::fs::read_to_string(disk.0.join("out")).expect("it wrote"), "begun\n");
+}

@@ -12,6 +12,7 @@ mod group;
 mod groups;
 mod inner;
 mod look;
+mod obstacle;
 mod oom;
 mod person;
 mod process;
@@ -168,7 +169,8 @@ impl Backend for LocalBackend {
             (None, Op::Start(launch)) => self.inner.add(launch.run),
             (None, _) => {
                 let reason = format!("there is no run {}", op.run());
-                self.inner.emit(BackendEvent::Refused { op: id, run: op.run(), reason });
+                let (run, passing) = (op.run(), false);
+                self.inner.emit(BackendEvent::Refused { op: id, run, reason, passing });
                 return;
             }
         };
@@ -185,7 +187,8 @@ impl Backend for LocalBackend {
             Err(error) => {
                 queue.waiting.clear();
                 let reason = format!("cannot start a thread: {error}");
-                self.inner.emit(BackendEvent::Refused { op: id, run: run.id, reason });
+                let (run, passing) = (run.id, false);
+                self.inner.emit(BackendEvent::Refused { op: id, run, reason, passing });
             }
         }
     }

@@ -100,6 +100,9 @@ pub(super) enum Outcome {
     NotStarted {
         /// Why.
         reason: String,
+        /// It may pass.
+        #[serde(default)]
+        passing: bool,
     },
 }
 

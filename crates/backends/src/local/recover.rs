@@ -63,8 +63,8 @@ impl Inner {
                 }
                 Look::Attended { started: None, .. } | Look::Unknown { .. } => Found::Starting,
                 Look::Over { outcome: Outcome::Exited(exit), .. } => Found::Exited(exit),
-                Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
-                    Found::NotStarted { reason }
+                Look::Over { outcome: Outcome::NotStarted { reason, passing }, .. } => {
+                    Found::NotStarted { reason, passing }
                 }
                 Look::Gone { reason } => Found::Lost { reason },
                 Look::Rebooted => Found::Rebooted,

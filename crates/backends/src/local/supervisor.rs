@@ -7,6 +7,7 @@
 use super::THIS;
 use super::enter::close_all_but;
 use super::group::Group;
+use super::obstacle::Obstacle;
 use super::oom::Messages;
 use super::process::{Identity, boot_id, descendants, raw};
 use super::record::{self, Claim, EXIT, Outcome, RUNNING, SPEC, STARTED, Spec, Started};
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What the second stage reports when its next step is to become the program.
 pub(super) const READY: &[u8] = b"ready\n";
+/// How the second stage ends if a disk had no room for the files of the program.
+pub(super) const NO_ROOM: u8 = 75;
 /// How long the supervisor tries to end what a run left behind.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
@@ -49,8 +52,10 @@ pub fn supervise(dir: &Path) -> ExitCode {
         Err(_) => return ExitCode::FAILURE,
     }
     let spec = spec(dir);
-    let outcome = spec.as_ref().map_err(Clone::clone).and_then(|spec| attend(dir, &boot, spec));
-    let outcome = outcome.unwrap_or_else(|reason| Outcome::NotStarted { reason });
+    let outcome = spec.as_ref().map_err(|reason| reason.clone().into());
+    let outcome = outcome.and_then(|spec| attend(dir, &boot, spec));
+    let outcome = outcome
+        .unwrap_or_else(|Obstacle { reason, passing }| Outcome::NotStarted { reason, passing });
     let code = leave(dir, &outcome);
     // Last, so that whoever finds the run over finds no group: it is our end that is waited for.
     if let Ok(Spec { group: Some(group), .. }) = &spec {
@@ -82,7 +87,7 @@ fn leave(dir: &Path, outcome: &Outcome) -> ExitCode {
 }
 
 /// Everything between the claim and the record of the end.
-fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, String> {
+fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
     let messages = Messages::of(&spec.launch);
     let mut child =
         second_stage(spec).map_err(|error| format!("cannot start a process: {error}"))?;
@@ -107,11 +112,12 @@ fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, String> {
     if !runs {
         let text = report.strip_prefix(READY).unwrap_or(&report);
         let text = String::from_utf8_lossy(text).trim().replace('\n', " ");
-        return Err(if text.is_empty() {
+        let reason = if text.is_empty() {
             format!("the process ended with {} before its program began", status.code())
         } else {
             text
-        });
+        };
+        return Err(Obstacle { reason, passing: status == Status::Code(NO_ROOM.into()) });
     }
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let failed = status != Status::Code(0);
@@ -138,7 +144,7 @@ fn second_stage(spec: &Spec) -> io::Result<Child> {
 }
 
 /// Gives the process its place, records it, and only then lets it go on.
-fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), String> {
+fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), Obstacle> {
     let process = Identity::of(child.id(), boot).ok_or("the process is gone")?;
     if !spec.cores.is_empty() {
         sched_setaffinity(process.raw(), &cpu_set(&spec.cores))
@@ -152,11 +158,12 @@ fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), S
         None => spec.enforcement,
     };
     let started = Started { process, enforcement };
-    record::write(dir, STARTED, &started, false)
-        .map_err(|error| format!("cannot write {}: {error}", dir.join(STARTED).display()))?;
+    record::write(dir, STARTED, &started, false).map_err(|error| {
+        Obstacle::new(format!("cannot write {}", dir.join(STARTED).display()), &error)
+    })?;
     let order = serde_json::to_vec(&spec.launch).map_err(|error| error.to_string())?;
     let mut pipe = child.stdin.take().ok_or("the process has no pipe")?;
-    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}"))
+    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}").into())
 }
 
 /// A set of cores as the system wants it.

@@ -161,9 +161,9 @@ impl Scheduler {
                 inputs.push(Input::Backend(BackendEvent::Exited { run, exit: exit.clone() }));
                 (Phase::Running, None)
             }
-            Found::NotStarted { reason } => {
-                let (op, reason) = (tandem_backends::OpId(0), reason.clone());
-                inputs.push(Input::Backend(BackendEvent::NotStarted { op, run, reason }));
+            Found::NotStarted { reason, passing } => {
+                let (op, reason, passing) = (tandem_backends::OpId(0), reason.clone(), *passing);
+                inputs.push(Input::Backend(BackendEvent::NotStarted { op, run, reason, passing }));
                 (Phase::Starting, None)
             }
             Found::Lost { reason } => {
