@@ -105,7 +105,6 @@ impl Inner {
                 state.op = state.op.or(Some(spec.op));
                 let first = Seated { seat: spec.launch.seat, cores: spec.cores, nice: spec.nice };
                 state.seated = Some(moved.unwrap_or(first));
-                state.group = spec.group;
             }
         }
         state.dir = Some(dir.to_owned());
@@ -115,6 +114,7 @@ impl Inner {
         if let Some(started) = started {
             state.process = Some(started.process.clone());
             state.enforcement = started.enforcement;
+            state.group.clone_from(&started.group);
         }
     }
 

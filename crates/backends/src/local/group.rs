@@ -115,23 +115,28 @@ impl Group {
         })
     }
 
-    /// Makes the group, and puts a process in, which must have one thread and no children yet. Says how
-    /// strictly the share is kept then; `otherwise` if not everything holds.
-    pub(super) fn admit(&self, pid: u32, otherwise: Enforcement) -> Enforcement {
-        // What is made anew has counted nothing yet.
-        let made: Vec<&Path> = self.dirs().into_iter().filter(|dir| make(dir).is_ok()).collect();
-        let made_for =
-            |part: &Option<Part>| part.clone().filter(|part| made.contains(&part.dir.as_path()));
-        let (cpu, memory) = (made_for(&self.cpu), made_for(&self.memory));
-        let weighed = cpu.is_some_and(|part| self.processor.write(&part.dir, part.version).is_ok());
+    /// Makes the group, and puts a process in, which must have one thread and no children yet. Returns as
+    /// much of the group as is the run's then, and how strictly its share is kept; `otherwise` if not
+    /// everything holds.
+    pub(super) fn admit(&self, pid: u32, otherwise: Enforcement) -> (Group, Enforcement) {
+        // What is made anew has counted nothing yet, and nobody else is in it.
+        let entered = |dir: &Path| {
+            make(dir).is_ok_and(|()| put(dir, "cgroup.procs", &pid.to_string()).is_ok())
+        };
+        let ours: Vec<PathBuf> =
+            self.dirs().into_iter().filter(|dir| entered(dir)).map(Path::to_owned).collect();
+        let of_ours = |part: &Option<Part>| part.clone().filter(|part| ours.contains(&part.dir));
+        let group =
+            Group { cpu: of_ours(&self.cpu), memory: of_ours(&self.memory), ..self.clone() };
+        let weighed = group
+            .cpu
+            .as_ref()
+            .is_some_and(|part| self.processor.write(&part.dir, part.version).is_ok());
         let limited = self.memory_limit_bytes.is_none_or(|limit| {
-            memory.is_some_and(|part| limit_memory(&part.dir, part.version, limit).is_ok())
+            let limit = |part: &Part| limit_memory(&part.dir, part.version, limit).is_ok();
+            group.memory.as_ref().is_some_and(limit)
         });
-        let mut inside = true;
-        for dir in made {
-            inside &= put(dir, "cgroup.procs", &pid.to_string()).is_ok();
-        }
-        if weighed && limited && inside { Enforcement::Cgroup } else { otherwise }
+        (group, if weighed && limited { Enforcement::Cgroup } else { otherwise })
     }
 
     /// Gives the run the processor time of another seat.
@@ -255,7 +260,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let run = launch(seat(1, 250_000, 0), Some(320 << 20));
         let group = group(own.path(), Version::V2, &run);
-        assert_eq!(group.admit(17, Enforcement::Advisory), Enforcement::Cgroup);
+        assert_eq!(group.admit(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let read = |file: &str| fs::read_to_string(own.path().join("run").join(file)).unwrap();
         assert_eq!((read("cpu.weight"), read("cpu.max")), ("25".into(), "25000 100000".into()));
         assert_eq!(read("memory.max"), ((320u64 + 10 + 16) << 20).to_string());
@@ -276,7 +281,7 @@ mod tests {
         let own = tempfile::tempdir().unwrap();
         let run = launch(seat(2, 500_000, 3), Some(0));
         let group = group(own.path(), Version::V1, &run);
-        assert_eq!(group.admit(17, Enforcement::Advisory), Enforcement::Cgroup);
+        assert_eq!(group.admit(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let read = |file: &str| fs::read_to_string(own.path().join("run").join(file)).unwrap();
         // Three steps of niceness are 1.25³.
         assert_eq!(read("cpu.shares"), "524");
@@ -302,23 +307,27 @@ mod tests {
         // No group can be made.
         let run = launch(seat(1, 1_000_000, 0), None);
         let absent = group(&own.path().join("absent"), Version::V2, &run);
-        assert_eq!(absent.admit(17, Enforcement::Advisory), Enforcement::Advisory);
+        assert_eq!(absent.admit(17, Enforcement::Advisory).1, Enforcement::Advisory);
         absent.remove();
         // One that others are in is not used.
         let taken = group(own.path(), Version::V2, &run);
         fs::create_dir_all(own.path().join("run/child")).unwrap();
-        assert_eq!(taken.admit(17, Enforcement::Advisory), Enforcement::Advisory);
+        let (ours, enforcement) = taken.admit(17, Enforcement::Advisory);
+        assert_eq!((ours.dirs().len(), enforcement), (0, Enforcement::Advisory));
+        fs::write(own.path().join("run/memory.events"), "oom_kill 1\n").unwrap();
+        assert!(taken.ran_out_of_memory() && !ours.ran_out_of_memory());
+        fs::remove_file(own.path().join("run/memory.events")).unwrap();
         assert!(!own.path().join("run/cgroup.procs").exists());
         fs::remove_dir(own.path().join("run/child")).unwrap();
         // Shares without memory are enough unless memory is to be limited.
         let place = Place { dir: own.path().to_owned(), version: Version::V2 };
         let cpu = Group::new(Some(&place), None, "run", &run).unwrap();
-        assert_eq!(cpu.admit(17, Enforcement::Advisory), Enforcement::Cgroup);
+        assert_eq!(cpu.admit(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let limited = launch(seat(1, 1_000_000, 0), Some(1 << 30));
         let cpu = Group::new(Some(&place), None, "more", &limited).unwrap();
-        assert_eq!(cpu.admit(17, Enforcement::Advisory), Enforcement::Advisory);
+        assert_eq!(cpu.admit(17, Enforcement::Advisory).1, Enforcement::Advisory);
         let memory = Group::new(None, Some(&place), "less", &limited).unwrap();
-        assert_eq!(memory.admit(17, Enforcement::None), Enforcement::None);
+        assert_eq!(memory.admit(17, Enforcement::None).1, Enforcement::None);
         assert!(own.path().join("less/memory.max").exists());
         assert_eq!(Group::new(None, None, "none", &limited), None);
     }

@@ -82,12 +82,15 @@ pub(super) enum Claim {
 }
 
 /// The process of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Started {
     /// It leads its process group.
     pub(super) process: Identity,
     /// How strictly its share is kept.
     pub(super) enforcement: Enforcement,
+    /// The control group that it is in, as much of it as could be had.
+    #[serde(default)]
+    pub(super) group: Option<Group>,
 }
 
 /// How a run ended.

@@ -68,7 +68,7 @@ pub(super) struct State {
     pub(super) enforcement: Enforcement,
     /// Its seat.
     pub(super) seated: Option<Seated>,
-    /// Its control group, if it was to have one.
+    /// Its control group, if it has one.
     pub(super) group: Option<Group>,
     /// How many supervisors died before they had the run.
     pub(super) failures: u32,

@@ -91,14 +91,17 @@ fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
     let messages = Messages::of(&spec.launch);
     let mut child =
         second_stage(spec).map_err(|error| format!("cannot start a process: {error}"))?;
-    if let Err(reason) = admit(dir, boot, spec, &mut child) {
-        // Without a complete order the second stage ends by itself; this is for good measure.
-        drop(child.stdin.take());
-        let _ = child.kill();
-        end_leftovers(child.id());
-        let _ = child.wait();
-        return Err(reason);
-    }
+    let group = match admit(dir, boot, spec, &mut child) {
+        Ok(group) => group,
+        Err(obstacle) => {
+            // Without a complete order the second stage ends by itself; this is for good measure.
+            drop(child.stdin.take());
+            let _ = child.kill();
+            end_leftovers(child.id());
+            let _ = child.wait();
+            return Err(obstacle);
+        }
+    };
     let mut report = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_end(&mut report);
@@ -121,7 +124,7 @@ fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
     }
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let failed = status != Status::Code(0);
-    let was_killed = spec.group.as_ref().is_some_and(Group::ran_out_of_memory);
+    let was_killed = group.is_some_and(|group| group.ran_out_of_memory());
     Ok(Outcome::Exited(Exit {
         status,
         cpu_s: usage.as_ref().map_or(0.0, processor_seconds),
@@ -143,8 +146,13 @@ fn second_stage(spec: &Spec) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Gives the process its place, records it, and only then lets it go on.
-fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), Obstacle> {
+/// Gives the process its place, records it, and only then lets it go on. Returns its control group.
+fn admit(
+    dir: &Path,
+    boot: &str,
+    spec: &Spec,
+    child: &mut Child,
+) -> Result<Option<Group>, Obstacle> {
     let process = Identity::of(child.id(), boot).ok_or("the process is gone")?;
     if !spec.cores.is_empty() {
         sched_setaffinity(process.raw(), &cpu_set(&spec.cores))
@@ -153,17 +161,19 @@ fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), O
     // To be more urgent than the daemon takes privileges; a wish then.
     let _ = rustix::process::setpriority_process(process.raw(), spec.nice);
     // It has one thread and waits for its order: nothing of the program is ever outside.
-    let enforcement = match &spec.group {
-        Some(group) => group.admit(process.pid, spec.enforcement),
-        None => spec.enforcement,
+    let admitted = spec.group.as_ref().map(|group| group.admit(process.pid, spec.enforcement));
+    let (group, enforcement) = match admitted {
+        Some((group, enforcement)) => (Some(group), enforcement),
+        None => (None, spec.enforcement),
     };
-    let started = Started { process, enforcement };
+    let started = Started { process, enforcement, group };
     record::write(dir, STARTED, &started, false).map_err(|error| {
         Obstacle::new(format!("cannot write {}", dir.join(STARTED).display()), &error)
     })?;
     let order = serde_json::to_vec(&spec.launch).map_err(|error| error.to_string())?;
     let mut pipe = child.stdin.take().ok_or("the process has no pipe")?;
-    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}").into())
+    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}"))?;
+    Ok(started.group)
 }
 
 /// A set of cores as the system wants it.
