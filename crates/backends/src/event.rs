@@ -28,6 +28,9 @@ pub enum BackendEvent {
         run: RunId,
         /// What is wrong, in one line.
         reason: String,
+        /// It may pass, as a full disk does: another run is worth a try later.
+        #[serde(default)]
+        passing: bool,
     },
     /// Every thread of the run stands still.
     Paused {
@@ -53,6 +56,9 @@ pub enum BackendEvent {
         run: RunId,
         /// Why, in one line.
         reason: String,
+        /// It may pass, as a full disk does.
+        #[serde(default)]
+        passing: bool,
     },
     /// A run ended.
     Exited {
@@ -153,6 +159,9 @@ pub enum Found {
         pid: u32,
         /// Whether it stands still.
         paused: bool,
+        /// How strictly its share is kept.
+        #[serde(default)]
+        enforcement: crate::Enforcement,
     },
     /// It is about to run: an event will follow.
     Starting,
@@ -164,6 +173,9 @@ pub enum Found {
     NotStarted {
         /// Why.
         reason: String,
+        /// It may pass, as a full disk does.
+        #[serde(default)]
+        passing: bool,
     },
     /// It is gone and left no record.
     Lost {

@@ -97,7 +97,8 @@ pub struct Launch {
     pub owner: Option<Owner>,
     /// Where it sits.
     pub seat: Seat,
-    /// Hard limit of its memory in bytes where the system can enforce one.
+    /// Hard limit of its resident memory in bytes where the system can enforce one: beyond it the run is
+    /// ended, and its end says that it ran out of memory.
     pub memory_limit_bytes: Option<u64>,
     /// What the engine calls the job, if that keeps the queue.
     #[serde(default)]

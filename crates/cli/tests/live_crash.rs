@@ -90,13 +90,14 @@ struct Trial {
     pids: BTreeMap<u64, u32>,
 }
 
-fn options(crash_at: Option<u64>, devices: u64, policy: &str) -> Options {
-    let options = Options::fake(u32::try_from(devices).expect("few")).and(&[
-        "--policy",
-        policy,
-        "--set",
-        "daemon.kill_grace_s=0.5",
-    ]);
+/// Fake GPUs, or a core, on which runs have control groups where the system allows it.
+fn options(crash_at: Option<u64>, devices: u64, policy: &str, on_core: bool) -> Options {
+    let options = if on_core {
+        Options::with(&["--provider", "cpu", "--devices", "1"])
+    } else {
+        Options::fake(u32::try_from(devices).expect("few"))
+    };
+    let options = options.and(&["--policy", policy, "--set", "daemon.kill_grace_s=0.5"]);
     match crash_at {
         Some(at) => options.env("TANDEM_CRASH_AT", &at.to_string()),
         None => options,
@@ -108,7 +109,8 @@ impl Trial {
         let mut dice = Dice(seed);
         let crash_at = Some(dice.between(0, 160));
         let policy = dice.pick(&["tandem", "fifo", "srtf"]);
-        let daemon = Daemon::launch(options(crash_at, dice.between(1, 3), policy));
+        let on_core = seed % 3 == 2;
+        let daemon = Daemon::launch(options(crash_at, dice.between(1, 3), policy, on_core));
         Self {
             daemon,
             dice,
@@ -278,6 +280,23 @@ impl Trial {
         }
     }
 
+    /// Control groups of its runs that are there. The daemon says where it makes them: `... in FOLDER, ...`.
+    fn groups(&self) -> Vec<std::path::PathBuf> {
+        use std::os::unix::fs::MetadataExt;
+        let state = std::fs::metadata(&self.daemon.state).expect("it is there");
+        let prefix = format!("tandem-{:x}-{:x}-", state.dev(), state.ino());
+        let info = self.daemon.client().info().expect("it answers").value;
+        let folders = info.cgroups.split(" in ").skip(1).filter_map(|text| text.split(',').next());
+        let entries = folders.flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
+        let ours =
+            |name: &std::ffi::OsStr| name.to_str().is_some_and(|name| name.starts_with(&prefix));
+        entries
+            .flatten()
+            .filter(|entry| ours(&entry.file_name()))
+            .map(|entry| entry.path())
+            .collect()
+    }
+
     fn check(&mut self) -> Result<(), String> {
         let begun =
             std::fs::read_to_string(self.daemon.dir.path().join("begun")).unwrap_or_default();
@@ -324,7 +343,11 @@ impl Trial {
         self.daemon.options.env.clear();
         // The next daemon clears away what deaths left behind.
         self.daemon.restart();
+        let groups = self.groups();
         self.daemon.stop();
+        if !groups.is_empty() {
+            return Err(format!("control groups are left: {groups:?}"));
+        }
         for folder in ["state/runs", "t.jobs"] {
             let left: Vec<_> = std::fs::read_dir(self.daemon.dir.path().join(folder))
                 .expect("it is there")

@@ -396,3 +396,90 @@ fn a_store_of_a_later_program_is_left_alone() {
     assert!(line.contains("version 99") && line.contains("use the later program"), "{line}");
     assert!(std::fs::read(&file).expect("a store") == bytes, "it was changed");
 }
+
+#[test]
+fn a_webhook_that_was_not_answered_is_called_by_the_next_daemon() {
+    use std::io::{Read, Write};
+    let mut daemon = Daemon::start(Options::fake(1));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address");
+    let request =
+        JobRequest { webhook: Some(format!("http://{address}/hook")), ..daemon.shell("exit 3") };
+    let id = daemon.submit(&request);
+    let (unanswered, _) = listener.accept().expect("it calls");
+    daemon.restart();
+    drop(unanswered);
+    let (mut stream, _) = listener.accept().expect("the next one calls");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time is set");
+    let mut said = String::new();
+    let mut bytes = [0; 4096];
+    while !said.contains("\"failed\"") {
+        let read = stream.read(&mut bytes).expect("it speaks");
+        assert!(read > 0, "{said}");
+        said += &String::from_utf8_lossy(&bytes[..read]);
+    }
+    assert!(said.contains(&format!("\"id\":{id},")) && said.contains("\"exit_code\":3"), "{said}");
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").expect("it listens");
+    let store = daemon.state.join("state.db");
+    until("the call is noted", || {
+        let store = tandem_daemon::store::Store::open(&store).expect("it opens");
+        store.hooks().expect("it can be read").is_empty()
+    });
+    daemon.restart();
+    listener.set_nonblocking(true).expect("it can be asked");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(listener.accept().is_err(), "nobody calls again");
+}
+
+/// A disk without room for a file, for as long as it lives.
+struct FullDisk(std::path::PathBuf);
+
+impl FullDisk {
+    /// `None`, and a line that says so, where we may not mount one.
+    fn mount(path: std::path::PathBuf) -> Option<Self> {
+        std::fs::create_dir(&path).expect("a folder can be made");
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=64k,nr_inodes=2", "tmpfs"]).arg(&path);
+        let mounted = mount.stderr(std::process::Stdio::null()).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            println!("skipped a_full_disk_delays_a_start: no disk can be mounted here");
+            return None;
+        }
+        std::fs::write(path.join("last"), "").expect("the last file there is room for");
+        Some(Self(path))
+    }
+}
+
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_delays_a_start() {
+    let mut daemon = Daemon::start(Options::fake(1));
+    let Some(disk) = FullDisk::mount(daemon.dir.path().join("disk")) else { return };
+    let request = JobRequest { stdout: Some(disk.0.join("out")), ..daemon.shell("echo begun") };
+    let id = daemon.submit(&request);
+    let waits = |daemon: &Daemon| {
+        until("it waits for room", || {
+            let job = daemon.job(id);
+            assert!(!job.line.state.is_over(), "{job:?}");
+            let reason = job.line.reason.unwrap_or_default();
+            job.line.state.name() == "pending" && reason.contains("No space left")
+        });
+    };
+    waits(&daemon);
+    // Others are not kept waiting.
+    let other = daemon.submit(&daemon.shell("exit 0"));
+    daemon.await_state(other, "completed");
+    // The next daemon tries at once.
+    daemon.restart();
+    waits(&daemon);
+    std::fs::remove_file(disk.0.join("last")).expect("it was there");
+    let begin = Instant::now();
+    daemon.await_state(id, "completed");
+    println!("there was room again, and it began within {:.0} s", begin.elapsed().as_secs_f64());
+    assert_eq!(std::fs::read_to_string(disk.0.join("out")).expect("it wrote"), "begun\n");
+}

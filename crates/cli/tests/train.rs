@@ -38,3 +38,27 @@ fn exit_codes() {
         assert_eq!(ran.stderr.lines().count(), 1, "{args:?}: {ran:?}");
     }
 }
+
+#[test]
+fn json_is_one_object() {
+    let dir = folder();
+    let args = [&SMALL[..], &["--json", "--print-every", "2", "--checkpoint", "state"]].concat();
+    let ran = succeed_in(dir.path(), &args);
+    let json = ran.json();
+    assert_eq!(
+        (&json["schema"], &json["first_step"], &json["steps"]),
+        (&1.into(), &0.into(), &3.into())
+    );
+    assert_eq!((&json["done"], &json["accum"]), (&true.into(), &1.into()));
+    assert!(json["loss"].is_f64(), "{json}");
+    let losses = json["losses"].as_array().expect("a list");
+    assert_eq!((losses.len(), &losses[0]["step"]), (1, &2.into()), "{json}");
+    // Nothing is left to do.
+    let json = succeed_in(dir.path(), &args).json();
+    assert_eq!((&json["first_step"], &json["loss"]), (&3.into(), &serde_json::Value::Null));
+    let ran =
+        run_in(dir.path(), &[&args[..], &["--fail-at", "9", "--losses", "absent/x"]].concat());
+    assert_eq!(ran.code, Some(2));
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).expect("an object");
+    assert!(error["error"].as_str().is_some_and(|text| text.contains("absent/x")), "{error}");
+}

@@ -64,6 +64,8 @@ pub struct DaemonConfig {
     pub history_days: Option<u64>,
     /// Webhooks are called.
     pub webhooks: bool,
+    /// Runs get control groups where the system allows it.
+    pub cgroups: bool,
 }
 
 impl DaemonConfig {

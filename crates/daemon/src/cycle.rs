@@ -40,6 +40,11 @@ pub enum Message {
         /// What it says.
         said: FromJob,
     },
+    /// The webhook of a job was called, or that was given up.
+    Hooked {
+        /// The job.
+        job: u64,
+    },
     /// Something is known already, as a machine that is played tells it.
     Told(Input),
     /// Somebody wants to look.
@@ -196,6 +201,7 @@ impl Cycle {
         let mut inputs = std::mem::take(&mut self.unwritten);
         let mut accepted: Vec<Taken> = Vec::new();
         let mut asked = Vec::new();
+        let mut hooked = Vec::new();
         let mut stays = true;
         let mut next_job = self.scheduler.next_job();
         for message in batch.drain(..) {
@@ -227,6 +233,7 @@ impl Cycle {
                     let facts = self.hear(job, &said, now.time());
                     inputs.extend(facts.into_iter().map(Input::Fact));
                 }
+                Message::Hooked { job } => hooked.push(job),
                 Message::Told(input) => inputs.push(input),
                 Message::Ask(ask) => asked.push(ask),
                 Message::Stop => stays = false,
@@ -242,6 +249,7 @@ impl Cycle {
             self.work(now, inputs, accepted);
             self.turns.add(began.elapsed());
         }
+        self.note_calls(&hooked);
         let present = Present {
             scheduler: &self.scheduler,
             now,
@@ -266,6 +274,17 @@ impl Cycle {
             (Accepted { input, env: BTreeMap::new(), ids: vec![id] }, None)
         };
         (next_job..).zip(&self.offers).map(take).collect()
+    }
+
+    /// Webhooks that were called need not be called again. If that cannot be written they are.
+    fn note_calls(&mut self, jobs: &[u64]) {
+        if jobs.is_empty() {
+            return;
+        }
+        let write = |writing: &Writing<'_>| jobs.iter().try_for_each(|&job| writing.hooked(job));
+        if let Err(error) = self.store.write_soon(write) {
+            tracing::warn!("cannot note that webhooks were called: {error}");
+        }
     }
 
     /// Journals, decides, journals, acts.
@@ -375,10 +394,13 @@ impl Cycle {
         drains: bool,
         waits: bool,
     ) -> Result<(), StoreError> {
-        let scheduler = &self.scheduler;
+        let (scheduler, publisher) = (&self.scheduler, &self.publisher);
         let write = |writing: &Writing<'_>| {
             for job in &outcome.changed {
                 writing.update(job)?;
+                if publisher.calls_for(job) {
+                    writing.hook(job.id)?;
+                }
             }
             for name in &outcome.classes {
                 if let Some(class) = scheduler.classes().get(name) {
@@ -497,6 +519,7 @@ impl Cycle {
     /// What the scheduler wanted when it began.
     pub fn begin(&mut self, now: Now, outcome: &Outcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
+        let uncalled = self.store.hooks()?;
         self.journal_outcome(now, outcome, false, true)?;
         crash::point();
         let running: Vec<(u64, u32)> = self
@@ -516,6 +539,11 @@ impl Cycle {
         }
         self.act(outcome);
         self.publish(now, outcome);
+        for job in uncalled {
+            if let Some(job) = self.store.job(job)? {
+                self.publisher.call_again(&job);
+            }
+        }
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
-use tandem_backends::local::{LocalBackend, OpenError, Options as LocalOptions};
+use tandem_backends::local::{Groups, LocalBackend, OpenError, Options as LocalOptions};
 use tandem_backends::slurm::{self, SlurmBackend};
 use tandem_backends::{Backend, Foreign, Found, Known, Provider, RunId, crash};
 use tandem_policies::PolicySpec;
@@ -86,6 +86,8 @@ pub struct DaemonOptions {
     pub webhooks: bool,
     /// Where jobs on other machines are heard, if at all.
     pub relays: Option<RelayOptions>,
+    /// Runs get control groups where the system allows it.
+    pub cgroups: bool,
 }
 
 /// Why there is no daemon.
@@ -163,7 +165,7 @@ pub fn run(
     let (leave, leaving) = watch::channel(false);
     let name = engine.name().to_owned();
     let started = start(options, engine, uid, &runtime, inbox.clone());
-    let (mut cycle, clock) = started.inspect_err(|_| {
+    let (mut cycle, clock, groups) = started.inspect_err(|_| {
         let _ = std::fs::remove_file(&options.socket);
     })?;
     let api = Api {
@@ -177,6 +179,7 @@ pub fn run(
         started_us: unix_us(),
         leaving,
         webhooks: options.webhooks,
+        groups,
     };
     let (alive, dead) = oneshot::channel::<()>();
     let turns = std::thread::Builder::new()
@@ -244,7 +247,7 @@ fn start(
     uid: u32,
     runtime: &Runtime,
     inbox: Sender<Message>,
-) -> Result<(Cycle, Clock), DaemonError> {
+) -> Result<(Cycle, Clock, Option<Groups>), DaemonError> {
     let file = database(&options.state);
     // SQLite gives the files beside it the mode that it has when they are made.
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(&file);
@@ -268,20 +271,27 @@ fn start(
     let sink = inbox.clone();
     let sink = Box::new(move |event| drop(sink.send(Message::Backend(event))));
     let mut offered_memory_bytes = None;
+    let mut groups = None;
     let mut backend: Box<dyn Backend> = match engine {
         Engine::Local(provider) => {
             let local = LocalOptions {
                 supervisor: options.supervisor.clone(),
                 sample_every: options.sample_every,
+                groups: options.cgroups,
                 ..LocalOptions::new(&options.state)
             };
-            Box::new(LocalBackend::new(local, provider, sink)?)
+            let backend = LocalBackend::new(local, provider, sink)?;
+            groups = Some(backend.groups().clone());
+            Box::new(backend)
         }
         Engine::Slurm { options, job_memory_bytes } => {
             offered_memory_bytes = job_memory_bytes;
             Box::new(SlurmBackend::new(options, sink)?)
         }
     };
+    if let Some(groups) = &groups {
+        tracing::info!("control groups: {groups}");
+    }
     let can = backend.capabilities();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let setup = Setup {
@@ -335,13 +345,13 @@ fn start(
     outcome.changed.retain(|job| kept.get(&job.id) != Some(job));
     drop(kept);
     let handle = runtime.handle().clone();
-    let links = Links::new(handle.clone(), sockets, inbox, uid);
-    let publisher = Publisher::new(handle, now.unix_us, options.webhooks);
+    let links = Links::new(handle.clone(), sockets, inbox.clone(), uid);
+    let publisher = Publisher::new(handle, now.unix_us, options.webhooks, inbox);
     let meter = Meter::new(options.meter);
     let mut cycle = Cycle::new(scheduler, store, backend, meter, links, publisher, uid);
     cycle.offered_memory_bytes = offered_memory_bytes;
     cycle.begin(now, &outcome).map_err(bad)?;
-    Ok((cycle, clock))
+    Ok((cycle, clock, groups))
 }
 
 /// Jobs that are not over, and what became of their processes.

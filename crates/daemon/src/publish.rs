@@ -1,11 +1,14 @@
 //! Telling whoever listens that a job has changed: the stream of events, and the webhook of a job that
-//! is over.
+//! is over. A webhook is kept in the store until it was called: what a daemon did not get to, the next
+//! one does, so that a listener may hear twice of one end but never not at all.
 
 use crate::api::types::JobChange;
+use crate::cycle::Message;
 use crate::job::Job;
 use crate::scheduler::Now;
 use std::collections::VecDeque;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tandem_backends::Owner;
@@ -37,6 +40,8 @@ pub struct Publisher {
     /// Webhooks are called.
     webhooks: bool,
     calls: Arc<Semaphore>,
+    /// Learns of calls that were made.
+    inbox: Sender<Message>,
 }
 
 /// Where listeners listen.
@@ -48,10 +53,10 @@ pub struct Feed {
 
 impl Publisher {
     /// Changes are counted on from `seq`, which is beyond all that were told before.
-    pub fn new(runtime: Handle, seq: u64, webhooks: bool) -> Self {
+    pub fn new(runtime: Handle, seq: u64, webhooks: bool, inbox: Sender<Message>) -> Self {
         let (live, _) = broadcast::channel(4096);
         let feed = Feed { live, recent: Arc::default() };
-        Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(HOOKS_MAX)) }
+        Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(HOOKS_MAX)), inbox }
     }
 
     /// Where listeners listen.
@@ -61,17 +66,7 @@ impl Publisher {
 
     /// A job has changed.
     pub fn publish(&mut self, now: Now, job: &Job) {
-        self.seq += 1;
-        let change = JobChange {
-            seq: self.seq,
-            time: crate::time::iso(now.unix_us),
-            id: job.id,
-            state: job.state,
-            reason: job.reason.clone(),
-            devices: job.devices.clone(),
-            exit_code: job.exit_code,
-        };
-        let change = Arc::new(Told { uid: job.uid, change });
+        let change = Arc::new(Told { uid: job.uid, change: self.change(now.unix_us, job) });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == REMEMBERED_MAX {
             recent.pop_front();
@@ -79,15 +74,46 @@ impl Publisher {
         recent.push_back(change.clone());
         drop(recent);
         let _ = self.feed.live.send(change.clone());
-        if job.state.is_over()
-            && let Some(address) = job.request.webhook.clone().filter(|_| self.webhooks)
-        {
-            let (owner, calls) = (Owner { uid: job.uid, gid: job.gid }, self.calls.clone());
-            self.runtime.spawn(async move {
-                let _turn = calls.acquire().await;
-                hook(&address, owner, &change.change).await;
-            });
+        if self.calls_for(job) {
+            self.call(job, change.change.clone());
         }
+    }
+
+    /// A job was over when an earlier daemon ended, which may not have called its webhook.
+    pub fn call_again(&mut self, job: &Job) {
+        if self.calls_for(job) {
+            let change = self.change(job.end_us.unwrap_or(0), job);
+            self.call(job, change);
+        }
+    }
+
+    /// Whether there is a webhook to call now.
+    pub fn calls_for(&self, job: &Job) -> bool {
+        self.webhooks && job.state.is_over() && job.request.webhook.is_some()
+    }
+
+    fn change(&mut self, unix_us: u64, job: &Job) -> JobChange {
+        self.seq += 1;
+        JobChange {
+            seq: self.seq,
+            time: crate::time::iso(unix_us),
+            id: job.id,
+            state: job.state,
+            reason: job.reason.clone(),
+            devices: job.devices.clone(),
+            exit_code: job.exit_code,
+        }
+    }
+
+    fn call(&self, job: &Job, change: JobChange) {
+        let Some(address) = job.request.webhook.clone() else { return };
+        let (owner, calls) = (Owner { uid: job.uid, gid: job.gid }, self.calls.clone());
+        let inbox = self.inbox.clone();
+        self.runtime.spawn(async move {
+            let _turn = calls.acquire().await;
+            hook(&address, owner, &change).await;
+            let _ = inbox.send(Message::Hooked { job: change.id });
+        });
     }
 }
 

@@ -234,7 +234,7 @@ fn daemon(
     store.write(|writing| writing.start(&start)).unwrap();
     let (scheduler, outcome) = Scheduler::begin(start, policy, Beliefs::fixed(truth.clone()));
     let links = Links::new(runtime.handle().clone(), state.join("none"), sender.clone(), 0);
-    let publisher = Publisher::new(runtime.handle().clone(), 0, false);
+    let publisher = Publisher::new(runtime.handle().clone(), 0, false, sender.clone());
     let meter = Meter::new(MeterOptions::default());
     let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, 0);
     cycle.begin(now(Time(0)), &outcome).unwrap();

@@ -12,7 +12,7 @@ struct Cli {
 
 fn main() -> ExitCode {
     let error = match run(&Cli::parse().train) {
-        Ok(()) => return ExitCode::SUCCESS,
+        Ok(_) => return ExitCode::SUCCESS,
         Err(error) => error,
     };
     eprintln!("job: {error}");

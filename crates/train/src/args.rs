@@ -53,6 +53,9 @@ pub struct TrainArgs {
     /// Print a line `step N loss L` every so many steps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub print_every: Option<u64>,
+    /// Print one JSON object at the end instead of lines
+    #[arg(long)]
+    pub json: bool,
     /// Memory to occupy beside what training needs
     #[arg(long, value_name = "MIB")]
     pub allocate: Option<usize>,

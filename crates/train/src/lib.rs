@@ -15,4 +15,4 @@ mod run;
 
 pub use args::{ModelKind, TrainArgs};
 pub use error::TrainError;
-pub use run::run;
+pub use run::{Trained, run};

@@ -14,6 +14,23 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// What came of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trained {
+    /// Steps before this run, from the checkpoint.
+    pub first_step: u64,
+    /// Steps in all.
+    pub steps: u64,
+    /// Whether that is all that was asked for; otherwise it was told to stop.
+    pub done: bool,
+    /// Parts in which the last batch was computed.
+    pub accum: usize,
+    /// Loss of the last step of this run, if there was one.
+    pub loss: Option<f64>,
+    /// Steps that `--print-every` asks for, with their losses, if they were not printed.
+    pub losses: Vec<(u64, f64)>,
+}
+
 /// Trains as `args` say, on one core whatever the machine has.
 ///
 /// Where `$TANDEM_SOCK` names a socket, the job reports to it and obeys it. A job that is told to stop saves
@@ -23,13 +40,13 @@ use std::time::Duration;
 ///
 /// When a file cannot be read or written, memory cannot be had, or `--fail-at` asks for it. Never because of
 /// the daemon.
-pub fn run(args: &TrainArgs) -> Result<(), TrainError> {
+pub fn run(args: &TrainArgs) -> Result<Trained, TrainError> {
     let socket = std::env::var_os("TANDEM_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from);
     // Whatever part of the arithmetic wants to run in parallel does so in the pool it is called from.
     ThreadPoolBuilder::new().num_threads(1).build()?.install(|| train(args, socket))
 }
 
-fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<(), TrainError> {
+fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<Trained, TrainError> {
     let ballast = ballast(args.allocate)?;
     let model = Model::new(args.model, args.seed)?;
     let mut optimiser = Optimiser::new(&model)?;
@@ -53,6 +70,7 @@ fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<(), TrainError> {
         }
     };
     let (mut done, mut saved) = (first, first);
+    let (mut last, mut kept) = (None, Vec::new());
     while done < args.steps {
         let settings = reporter.pass_gate();
         if settings.stop {
@@ -65,7 +83,10 @@ fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<(), TrainError> {
         if let Some(losses) = &mut losses {
             losses.add(done, loss, accum)?;
         }
-        if is_due(args.print_every, done) {
+        last = Some(loss);
+        if is_due(args.print_every, done) && args.json {
+            kept.push((done, loss));
+        } else if is_due(args.print_every, done) {
             writeln!(std::io::stdout(), "step {done} loss {loss:.6}")
                 .map_err(TrainError::Output)?;
         }
@@ -84,7 +105,8 @@ fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<(), TrainError> {
     }
     reporter.bye(done, accum, done >= args.steps);
     drop(ballast);
-    Ok(())
+    let is_done = done >= args.steps;
+    Ok(Trained { first_step: first, steps: done, done: is_done, accum, loss: last, losses: kept })
 }
 
 fn is_due(every: Option<u64>, step: u64) -> bool {

@@ -3,6 +3,7 @@
 use super::THIS;
 use super::inner::Inner;
 use super::look::{Look, look};
+use super::obstacle::{Obstacle, is_full};
 use super::process::Identity;
 use super::record::{self, Claim, Outcome, SEAT, SPEC, Seated, Spec, Started};
 use super::run::{Phase, Run, State};
@@ -113,6 +114,7 @@ impl Inner {
         if let Some(started) = started {
             state.process = Some(started.process.clone());
             state.enforcement = started.enforcement;
+            state.group.clone_from(&started.group);
         }
     }
 
@@ -134,9 +136,9 @@ impl Inner {
                 self.begun(run, state);
                 self.over(run, state, BackendEvent::Exited { run: run.id, exit });
             }
-            Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
+            Look::Over { outcome: Outcome::NotStarted { reason, passing }, .. } => {
                 let event = match state.op {
-                    Some(op) => BackendEvent::NotStarted { op, run: run.id, reason },
+                    Some(op) => BackendEvent::NotStarted { op, run: run.id, reason, passing },
                     None => BackendEvent::Lost { run: run.id, reason },
                 };
                 self.over(run, state, event);
@@ -186,7 +188,7 @@ impl Inner {
             return;
         }
         state.failures += 1;
-        let mut reason = "its supervisor ended before it began".to_owned();
+        let mut obstacle = Obstacle::from("its supervisor ended before it began");
         if state.failures < FAILURES {
             let ready = match state.dir.clone() {
                 // The last attempt had a directory of its own.
@@ -200,23 +202,27 @@ impl Inner {
             };
             match ready.and_then(|()| self.spawn(run, state, dir)) {
                 Ok(()) => return,
-                Err(error) => reason = format!("cannot start its supervisor: {error}"),
+                Err(error) => obstacle = Obstacle::new("cannot start its supervisor", &error),
             }
         }
-        self.give_up(run, state, dir, reason);
+        self.give_up(run, state, dir, obstacle);
     }
 
     /// Makes sure that nobody begins a run, and says so.
-    pub(super) fn give_up(&self, run: &Arc<Run>, state: &mut State, dir: &Path, reason: String) {
-        if let Ok(false) = record::claim(dir, &Claim::Void) {
-            return self.advance(run, state);
+    pub(super) fn give_up(&self, run: &Arc<Run>, state: &mut State, dir: &Path, why: Obstacle) {
+        let Obstacle { reason, mut passing } = why;
+        match record::claim(dir, &Claim::Void) {
+            Ok(false) => return self.advance(run, state),
+            Ok(true) => {}
+            // A supervisor cannot say that it had no room to write; we have none either.
+            Err(error) => passing |= is_full(&error),
         }
         tracing::warn!(run = %run.id, reason, "not begun");
         self.watcher.leave_directory(run);
         state.phase = Phase::New;
         state.failures = 0;
         if let Some(op) = state.op {
-            self.emit(BackendEvent::Refused { op, run: run.id, reason });
+            self.emit(BackendEvent::Refused { op, run: run.id, reason, passing });
         }
         run.changed.notify_all();
     }
@@ -229,8 +235,8 @@ impl Inner {
             if let Some(child) = &state.watched {
                 child.signal(&self.boot, Signal::KILL);
             }
-            let reason = "it was ended before it began".to_owned();
-            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason });
+            let (reason, passing) = ("it was ended before it began".to_owned(), false);
+            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason, passing });
         } else {
             self.advance(run, state);
         }

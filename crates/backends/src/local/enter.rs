@@ -5,8 +5,9 @@
 //! Signals that were ignored when the daemon was started stay ignored, as under any shell; their mask
 //! is cleared.
 
+use super::obstacle::Obstacle;
 use super::person::groups;
-use super::supervisor::READY;
+use super::supervisor::{NO_ROOM, READY};
 use crate::op::{Launch, Owner};
 use nix::unistd::close;
 use rustix::fs::{Mode, OFlags};
@@ -33,13 +34,16 @@ pub fn enter() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut report = File::from(report);
-    let Err(reason) = become_program(&launch, &mut report);
+    let Err(Obstacle { reason, passing }) = become_program(&launch, &mut report);
     let _ = report.write_all(reason.replace('\n', " ").as_bytes());
-    ExitCode::FAILURE
+    if passing { ExitCode::from(NO_ROOM) } else { ExitCode::FAILURE }
 }
 
 /// Returns only if it failed.
-fn become_program(launch: &Launch, report: &mut File) -> Result<std::convert::Infallible, String> {
+fn become_program(
+    launch: &Launch,
+    report: &mut File,
+) -> Result<std::convert::Infallible, Obstacle> {
     let (program, arguments) = launch.command.split_first().ok_or("the command is empty")?;
     close_all_but(report.as_raw_fd());
     usual_oom_score();
@@ -58,14 +62,14 @@ fn become_program(launch: &Launch, report: &mut File) -> Result<std::convert::In
         .map_err(|error| format!("cannot redirect its output: {error}"))?;
     let _ = report.write_all(READY);
     let error = Command::new(program).args(arguments).env_clear().envs(&launch.env).exec();
-    Err(format!("cannot run {program}: {error}"))
+    Err(format!("cannot run {program}: {error}").into())
 }
 
 /// Opens a file for output, for nobody else to read if it is new. One that waits for a reader is refused, since nobody else would notice.
-fn output(path: &Path, append: bool) -> Result<OwnedFd, String> {
+fn output(path: &Path, append: bool) -> Result<OwnedFd, Obstacle> {
     let explain = |error: rustix::io::Errno| {
-        let error = std::io::Error::from(error);
-        format!("cannot open output file {}: {error}", path.display())
+        let what = format!("cannot open output file {}", path.display());
+        Obstacle::new(what, &std::io::Error::from(error))
     };
     let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
     flags |= OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;

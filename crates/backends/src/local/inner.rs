@@ -1,5 +1,6 @@
 //! What the back end's threads share.
 
+use super::groups::{self, Groups};
 use super::process::boot_id;
 use super::record;
 use super::run::{Run, lock};
@@ -29,6 +30,10 @@ pub(super) struct Inner {
     pub(super) devices: Vec<Device>,
     /// Who knows the devices.
     pub(super) provider: Mutex<Box<dyn Provider>>,
+    /// Where control groups can be made.
+    pub(super) groups: Groups,
+    /// How the names of our control groups begin.
+    pub(super) owner: String,
     /// What is watched.
     pub(super) watcher: Watcher,
     /// Operations being carried out.
@@ -60,7 +65,19 @@ impl Inner {
             .and_then(|()| options.state.canonicalize())
             .map(|state| options.state = state)
             .map_err(system(&format!("cannot use {}", options.state.display())))?;
+        let owner = groups::owner(&options.state)
+            .map_err(system(&format!("cannot use {}", options.state.display())))?;
+        let groups = if !options.groups {
+            Groups::none("switched off")
+        } else if !provider.limited_by_groups() {
+            Groups::none("they do not limit these devices")
+        } else {
+            Groups::find()
+        };
+        groups.sweep(&options.state, &owner);
         Ok(Inner {
+            groups,
+            owner,
             arguments: arguments.ok_or(OpenError::Supervisor)?,
             boot: boot_id().map_err(system("cannot read the boot id"))?,
             cores: crate::providers::cpu::allowed_cores(),

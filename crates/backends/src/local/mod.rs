@@ -1,4 +1,5 @@
-//! Processes of this machine, without privileges: process groups, affinity, niceness and signals.
+//! Processes of this machine, without privileges: process groups, affinity, niceness and signals; where
+//! the system allows it, control groups on top (`groups`, `group`).
 //!
 //! Every run has a directory (`record`) and a supervisor (`supervisor`), a process of its own that
 //! outlives the daemon; it starts a second stage (`enter`) that becomes the program. The back end
@@ -7,8 +8,11 @@
 
 mod course;
 mod enter;
+mod group;
+mod groups;
 mod inner;
 mod look;
+mod obstacle;
 mod oom;
 mod person;
 mod process;
@@ -21,6 +25,7 @@ mod watch;
 mod work;
 
 pub use enter::enter;
+pub use groups::{Groups, LEAF};
 pub use person::as_user;
 pub use supervisor::supervise;
 
@@ -53,6 +58,9 @@ pub struct Options {
     pub sample_every: Duration,
     /// How long a run may take to stand still before its pause is refused.
     pub pause_within: Duration,
+    /// Whether runs get control groups, where the provider's devices are limited by them and the system
+    /// allows it.
+    pub groups: bool,
 }
 
 impl Options {
@@ -63,6 +71,7 @@ impl Options {
             supervisor: vec![THIS.into()],
             sample_every: Duration::from_secs(1),
             pause_within: Duration::from_secs(2),
+            groups: true,
         }
     }
 }
@@ -115,6 +124,11 @@ impl LocalBackend {
         Ok(backend)
     }
 
+    /// Where control groups can be made for runs, or why they cannot.
+    pub fn groups(&self) -> &Groups {
+        &self.inner.groups
+    }
+
     fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
         let thread = thread.map_err(|source| OpenError::System {
@@ -158,7 +172,8 @@ impl Backend for LocalBackend {
             (None, Op::Start(launch)) => self.inner.add(launch.run),
             (None, _) => {
                 let reason = format!("there is no run {}", op.run());
-                self.inner.emit(BackendEvent::Refused { op: id, run: op.run(), reason });
+                let (run, passing) = (op.run(), false);
+                self.inner.emit(BackendEvent::Refused { op: id, run, reason, passing });
                 return;
             }
         };
@@ -175,7 +190,8 @@ impl Backend for LocalBackend {
             Err(error) => {
                 queue.waiting.clear();
                 let reason = format!("cannot start a thread: {error}");
-                self.inner.emit(BackendEvent::Refused { op: id, run: run.id, reason });
+                let (run, passing) = (run.id, false);
+                self.inner.emit(BackendEvent::Refused { op: id, run, reason, passing });
             }
         }
     }

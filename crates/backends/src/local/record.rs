@@ -12,6 +12,7 @@
 //! Files appear whole or not at all, and `claim` at most once. A claim that was given up, or whose
 //! supervisor died before the program could begin, stays: the next attempt has a directory of its own.
 
+use super::group::Group;
 use super::process::Identity;
 use crate::crash;
 use crate::event::Exit;
@@ -40,7 +41,7 @@ pub(super) const SEAT: &str = "seat.json";
 pub(super) const EXIT: &str = "exit.json";
 
 /// What a supervisor needs to know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Spec {
     /// The operation that asked for it.
     pub(super) op: OpId,
@@ -50,8 +51,11 @@ pub(super) struct Spec {
     pub(super) cores: Vec<u32>,
     /// Its niceness.
     pub(super) nice: i32,
-    /// How strictly its share is kept.
+    /// How strictly its share is kept without a control group.
     pub(super) enforcement: Enforcement,
+    /// The control group that it is to have. Recorded before anybody makes it, so that it is found.
+    #[serde(default)]
+    pub(super) group: Option<Group>,
     /// Arguments that come before `enter` on the command line of the second stage.
     pub(super) arguments: Vec<String>,
 }
@@ -78,12 +82,15 @@ pub(super) enum Claim {
 }
 
 /// The process of a run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Started {
     /// It leads its process group.
     pub(super) process: Identity,
     /// How strictly its share is kept.
     pub(super) enforcement: Enforcement,
+    /// The control group that it is in, as much of it as could be had.
+    #[serde(default)]
+    pub(super) group: Option<Group>,
 }
 
 /// How a run ended.
@@ -96,6 +103,9 @@ pub(super) enum Outcome {
     NotStarted {
         /// Why.
         reason: String,
+        /// It may pass.
+        #[serde(default)]
+        passing: bool,
     },
 }
 

@@ -3,7 +3,7 @@
 use super::inner::Inner;
 use super::look::{Look, look};
 use super::process::Halt;
-use super::record::{self, Claim, Outcome};
+use super::record::{self, Claim, Outcome, SPEC, Spec};
 use super::run::{Phase, lock};
 use crate::crash;
 use crate::event::Found;
@@ -58,12 +58,13 @@ impl Inner {
                 }
                 Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
                     let paused = state.halt(&self.boot).0 == Halt::Still;
-                    Found::Running { pid: started.process.pid, paused }
+                    let (pid, enforcement) = (started.process.pid, started.enforcement);
+                    Found::Running { pid, paused, enforcement }
                 }
                 Look::Attended { started: None, .. } | Look::Unknown { .. } => Found::Starting,
                 Look::Over { outcome: Outcome::Exited(exit), .. } => Found::Exited(exit),
-                Look::Over { outcome: Outcome::NotStarted { reason }, .. } => {
-                    Found::NotStarted { reason }
+                Look::Over { outcome: Outcome::NotStarted { reason, passing }, .. } => {
+                    Found::NotStarted { reason, passing }
                 }
                 Look::Gone { reason } => Found::Lost { reason },
                 Look::Rebooted => Found::Rebooted,
@@ -84,6 +85,16 @@ impl Inner {
         runs
     }
 
+    /// Removes the control group of a run, which its supervisor did unless it was killed. Before its
+    /// records are deleted: without them nobody knows of it.
+    fn remove_group(&self, id: RunId) {
+        let dir = record::directory(&self.options.state, id, 0);
+        if let Ok(Some(Spec { group: Some(group), .. })) = record::read(&dir, SPEC) {
+            crash::point();
+            group.remove();
+        }
+    }
+
     /// Deletes the records of a run that is over.
     pub(super) fn forget(&self, id: RunId) {
         if let Look::Attended { .. } | Look::Orphan { .. } =
@@ -93,6 +104,7 @@ impl Inner {
             return;
         }
         lock(&self.runs).remove(&id);
+        self.remove_group(id);
         let dir = |attempt| record::directory(&self.options.state, id, attempt);
         let attempts = (0..).take_while(|&attempt| dir(attempt).exists()).count();
         // The last one first: whoever is interrupted here leaves no gap.

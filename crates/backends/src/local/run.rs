@@ -1,5 +1,6 @@
 //! What the back end knows of one run.
 
+use super::group::Group;
 use super::process::{self, Halt, Identity, Stat};
 use super::record::Seated;
 use crate::crash;
@@ -67,6 +68,8 @@ pub(super) struct State {
     pub(super) enforcement: Enforcement,
     /// Its seat.
     pub(super) seated: Option<Seated>,
+    /// Its control group, if it has one.
+    pub(super) group: Option<Group>,
     /// How many supervisors died before they had the run.
     pub(super) failures: u32,
 }

@@ -6,6 +6,8 @@
 
 use super::THIS;
 use super::enter::close_all_but;
+use super::group::Group;
+use super::obstacle::Obstacle;
 use super::oom::Messages;
 use super::process::{Identity, boot_id, descendants, raw};
 use super::record::{self, Claim, EXIT, Outcome, RUNNING, SPEC, STARTED, Spec, Started};
@@ -26,6 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What the second stage reports when its next step is to become the program.
 pub(super) const READY: &[u8] = b"ready\n";
+/// How the second stage ends if a disk had no room for the files of the program.
+pub(super) const NO_ROOM: u8 = 75;
 /// How long the supervisor tries to end what a run left behind.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
@@ -47,11 +51,32 @@ pub fn supervise(dir: &Path) -> ExitCode {
         Ok(false) => return ExitCode::SUCCESS,
         Err(_) => return ExitCode::FAILURE,
     }
-    let outcome = attend(dir, &boot).unwrap_or_else(|reason| Outcome::NotStarted { reason });
+    let spec = spec(dir);
+    let outcome = spec.as_ref().map_err(|reason| reason.clone().into());
+    let outcome = outcome.and_then(|spec| attend(dir, &boot, spec));
+    let outcome = outcome
+        .unwrap_or_else(|Obstacle { reason, passing }| Outcome::NotStarted { reason, passing });
+    let code = leave(dir, &outcome);
+    // Last, so that whoever finds the run over finds no group: it is our end that is waited for.
+    if let Ok(Spec { group: Some(group), .. }) = &spec {
+        group.remove();
+    }
+    code
+}
+
+/// What to run.
+fn spec(dir: &Path) -> Result<Spec, String> {
+    record::read(dir, SPEC)
+        .map_err(|error| format!("cannot read {}: {error}", dir.join(SPEC).display()))?
+        .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))
+}
+
+/// Records how it ended.
+fn leave(dir: &Path, outcome: &Outcome) -> ExitCode {
     // A full disk may have room again.
     for pause in [0, 100, 1000, 10_000] {
         sleep(Duration::from_millis(pause));
-        match record::write(dir, EXIT, &outcome, true) {
+        match record::write(dir, EXIT, outcome, true) {
             Ok(()) => return ExitCode::SUCCESS,
             // Nobody wants to know.
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
@@ -62,21 +87,21 @@ pub fn supervise(dir: &Path) -> ExitCode {
 }
 
 /// Everything between the claim and the record of the end.
-fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
-    let spec: Spec = record::read(dir, SPEC)
-        .map_err(|error| format!("cannot read {}: {error}", dir.join(SPEC).display()))?
-        .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))?;
+fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
     let messages = Messages::of(&spec.launch);
     let mut child =
-        second_stage(&spec).map_err(|error| format!("cannot start a process: {error}"))?;
-    if let Err(reason) = admit(dir, boot, &spec, &mut child) {
-        // Without a complete order the second stage ends by itself; this is for good measure.
-        drop(child.stdin.take());
-        let _ = child.kill();
-        end_leftovers(child.id());
-        let _ = child.wait();
-        return Err(reason);
-    }
+        second_stage(spec).map_err(|error| format!("cannot start a process: {error}"))?;
+    let group = match admit(dir, boot, spec, &mut child) {
+        Ok(group) => group,
+        Err(obstacle) => {
+            // Without a complete order the second stage ends by itself; this is for good measure.
+            drop(child.stdin.take());
+            let _ = child.kill();
+            end_leftovers(child.id());
+            let _ = child.wait();
+            return Err(obstacle);
+        }
+    };
     let mut report = Vec::new();
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_end(&mut report);
@@ -90,14 +115,16 @@ fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
     if !runs {
         let text = report.strip_prefix(READY).unwrap_or(&report);
         let text = String::from_utf8_lossy(text).trim().replace('\n', " ");
-        return Err(if text.is_empty() {
+        let reason = if text.is_empty() {
             format!("the process ended with {} before its program began", status.code())
         } else {
             text
-        });
+        };
+        return Err(Obstacle { reason, passing: status == Status::Code(NO_ROOM.into()) });
     }
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let failed = status != Status::Code(0);
+    let was_killed = group.is_some_and(|group| group.ran_out_of_memory());
     Ok(Outcome::Exited(Exit {
         verdict: None,
         status,
@@ -105,7 +132,7 @@ fn attend(dir: &Path, boot: &str) -> Result<Outcome, String> {
         rss_max_bytes: usage
             .as_ref()
             .map_or(0, |usage| u64::try_from(usage.max_rss()).unwrap_or(0) << 10),
-        oom: failed && messages.want_memory(),
+        oom: failed && (was_killed || messages.want_memory()),
         at_unix_us: unix_us(),
     }))
 }
@@ -120,8 +147,13 @@ fn second_stage(spec: &Spec) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Gives the process its place, records it, and only then lets it go on.
-fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), String> {
+/// Gives the process its place, records it, and only then lets it go on. Returns its control group.
+fn admit(
+    dir: &Path,
+    boot: &str,
+    spec: &Spec,
+    child: &mut Child,
+) -> Result<Option<Group>, Obstacle> {
     let process = Identity::of(child.id(), boot).ok_or("the process is gone")?;
     if !spec.cores.is_empty() {
         sched_setaffinity(process.raw(), &cpu_set(&spec.cores))
@@ -129,12 +161,20 @@ fn admit(dir: &Path, boot: &str, spec: &Spec, child: &mut Child) -> Result<(), S
     }
     // To be more urgent than the daemon takes privileges; a wish then.
     let _ = rustix::process::setpriority_process(process.raw(), spec.nice);
-    let started = Started { process, enforcement: spec.enforcement };
-    record::write(dir, STARTED, &started, false)
-        .map_err(|error| format!("cannot write {}: {error}", dir.join(STARTED).display()))?;
+    // It has one thread and waits for its order: nothing of the program is ever outside.
+    let admitted = spec.group.as_ref().map(|group| group.admit(process.pid, spec.enforcement));
+    let (group, enforcement) = match admitted {
+        Some((group, enforcement)) => (Some(group), enforcement),
+        None => (None, spec.enforcement),
+    };
+    let started = Started { process, enforcement, group };
+    record::write(dir, STARTED, &started, false).map_err(|error| {
+        Obstacle::new(format!("cannot write {}", dir.join(STARTED).display()), &error)
+    })?;
     let order = serde_json::to_vec(&spec.launch).map_err(|error| error.to_string())?;
     let mut pipe = child.stdin.take().ok_or("the process has no pipe")?;
-    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}"))
+    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}"))?;
+    Ok(started.group)
 }
 
 /// A set of cores as the system wants it.

@@ -1,14 +1,17 @@
 //! Carries out operations, those on one run in the order in which they came.
 
+use super::group::Group;
+use super::groups;
 use super::inner::Inner;
 use super::look::{Look, look};
+use super::obstacle::Obstacle;
 use super::process::{Halt, threads};
 use super::record::{self, SEAT, SPEC, Seated, Spec};
 use super::run::{Phase, Run, State, lock};
 use super::supervisor::cpu_set;
 use crate::event::BackendEvent;
 use crate::op::{Launch, Op, OpId, Seat};
-use crate::providers::Setting;
+use crate::providers::{Enforcement, Setting};
 use rustix::process::{Signal, getuid};
 use rustix::thread::sched_setaffinity;
 use std::io;
@@ -42,18 +45,21 @@ impl Inner {
             let Some((id, op, asked)) = next else { break };
             let refused = match op {
                 Op::Start(launch) => self.start(run, id, *launch),
-                Op::Pause { .. } => self.pause(run, id, asked),
-                Op::Resume { seat, .. } => self.resume(run, id, seat),
-                Op::End { grace_ms, .. } => self.end(run, asked + Duration::from_millis(grace_ms)),
+                Op::Pause { .. } => self.pause(run, id, asked).map_err(Obstacle::from),
+                Op::Resume { seat, .. } => self.resume(run, id, seat).map_err(Obstacle::from),
+                Op::End { grace_ms, .. } => {
+                    let deadline = asked + Duration::from_millis(grace_ms);
+                    self.end(run, deadline).map_err(Obstacle::from)
+                }
             };
-            if let Err(reason) = refused {
-                self.emit(BackendEvent::Refused { op: id, run: run.id, reason });
+            if let Err(Obstacle { reason, passing }) = refused {
+                self.emit(BackendEvent::Refused { op: id, run: run.id, reason, passing });
             }
         }
         self.workers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    fn start(&self, run: &Arc<Run>, op: OpId, launch: Launch) -> Result<(), String> {
+    fn start(&self, run: &Arc<Run>, op: OpId, launch: Launch) -> Result<(), Obstacle> {
         {
             let mut state = run.state();
             state.op = Some(op);
@@ -70,7 +76,7 @@ impl Inner {
         // Only this thread begins the run; nobody has to wait for the provider.
         match look(&self.options.state, run.id, &self.boot) {
             Look::Free { dir } => self.begin(run, op, launch, &dir),
-            Look::Unknown { reason } => Err(reason),
+            Look::Unknown { reason } => Err(reason.into()),
             // Somebody has begun it already; what became of it is news here.
             _ => {
                 let mut state = run.state();
@@ -86,26 +92,30 @@ impl Inner {
     }
 
     /// Begins a run that nobody has.
-    fn begin(&self, run: &Arc<Run>, op: OpId, launch: Launch, dir: &Path) -> Result<(), String> {
+    fn begin(&self, run: &Arc<Run>, op: OpId, launch: Launch, dir: &Path) -> Result<(), Obstacle> {
         let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
         let setting = self.prepare(&launch.seat, uid)?;
+        let name = groups::name(&self.owner, run.id);
+        let (cpu, memory) = (self.groups.cpu.as_ref().ok(), self.groups.memory.as_ref().ok());
+        let group = Group::new(cpu, memory, &name, &launch);
         let mut spec = Spec {
             op,
             launch,
             cores: setting.cores,
             nice: setting.nice,
             enforcement: setting.enforcement,
+            group,
             arguments: self.arguments.clone(),
         };
         spec.launch.env.extend(setting.env);
-        record::make_directory(dir)
-            .and_then(|()| record::write(dir, SPEC, &spec, false))
-            .map_err(|error| format!("cannot write {}: {error}", dir.join(SPEC).display()))?;
+        record::make_directory(dir).and_then(|()| record::write(dir, SPEC, &spec, false)).map_err(
+            |error| Obstacle::new(format!("cannot write {}", dir.join(SPEC).display()), &error),
+        )?;
         let mut state = run.state();
         state.phase = Phase::Starting;
         if let Err(error) = self.spawn(run, &mut state, dir) {
-            let reason = format!("cannot start its supervisor: {error}");
-            self.give_up(run, &mut state, dir, reason);
+            let why = Obstacle::new("cannot start its supervisor", &error);
+            self.give_up(run, &mut state, dir, why);
         }
         Ok(())
     }
@@ -219,6 +229,12 @@ impl Inner {
                 })?;
             }
             self.settle(&state, before.as_ref(), &seated);
+            // One without the controller's group has nothing to be told.
+            if let Some(Err(error)) = state.group.as_ref().map(|group| group.reseat(&seated.seat))
+                && state.enforcement == Enforcement::Cgroup
+            {
+                tracing::warn!(run = %run.id, %error, "its control group keeps its share of before");
+            }
             state.seated = Some(seated);
         }
         let state = run.state();

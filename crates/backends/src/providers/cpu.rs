@@ -97,6 +97,10 @@ impl Provider for Cpu {
     fn counts_resident(&self) -> bool {
         true
     }
+
+    fn limited_by_groups(&self) -> bool {
+        true
+    }
 }
 
 /// The cores on which this thread may run.

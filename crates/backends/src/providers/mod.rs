@@ -118,6 +118,11 @@ pub trait Provider: Send {
         false
     }
 
+    /// Whether its devices are what control groups limit: cores and memory of the machine.
+    fn limited_by_groups(&self) -> bool {
+        false
+    }
+
     /// Detaches the processes from their devices before they are killed. Called from a thread that may
     /// wait, after the grace of a polite request is over.
     fn detach(&mut self, _seat: &Seat, _pids: &[u32]) -> Result<(), ProviderError> {

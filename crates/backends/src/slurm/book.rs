@@ -275,7 +275,8 @@ impl Book {
                     Told::Nothing => Found::Starting,
                     told => {
                         let pid = entry.map_or(0, |entry| number(entry.record));
-                        Found::Running { pid, paused: told == Told::Paused }
+                        let (paused, enforcement) = (told == Told::Paused, Enforcement::None);
+                        Found::Running { pid, paused, enforcement }
                     }
                 },
             ));
@@ -380,7 +381,7 @@ impl Book {
                 Ok(line) => turn.requests.extend(line.map(Request::Control)),
                 Err(reason) => {
                     ours.is_dropped = true;
-                    turn.events.push(BackendEvent::NotStarted { op, run, reason });
+                    turn.events.push(BackendEvent::NotStarted { op, run, reason, passing: false });
                 }
             },
             State::Running => {

@@ -6,6 +6,7 @@
 
 mod desk;
 mod ends;
+mod groups;
 mod harness;
 mod pauses;
 mod recovers;
@@ -21,7 +22,8 @@ fn main() -> ExitCode {
         Some("daemon") => recovers::daemon(arguments[1].as_ref(), arguments[2].parse().unwrap()),
         Some("starved") => recovers::starved(arguments[1].as_ref()),
         _ => {
-            harness::run(&arguments, &[starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS])
+            let tests = [starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS, groups::TESTS];
+            harness::run(&arguments, &tests)
         }
     }
 }

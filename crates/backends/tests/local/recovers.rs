@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tandem_backends::{Backend, BackendEvent, Found, Launch, Op, Status};
+use tandem_backends::{Backend, BackendEvent, Enforcement, Found, Launch, Op, Status};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_killed_daemon_starts_nothing_twice", a_killed_daemon_starts_nothing_twice),
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Prints, and ends with a code of its own. Run twice, it would print twice.
-fn once(dir: &Path, job: u64) -> Launch {
+pub(crate) fn once(dir: &Path, job: u64) -> Launch {
     let mut launch = launch(dir, job, &["/bin/sh", "-c", "echo once; sleep 0.01; exit 7"]);
     launch.append = true;
     launch
@@ -47,7 +47,7 @@ fn spawn_daemon(dir: &Path, job: u64) -> Child {
 }
 
 /// Numbers without pattern.
-fn scatter(seed: &mut u64) -> u64 {
+pub(crate) fn scatter(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *seed >> 33
 }
@@ -136,11 +136,17 @@ fn runs_are_found_again() {
     desk.not_started();
     let mut later = Desk::at(&desk.dir);
     let own = desk;
-    let runs: Vec<_> = [1, 2, 4, 5, 6].map(run_id).to_vec();
+    let runs: Vec<tandem_backends::Known> = [1, 2, 4, 5, 6].map(|job| run_id(job).into()).to_vec();
     let found: Vec<Found> =
         later.backend.recover(&runs).into_iter().map(|(_, found)| found).collect();
-    assert_eq!(found[0], Found::Running { pid: first, paused: false });
-    assert_eq!(found[1], Found::Running { pid: second, paused: true });
+    assert_eq!(
+        found[0],
+        Found::Running { pid: first, paused: false, enforcement: Enforcement::None }
+    );
+    assert_eq!(
+        found[1],
+        Found::Running { pid: second, paused: true, enforcement: Enforcement::None }
+    );
     assert!(matches!(&found[2], Found::Exited(exit) if exit.status == code(4)));
     assert!(matches!(&found[3], Found::NotStarted { .. }));
     assert_eq!(found[4], Found::NeverStarted);
@@ -212,7 +218,7 @@ fn a_dead_supervisor() {
     assert_eq!(desk.next_within(Duration::from_millis(200)), None, "its process lives");
     let mut later = Desk::at(&desk.dir);
     let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(found, Found::Running { pid, paused: false });
+    assert_eq!(found, Found::Running { pid, paused: false, enforcement: Enforcement::None });
     desk.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(desk.next(), BackendEvent::Paused { .. }));
     desk.apply(3, Op::End { run: run_id(1), grace_ms: 5000 });
@@ -247,7 +253,7 @@ fn a_supervisor_that_died_early() {
 }
 
 /// Processes that supervise the first attempt at a run.
-fn supervising(records: &Path) -> Option<rustix::process::Pid> {
+pub(crate) fn supervising(records: &Path) -> Option<rustix::process::Pid> {
     let wanted = format!("supervise\0{}\0", records.display());
     fs::read_dir("/proc").unwrap().find_map(|entry| {
         let entry = entry.ok()?;

@@ -15,6 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("unknown_runs_are_refused", unknown_runs_are_refused),
     ("a_missing_device_is_refused", a_missing_device_is_refused),
     ("sent_twice_runs_once", sent_twice_runs_once),
+    ("a_full_disk_may_pass", a_full_disk_may_pass),
 ];
 
 fn exit_codes_and_signals() {
@@ -228,4 +229,77 @@ fn sent_twice_runs_once() {
         }
         assert_eq!(desk.output(job), "once\n");
     }
+}
+
+/// A small disk of its own.
+struct Disk(std::path::PathBuf);
+
+impl Disk {
+    /// `None`, and a line that says so, where we may not mount one.
+    fn mount(path: &std::path::Path, options: &str) -> Option<Self> {
+        std::fs::create_dir(path).unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(path);
+        let mounted = mount.stderr(std::process::Stdio::null()).status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            println!("skipped a_full_disk_may_pass: no disk can be mounted here");
+            return None;
+        }
+        Some(Disk(path.to_owned()))
+    }
+
+    fn fill(&self) {
+        let _ = std::fs::write(self.0.join("large"), vec![1; 2 << 20]);
+    }
+
+    fn empty(&self) {
+        std::fs::remove_file(self.0.join("large")).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn a_full_disk_may_pass() {
+    let own = tempfile::tempdir().unwrap();
+    // Where the records are.
+    let Some(disk) = Disk::mount(&own.path().join("records"), "size=512k") else { return };
+    let mut desk = Desk::at(&disk.0);
+    disk.fill();
+    desk.start(desk.script(1, "exit 3"));
+    match desk.next() {
+        BackendEvent::Refused { reason, passing: true, .. } => {
+            assert!(reason.contains("No space left"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    disk.empty();
+    desk.start(desk.script(1, "exit 3"));
+    desk.started();
+    assert_eq!(desk.exited().status, code(3));
+    drop(desk);
+    // Where its output goes: there is room, but not for one more file.
+    let Some(files) = Disk::mount(&own.path().join("output"), "size=512k,nr_inodes=2") else {
+        return;
+    };
+    files.fill();
+    let mut desk = Desk::new();
+    let mut one = desk.script(1, "echo begun");
+    one.stdout = files.0.join("out");
+    desk.start(one.clone());
+    match desk.next() {
+        BackendEvent::NotStarted { reason, passing: true, .. } => {
+            assert!(reason.starts_with("cannot open output file"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    files.empty();
+    one.run.run = 2;
+    desk.start(one);
+    desk.started();
+    assert_eq!(desk.exited().status, code(0));
+    assert_eq!(std::fs::read_to_string(files.0.join("out")).unwrap(), "begun\n");
 }

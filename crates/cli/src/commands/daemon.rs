@@ -56,6 +56,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         history: config.daemon.history_days.map(|days| Duration::from_secs(days * 86_400)),
         webhooks: config.daemon.webhooks,
         relays: relays(&config)?,
+        cgroups: config.daemon.cgroups,
         policy,
     };
     let name = engine.name();

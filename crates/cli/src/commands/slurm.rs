@@ -23,17 +23,12 @@ pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
 }
 
 fn install(args: &InstallArgs) -> Result<(), Failure> {
-    let present = slurm::present(&args.partition);
-    let (gpus, slurm_uid) = match (args.gpus, present) {
-        (Some(gpus), Ok((_, uid))) => (gpus, uid),
-        // A Slurm that is not up yet.
-        (Some(gpus), Err(_)) => (gpus, slurm::usual_uid()),
-        (None, Ok(present)) => present,
-        (None, Err(error)) => {
-            return Err(Failure::failed(format!(
-                "{error}; or give the GPUs of a node with --gpus"
-            )));
-        }
+    let (gpus, slurm_uid) = match args.gpus {
+        // Slurm need not be up, or there, for this.
+        Some(gpus) => (gpus, slurm::usual_uid()),
+        None => slurm::present(&args.partition).map_err(|error| {
+            Failure::failed(format!("{error}; or give the GPUs of a node with --gpus"))
+        })?,
     };
     let setup = Files {
         folder: args.dir.clone(),

@@ -216,12 +216,26 @@ impl Drop for Daemon {
         for _ in 0..100 {
             let left = self.processes();
             if left.is_empty() {
-                return;
+                break;
             }
             for left in left {
                 let _ = kill_process(pid(left), Signal::KILL);
             }
             std::thread::sleep(Duration::from_millis(10));
+        }
+        remove_groups(&self.state);
+    }
+}
+
+/// Removes the control groups of runs whose supervisors were killed, and that no daemon will find.
+fn remove_groups(state: &Path) {
+    for run in std::fs::read_dir(state.join("runs")).into_iter().flatten().flatten() {
+        let spec = std::fs::read(run.path().join("spec.json")).unwrap_or_default();
+        let spec: serde_json::Value = serde_json::from_slice(&spec).unwrap_or_default();
+        for part in ["cpu", "memory"] {
+            if let Some(dir) = spec["group"][part]["dir"].as_str() {
+                let _ = std::fs::remove_dir(dir);
+            }
         }
     }
 }

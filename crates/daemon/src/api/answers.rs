@@ -186,6 +186,10 @@ pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
         policy: api.policy.clone(),
         provider: api.provider.clone(),
         devices: u32::try_from(present.scheduler.setup().devices.len()).unwrap_or(u32::MAX),
+        cgroups: api
+            .groups
+            .as_ref()
+            .map_or_else(|| "the engine sees to that".to_owned(), ToString::to_string),
         up_s: present.now.unix_us.saturating_sub(api.started_us) as f64 / SECOND,
         uid: api.uid,
         pid: std::process::id(),

@@ -21,6 +21,7 @@ use axum::response::{IntoResponse, Response};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
+use tandem_backends::local::Groups;
 use tokio::sync::{oneshot, watch};
 use types::{ErrorAnswer, ErrorBody};
 
@@ -47,6 +48,8 @@ pub struct Api {
     pub leaving: watch::Receiver<bool>,
     /// Webhooks are called.
     pub webhooks: bool,
+    /// Where control groups can be made for jobs.
+    pub groups: Option<Groups>,
 }
 
 /// The longest message of a refusal, in characters.

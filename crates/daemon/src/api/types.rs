@@ -318,6 +318,9 @@ pub struct DaemonInfo {
     pub provider: String,
     /// Devices.
     pub devices: u32,
+    /// Where it can make control groups for jobs, or why it cannot.
+    #[serde(default)]
+    pub cgroups: String,
     /// Seconds since it was started.
     pub up_s: f64,
     /// The user whose daemon it is.

@@ -106,6 +106,12 @@ pub(super) const KEYS: &[Key] = &[
         |_| json!(true),
         "call the webhooks of jobs, each as the user whose job it is",
     ),
+    key(
+        "daemon.cgroups",
+        Kind::Word(&["auto", "off"]),
+        |_| json!("auto"),
+        "control groups for jobs on cores, where the system allows it",
+    ),
     key("client.host", Kind::Text, |_| Value::Null, "HOST:PORT of a daemon that listens on TCP"),
     key(
         "client.token_file",

@@ -40,6 +40,7 @@ fn flag_environment_files_default() {
     assert_eq!(*origins.of("daemon.policy"), Origin::File(own));
     assert_eq!(*origins.of("daemon.kill_grace_s"), Origin::File(machine));
     assert_eq!(*origins.of("daemon.stop_grace_s"), Origin::Default);
+    assert!(daemon.cgroups);
     assert_eq!((daemon.restore_s_with("cpu"), daemon.restore_s_with("nvidia")), (1.0, 40.0));
 }
 
@@ -65,12 +66,15 @@ fn what_is_unknown_or_wrong_is_named() {
     assert!(complaint("[learning]\nwindow_s = 0").contains("learning.window_s"));
     assert!(complaint("[learning]\nwindow_s = nan").contains("learning.window_s"));
     assert!(complaint("[sharing]\nforeign = 'ignore'").contains("give avoid, count"));
+    assert!(complaint("[daemon]\ncgroups = 'v2'").contains("give auto, off"));
     assert!(complaint("[daemon\n").contains("line 1"));
     let error = Config::resolve(&sources(&[("TANDEM_DAEMON__POLICI", "x")], &[])).unwrap_err();
     assert_eq!(
         error.to_string(),
         "TANDEM_DAEMON__POLICI: there is no key 'daemon.polici'; did you mean 'daemon.policy'?"
     );
+    let off = sources(&[("TANDEM_DAEMON__CGROUPS", "off")], &[]);
+    assert!(!Config::resolve(&off).unwrap().0.daemon.cgroups);
     let param = sources(&[("TANDEM_PARAM__X", "1")], &[]);
     assert!(Config::resolve(&param).is_ok());
 }

@@ -43,6 +43,7 @@ pub(super) fn typed(origins: &Origins) -> Config {
             log: text("daemon.log").unwrap_or_default(),
             history_days: whole("daemon.history_days"),
             webhooks: switch("daemon.webhooks"),
+            cgroups: text("daemon.cgroups").as_deref() != Some("off"),
         },
         client: ClientConfig { host: text("client.host"), token_file: path("client.token_file") },
         learning: LearningConfig {

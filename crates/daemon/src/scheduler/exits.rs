@@ -8,6 +8,8 @@ use tandem_core::{Event, Span, UserId, Work};
 
 /// A job that ran out of memory is expected to need so much more than was seen.
 const OOM_GROWTH: f64 = 1.5;
+/// When a run is tried again that could not begin for a reason that may pass.
+const POSTPONED: Span = Span(30_000_000);
 /// The exit code of a job that ran out of memory.
 const OOM_EXIT_CODE: i32 = 253;
 
@@ -68,8 +70,35 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn not_started(&mut self, run: RunId, reason: &str) {
-        self.ended_without_exit(run, JobState::Failed, format!("exec: {reason}"));
+    pub(super) fn not_started(&mut self, run: RunId, reason: &str, passing: bool) {
+        let Some(active) = self.of_run(run) else { return };
+        if passing && active.job.ending.is_none() {
+            self.postpone(run, reason);
+        } else {
+            self.ended_without_exit(run, JobState::Failed, format!("exec: {reason}"));
+        }
+    }
+
+    /// What kept a run from beginning may pass. The job leaves the queue for a while, so that others who
+    /// write elsewhere get the devices.
+    fn postpone(&mut self, run: RunId, reason: &str) {
+        let id = run.job;
+        self.gone(id);
+        self.outcome.forget.push(run);
+        let at = self.now.time() + POSTPONED;
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        active.job.placed = false;
+        active.job.entered_us = None;
+        active.begin = Some(at);
+        if let Some(entry) = active.entry.take() {
+            self.events.push(Event::Cancelled { job: entry });
+        }
+        self.timers.insert((at, id));
+        self.set_reason(
+            id,
+            Some(format!("{reason}; tried again in {} s", POSTPONED.0 / 1_000_000)),
+        );
+        self.changed.insert(id);
     }
 
     pub(super) fn lost(&mut self, run: RunId, reason: &str) {
@@ -119,7 +148,7 @@ impl Scheduler {
     }
 
     /// An operation failed: the process is as it was before.
-    pub(super) fn refused(&mut self, run: RunId, reason: &str) {
+    pub(super) fn refused(&mut self, run: RunId, reason: &str, passing: bool) {
         let Some(active) = self.of_run(run) else { return };
         let reason = format!("refused: {reason}");
         let id = run.job;
@@ -133,7 +162,7 @@ impl Scheduler {
                 self.set_phase(id, Phase::Stopped, None);
                 self.set_reason(id, Some(reason));
             }
-            Phase::Starting => self.not_started(run, &reason),
+            Phase::Starting => self.not_started(run, &reason, passing),
             _ => {}
         }
     }

@@ -297,8 +297,12 @@ impl Scheduler {
                     self.reached(run.job, Phase::Resuming, Phase::Running);
                 }
             }
-            BackendEvent::NotStarted { run, reason, .. } => self.not_started(*run, reason),
-            BackendEvent::Refused { run, reason, .. } => self.refused(*run, reason),
+            BackendEvent::NotStarted { run, reason, passing, .. } => {
+                self.not_started(*run, reason, *passing);
+            }
+            BackendEvent::Refused { run, reason, passing, .. } => {
+                self.refused(*run, reason, *passing);
+            }
             BackendEvent::Exited { run, exit } => self.exited(*run, exit),
             BackendEvent::Lost { run, reason } => self.lost(*run, reason),
             BackendEvent::Requeued { run } => self.begins_again(*run),

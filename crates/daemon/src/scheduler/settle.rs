@@ -1,7 +1,7 @@
 //! Brings processes in line with what the engine wants, one step at a time.
 
 use super::active::{Active, Phase};
-use super::{Scheduler, ToJob};
+use super::{Scheduler, Setup, ToJob};
 use std::collections::BTreeMap;
 use tandem_backends::{Launch, Op, OpId, Owner, RunId, Seat};
 use tandem_core::{GpuId, Placement, Ppm, Span, Time};
@@ -95,7 +95,7 @@ impl Scheduler {
         active.job.start_us.get_or_insert(self.now.unix_us);
         active.bye = None;
         active.job.asked = false;
-        let launch = launch(active, seat, &self.setup.sockets);
+        let launch = launch(active, seat, &self.setup);
         self.set_phase(id, Phase::Starting, Some(launch.seat.clone()));
         self.ask(Op::Start(Box::new(launch)));
     }
@@ -306,7 +306,7 @@ fn run_of(active: &Active) -> RunId {
 }
 
 /// What the back end needs; the environment that the user captured is added where it is kept.
-pub(super) fn launch(active: &Active, seat: Seat, sockets: &std::path::Path) -> Launch {
+pub(super) fn launch(active: &Active, seat: Seat, setup: &Setup) -> Launch {
     let job = &active.job;
     let share = f64::from(seat.share_ppm) / 1e6;
     let mut env = BTreeMap::from([
@@ -314,7 +314,7 @@ pub(super) fn launch(active: &Active, seat: Seat, sockets: &std::path::Path) -> 
         ("TANDEM_RUN".to_owned(), job.runs.to_string()),
         ("TANDEM_ACCUM".to_owned(), seat.sub_batches.to_string()),
         ("TANDEM_GPU_SHARE".to_owned(), share.to_string()),
-        ("TANDEM_SOCK".to_owned(), socket(sockets, job.id).to_string_lossy().into_owned()),
+        ("TANDEM_SOCK".to_owned(), socket(&setup.sockets, job.id).to_string_lossy().into_owned()),
     ]);
     if seat.memory_bytes > 0 {
         env.insert("TANDEM_GPU_MEMORY_LIMIT".to_owned(), seat.memory_bytes.to_string());
@@ -335,11 +335,22 @@ pub(super) fn launch(active: &Active, seat: Seat, sockets: &std::path::Path) -> 
         stderr: job.stderr(),
         append: job.runs > 1,
         owner: Some(Owner { uid: job.uid, gid: job.gid }),
+        memory_limit_bytes: memory_limit(active, &seat, setup),
         seat,
-        memory_limit_bytes: None,
         external: job.external.clone(),
         exclusive: job.request.exclusive,
     }
+}
+
+/// What a job declares is the most that it may have: others were put beside it in that belief. What was
+/// only learnt about its kind is no promise of the job's. One that ran out and is tried again alone has
+/// its devices to itself, and so all of their memory.
+fn memory_limit(active: &Active, seat: &Seat, setup: &Setup) -> Option<u64> {
+    let declared = active.job.request.gpu_memory_bytes.filter(|&bytes| bytes > 0)?;
+    let of = |&device: &u32| setup.devices.get(device as usize).map_or(0, |one| one.memory_bytes);
+    let each =
+        |device: &u32| if active.job.oom_retried { declared.max(of(device)) } else { declared };
+    Some(seat.devices.iter().map(each).fold(0, u64::saturating_add))
 }
 
 /// The socket of a job.

@@ -157,16 +157,16 @@ impl Scheduler {
                 self.admit(Active::new(job));
                 return None;
             }
-            Found::Running { pid, paused: true } => (Phase::Stopped, Some(*pid)),
-            Found::Running { pid, paused: false } => (Phase::Running, Some(*pid)),
+            Found::Running { pid, paused: true, .. } => (Phase::Stopped, Some(*pid)),
+            Found::Running { pid, paused: false, .. } => (Phase::Running, Some(*pid)),
             Found::Starting => (Phase::Starting, None),
             Found::Exited(exit) => {
                 inputs.push(Input::Backend(BackendEvent::Exited { run, exit: exit.clone() }));
                 (Phase::Running, None)
             }
-            Found::NotStarted { reason } => {
-                let (op, reason) = (tandem_backends::OpId(0), reason.clone());
-                inputs.push(Input::Backend(BackendEvent::NotStarted { op, run, reason }));
+            Found::NotStarted { reason, passing } => {
+                let (op, reason, passing) = (tandem_backends::OpId(0), reason.clone(), *passing);
+                inputs.push(Input::Backend(BackendEvent::NotStarted { op, run, reason, passing }));
                 (Phase::Starting, None)
             }
             Found::Lost { reason } => {
@@ -198,6 +198,9 @@ impl Scheduler {
         active.unmet.clear();
         active.caps = caps;
         active.pid = pid;
+        if let Found::Running { enforcement, .. } = found {
+            active.enforcement = enforcement;
+        }
         active.entry = Some(entry);
         let spec = self.spec(id, entry);
         let gpus = seat.devices.iter().map(|&device| GpuId(device));

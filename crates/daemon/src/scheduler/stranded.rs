@@ -134,7 +134,7 @@ impl Scheduler {
         let run = RunId { job: id, run: active.job.runs };
         let seat = active.seat.clone().expect("a stranded job has a seat");
         let seat = Seat { devices, ..seat };
-        let launch = super::settle::launch(active, seat.clone(), &self.setup.sockets);
+        let launch = super::settle::launch(active, seat.clone(), &self.setup);
         debug_assert_eq!(launch.run, run);
         let spec = self.spec(id, entry);
         let placement = Placement::on(seat.devices.iter().map(|&device| GpuId(device)));

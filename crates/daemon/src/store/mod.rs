@@ -169,6 +169,13 @@ impl Store {
         reader::job(&self.connection, id)
     }
 
+    /// Jobs that are over and whose webhooks have not been called to the end.
+    pub fn hooks(&self) -> Result<Vec<u64>, StoreError> {
+        let mut select = self.connection.prepare("SELECT job FROM hooks ORDER BY job")?;
+        let jobs = select.query_map([], |row| row.get::<_, i64>(0))?;
+        Ok(jobs.map(|job| job.map(|job| job as u64)).collect::<Result<_, _>>()?)
+    }
+
     /// The environment of a job.
     pub fn env(&self, job: u64) -> Result<BTreeMap<String, String>, StoreError> {
         let mut select = self.connection.prepare_cached(
@@ -299,6 +306,18 @@ impl Writing<'_> {
         Ok(())
     }
 
+    /// The webhook of a job is to be called.
+    pub fn hook(&self, job: u64) -> Result<(), StoreError> {
+        self.0.prepare_cached("INSERT OR IGNORE INTO hooks VALUES (?1)")?.execute([int(job)])?;
+        Ok(())
+    }
+
+    /// The webhook of a job was called, or that was given up.
+    pub fn hooked(&self, job: u64) -> Result<(), StoreError> {
+        self.0.prepare_cached("DELETE FROM hooks WHERE job = ?1")?.execute([int(job)])?;
+        Ok(())
+    }
+
     /// What was learned about a class.
     pub fn class(&self, name: &str, class: &Class) -> Result<(), StoreError> {
         let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO classes VALUES (?1, ?2)")?;
@@ -315,6 +334,7 @@ impl Writing<'_> {
             [int(before_unix_us)],
         )?;
         if pruned > 0 {
+            self.0.execute("DELETE FROM hooks WHERE job NOT IN (SELECT id FROM jobs)", [])?;
             self.0
                 .execute("DELETE FROM requests WHERE id NOT IN (SELECT request FROM jobs)", [])?;
         }

@@ -3,7 +3,8 @@
 use rusqlite::Connection;
 
 /// One step per released version, in order; `user_version` counts those that were taken.
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE requests (id INTEGER PRIMARY KEY, body TEXT NOT NULL, env TEXT NOT NULL);
     CREATE TABLE jobs (
@@ -30,7 +31,11 @@ const STEPS: &[&str] = &["
     );
     CREATE INDEX journal_starts ON journal (seq) WHERE kind = 'start';
     CREATE TABLE classes (name TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
-"];
+",
+    "
+    CREATE TABLE hooks (job INTEGER PRIMARY KEY);
+",
+];
 
 /// The version that this program writes.
 pub(super) const VERSION: i64 = STEPS.len().cast_signed() as i64;

@@ -10,6 +10,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tandem_backends::local::Groups;
 use tandem_daemon::client::{Client, ClientError};
 use tandem_daemon::config::{Config, Origins, ProviderKind};
 
@@ -53,13 +54,15 @@ pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
     match configuration(args) {
         Ok((config, origins)) => {
             findings.push(finding("configuration", Status::Ok, "no mistake in it", ""));
-            findings.extend(daemon(&config, &origins));
+            let (found, groups) = daemon(&config, &origins);
+            findings.extend(found);
             findings.push(state_folder(&config.daemon.state));
             if config.daemon.provider == ProviderKind::Slurm {
                 findings.extend(slurm(&config));
             } else {
                 findings.push(nvml(&config));
                 findings.push(mps(&config));
+                findings.push(cgroups(&config, groups));
             }
         }
         Err(Failure::Said { message, .. }) => {
@@ -67,7 +70,6 @@ pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
         }
         Err(failure) => return Err(failure),
     }
-    findings.push(cgroups());
     findings.push(clock());
     findings.push(python());
     report(&findings, args)?;
@@ -96,18 +98,20 @@ fn report(findings: &[Finding], args: &CommonArgs) -> Result<(), Failure> {
     print(&output::table(&["check", "", "found", "what to do"], rows.collect(), args.color.is_on()))
 }
 
-/// Socket, daemon and version.
-fn daemon(config: &Config, origins: &Origins) -> Vec<Finding> {
+/// Socket, daemon and version, and what the daemon says about its control groups.
+fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) {
     let address = match config.client_address(origins) {
         Ok(address) => address,
         Err(error) => {
-            return vec![finding("socket", Status::Fail, error.to_string(), "remove that folder")];
+            let advice = "remove that folder";
+            return (vec![finding("socket", Status::Fail, error.to_string(), advice)], None);
         }
     };
     let token = match config.client_token() {
         Ok(token) => token,
         Err(error) => {
-            return vec![finding("token", Status::Fail, error.to_string(), "correct token_file")];
+            let advice = "correct token_file";
+            return (vec![finding("token", Status::Fail, error.to_string(), advice)], None);
         }
     };
     let answer = Client::new(address.clone(), token).and_then(|mut client| client.info());
@@ -124,19 +128,22 @@ fn daemon(config: &Config, origins: &Origins) -> Vec<Finding> {
                 let found = format!("the daemon's is {}, ours {own}", info.version);
                 finding("version", Status::Warn, found, "restart the daemon; jobs go on meanwhile")
             };
-            vec![finding("daemon", Status::Ok, text, ""), version]
+            (vec![finding("daemon", Status::Ok, text, ""), version], Some(info.cgroups.clone()))
         }
         Err(error @ ClientError::Unreachable { .. }) => {
-            let ClientError::Unreachable { address, cause } = error else { return Vec::new() };
+            let ClientError::Unreachable { address, cause } = error else {
+                return (Vec::new(), None);
+            };
             let advice = if cause == "permission denied" {
                 "ask the owner of the daemon for access"
             } else {
                 "start it with: tandem daemon"
             };
-            vec![finding("daemon", Status::Warn, format!("{address}: {cause}"), advice)]
+            (vec![finding("daemon", Status::Warn, format!("{address}: {cause}"), advice)], None)
         }
         Err(error) => {
-            vec![finding("daemon", Status::Fail, error.to_string(), "look at the daemon's log")]
+            let advice = "look at the daemon's log";
+            (vec![finding("daemon", Status::Fail, error.to_string(), advice)], None)
         }
     }
 }
@@ -247,36 +254,20 @@ fn mps(config: &Config) -> Finding {
     }
 }
 
-/// Found by making a group, as mounts tell nothing about permissions.
-fn cgroups() -> Finding {
-    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let unified = own.lines().find_map(|line| line.strip_prefix("0::"));
-    let v1 = own.lines().find_map(|line| {
-        let (_, rest) = line.split_once(':')?;
-        let (controllers, path) = rest.split_once(':')?;
-        controllers.split(',').any(|name| name == "freezer").then_some(path)
-    });
-    let candidates = [
-        unified.map(|path| ("v2", Path::new("/sys/fs/cgroup").join(path.trim_start_matches('/')))),
-        v1.map(|path| {
-            ("v1", Path::new("/sys/fs/cgroup/freezer").join(path.trim_start_matches('/')))
-        }),
-    ];
-    for (version, folder) in candidates.into_iter().flatten() {
-        let probe = folder.join(format!("tandem-doctor-{}", std::process::id()));
-        if std::fs::create_dir(&probe).is_ok() {
-            let usable = version != "v2" || probe.join("cgroup.freeze").exists();
-            // A group without processes can always be removed.
-            let _ = std::fs::remove_dir(&probe);
-            if usable {
-                let found = format!("{version}: {} can be written", folder.display());
-                return finding("cgroups", Status::Ok, found, "");
-            }
-        }
+/// What the daemon found; without one, what it would find if it were started from here.
+fn cgroups(config: &Config, daemon: Option<String>) -> Finding {
+    let found = match daemon.filter(|found| !found.is_empty()) {
+        Some(found) => found,
+        None if !config.daemon.cgroups => "none: switched off".to_owned(),
+        None => Groups::find().to_string(),
+    };
+    let chosen = ["none: switched off", "none: they do not limit"];
+    let complete = found.starts_with('v') && !found.contains(", no memory: ");
+    if complete || chosen.iter().any(|reason| found.starts_with(reason)) {
+        return finding("cgroups", Status::Ok, found, "");
     }
-    let advice =
-        "limits are only advisory; for more, run the daemon as a service with Delegate=yes";
-    finding("cgroups", Status::Warn, "no group can be made", advice)
+    let advice = "limits are only advisory; for more, run the daemon as a service with Delegate=yes and DelegateSubgroup=tandem-daemon";
+    finding("cgroups", Status::Warn, found, advice)
 }
 
 fn clock() -> Finding {
