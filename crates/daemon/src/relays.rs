@@ -8,15 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-use tandem_backends::slurm::relay::{Answer, Challenge, HANDSHAKE};
+use tandem_backends::slurm::relay::{Answer, Challenge, HANDSHAKE, LINE_MAX, WELCOME};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 
 /// So many may be on their way in at a time.
 const KNOCKING_MAX: usize = 64;
-/// No line of a handshake is longer.
-const LINE_MAX: u64 = 4096;
 
 /// Where relays are heard.
 #[derive(Clone, Debug)]
@@ -87,6 +85,7 @@ impl Door {
             .await
             .ok_or_else(|| format!("there is no Slurm job {}", answer.job))?;
         let job = UnixStream::connect(socket(&self.sockets, job)).await.map_err(fails)?;
+        stream.write_all(format!("{WELCOME}\n").as_bytes()).await.map_err(fails)?;
         Ok((stream, job))
     }
 

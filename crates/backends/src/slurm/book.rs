@@ -140,7 +140,9 @@ impl Book {
             first.push(u32::try_from(places.len()).expect("devices are counted in u32"));
             places.extend(node.types.iter().map(|kind| Place { node: index, kind: kind.clone() }));
         }
-        let shards = nodes.iter().map(|node| node.shards).min().unwrap_or(1);
+        let has_shards = |&&shards: &&u64| shards > 0;
+        let shards = nodes.iter().flat_map(|node| &node.shards).filter(has_shards).min();
+        let shards = shards.copied().unwrap_or(1);
         Self {
             partition,
             places,
@@ -465,13 +467,21 @@ impl Book {
         let each = record.note.as_ref().map_or(1, |note| note.gpus_per_node) as usize;
         kinds.truncate(each);
         // A gang has its GPUs to itself: a job cannot have shards of several.
+        let can_share = wanted.devices.iter().all(|&device| self.shares(device));
         let gres = match kinds[..] {
-            [kind] if wanted.devices.len() == 1 && !wanted.is_exclusive => {
+            [kind] if wanted.devices.len() == 1 && can_share && !wanted.is_exclusive => {
                 format!("shard:{kind}:{}", self.share)
             }
             _ => kinds.iter().map(|kind| format!("gpu:{kind}:1")).collect::<Vec<_>>().join(","),
         };
         (nodes, gres)
+    }
+
+    /// Whether Slurm can share the GPUs of a device's node. Where it has lost shares of one, it gives those
+    /// of the others out without a GPU.
+    fn shares(&self, device: u32) -> bool {
+        let node = &self.nodes[self.places[device as usize].node];
+        node.shards.iter().all(|&shards| shards >= self.share)
     }
 
     /// Slurm should have put it where it was told to.
@@ -663,8 +673,23 @@ impl Book {
     /// Takes in the present state of the nodes.
     pub(super) fn look_at(&mut self, nodes: &[Node]) -> Vec<BackendEvent> {
         let mut events = Vec::new();
-        for (index, node) in self.nodes.iter().enumerate() {
+        for (index, node) in self.nodes.iter_mut().enumerate() {
             let now = nodes.iter().find(|now| now.name == node.name);
+            if let Some(now) =
+                now.filter(|now| now.types == node.types && now.shards != node.shards)
+            {
+                // A restart of slurmctld does this to versions before 23.02 while shares are in use.
+                if now.shards.iter().zip(&node.shards).any(|(now, before)| now < before) {
+                    tracing::error!(
+                        "node {}: Slurm has lost shares of its GPUs ({:?} of {:?}); jobs run \
+                         there one at a time until slurmctld is started anew while the node is idle",
+                        node.name,
+                        now.shards,
+                        node.shards
+                    );
+                }
+                node.shards.clone_from(&now.shards);
+            }
             let closed = now.map_or(Some("Slurm does not know it any more".to_owned()), |now| {
                 now.closed.clone()
             });

@@ -45,8 +45,6 @@ const GATHER: Duration = Duration::from_millis(20);
 const AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// What was asked for is looked at after this.
 const SHOWS_AFTER: Duration = Duration::from_millis(100);
-/// Every so many lists the nodes are looked at as well.
-const NODES_EVERY: u32 = 3;
 
 /// How a [`SlurmBackend`] does its work.
 #[derive(Clone, Debug)]
@@ -142,7 +140,7 @@ impl SlurmBackend {
         let Some(sink) = self.sink.take() else { return };
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new().name("slurm".to_owned());
-        match thread.spawn(move || Round { shared, sink, lists: 0 }.go_on()) {
+        match thread.spawn(move || Round { shared, sink }.go_on()) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => tracing::error!("cannot start a thread: {error}; Slurm is left alone"),
         }
@@ -222,7 +220,6 @@ impl Drop for SlurmBackend {
 struct Round {
     shared: Arc<Shared>,
     sink: Sink,
-    lists: u32,
 }
 
 impl Round {
@@ -278,16 +275,14 @@ impl Round {
         self.shared.desk().is_dirty = false;
         let began = Instant::now();
         let listing = list()?;
-        let nodes = self.lists.is_multiple_of(NODES_EVERY).then(nodes::list).transpose()?;
-        self.lists = self.lists.wrapping_add(1);
+        let nodes = nodes::list()?;
         let listed = began.elapsed();
         let turn = {
             let mut desk = self.shared.desk();
+            let mut events = desk.book.look_at(&nodes);
             let mut turn = desk.book.turn(&listing, unix_s());
-            if let Some(nodes) = nodes {
-                turn.events.extend(desk.book.look_at(&nodes));
-            }
-            turn
+            events.append(&mut turn.events);
+            book::Turn { events, ..turn }
         };
         let decided = began.elapsed();
         for event in turn.events {

@@ -12,8 +12,8 @@ pub(super) struct Node {
     pub(super) partitions: Vec<String>,
     /// The Type of each of its GPUs, by index.
     pub(super) types: Vec<String>,
-    /// Shards of each GPU.
-    pub(super) shards: u64,
+    /// Shards of each GPU, by index.
+    pub(super) shards: Vec<u64>,
     /// Why it takes no jobs; `None` if it does.
     pub(super) closed: Option<String>,
     /// What is wrong with how its GPUs are described.
@@ -113,7 +113,7 @@ fn node(node: &Value) -> Option<Node> {
 }
 
 /// The Types of the GPUs by index, shards of each, and what is wrong.
-fn gpus(gres: &[Gres]) -> (Vec<String>, u64, Option<String>) {
+fn gpus(gres: &[Gres]) -> (Vec<String>, Vec<u64>, Option<String>) {
     let gpus: Vec<&Gres> = gres.iter().filter(|one| one.name == "gpu" && one.count > 0).collect();
     let mut fault = None;
     let mut types = Vec::new();
@@ -125,9 +125,15 @@ fn gpus(gres: &[Gres]) -> (Vec<String>, u64, Option<String>) {
             }
         }
     }
-    let shards: u64 = gres.iter().filter(|one| one.name == "shard").map(|one| one.count).sum();
-    let each = if types.is_empty() { 0 } else { shards / types.len() as u64 };
-    if fault.is_none() && !types.is_empty() && each == 0 {
+    let shards: Vec<&Gres> = gres.iter().filter(|one| one.name == "shard").collect();
+    // In one pool before the node has told Slurm about its GPUs.
+    let pool: u64 = shards.iter().filter(|one| one.kind.is_none()).map(|one| one.count).sum();
+    let of = |kind: &String| {
+        let typed = shards.iter().filter(|one| one.kind.as_ref() == Some(kind));
+        pool / types.len() as u64 + typed.map(|one| one.count).sum::<u64>()
+    };
+    let each: Vec<u64> = types.iter().map(of).collect();
+    if fault.is_none() && !types.is_empty() && each.iter().all(|&shards| shards == 0) {
         fault = Some("it has no shards".to_owned());
     }
     (types, each, fault)
@@ -164,12 +170,13 @@ mod tests {
     fn gpus_have_to_be_told_apart() {
         let told = |text: &str| gpus(&text::gres(text));
         let (types, shards, fault) = told("gpu:g0:1,gpu:g1:1,shard:g0:100,shard:g1:100");
-        assert_eq!((types.len(), shards, fault), (2, 100, None));
-        assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:200").1, 100);
+        assert_eq!((types.len(), shards, fault), (2, vec![100, 100], None));
+        assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:200").1, [100, 100]);
+        assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:g0:0,shard:g1:100").1, [0, 100]);
         assert!(told("gpu:a100:4,shard:400").2.is_some());
         assert!(told("gpu:4,shard:400").2.is_some());
         assert!(told("gpu:g0:1").2.is_some());
-        assert_eq!(told(""), (Vec::new(), 0, None));
+        assert_eq!(told(""), (Vec::new(), Vec::new(), None));
     }
 
     #[test]

@@ -19,7 +19,11 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Either side of a handshake has so long.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
 /// No line of a handshake is longer.
-const LINE_MAX: u64 = 4096;
+pub const LINE_MAX: u64 = 4096;
+/// What the daemon says to a relay whose job it knows.
+pub const WELCOME: &str = "{\"ok\":true}";
+/// A first line that is longer is not kept.
+const GREETING_MAX: usize = 64 << 10;
 
 /// What the daemon says first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,10 +121,13 @@ impl Relay {
 
     /// Carries what a job says until it leaves; a daemon that goes away is sought again.
     fn carry(&self, job: &UnixStream) {
+        let mut reader = BufReader::new(job);
+        // What it said first, by which every daemon has to know it.
+        let mut greeting = Vec::new();
         loop {
             match self.connect() {
                 Ok(daemon) => {
-                    if pipe(job, &daemon).is_ok() {
+                    if pipe(job, &mut reader, &mut greeting, &daemon).is_ok() {
                         return;
                     }
                 }
@@ -146,20 +153,28 @@ impl Relay {
     fn shake_hands(&self, mut stream: TcpStream) -> io::Result<TcpStream> {
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_nodelay(true)?;
-        let mut line = String::new();
-        // Byte by byte: what follows the line is for the job.
-        let mut byte = [0];
-        while !line.ends_with('\n') && (line.len() as u64) < LINE_MAX {
-            stream.read_exact(&mut byte)?;
-            line.push(char::from(byte[0]));
-        }
-        let challenge: Challenge = serde_json::from_str(&line)?;
+        let challenge: Challenge = serde_json::from_str(&line(&mut stream)?)?;
         let answer = Answer::new(&self.secret, &challenge.nonce, self.job, self.uid);
         let answer = serde_json::to_string(&answer)? + "\n";
         stream.write_all(answer.as_bytes())?;
+        // The job speaks only when somebody listens.
+        if line(&mut stream)?.trim() != WELCOME {
+            return Err(io::Error::other("the daemon does not know the job"));
+        }
         stream.set_read_timeout(None)?;
         Ok(stream)
     }
+}
+
+/// A line, byte by byte: what follows is for the job.
+fn line(stream: &mut TcpStream) -> io::Result<String> {
+    let mut line = String::new();
+    let mut byte = [0];
+    while !line.ends_with('\n') && (line.len() as u64) < LINE_MAX {
+        stream.read_exact(&mut byte)?;
+        line.push(char::from(byte[0]));
+    }
+    Ok(line)
 }
 
 /// Whether a job has closed its end and left nothing to be read.
@@ -170,7 +185,12 @@ fn is_gone(job: &UnixStream) -> bool {
 }
 
 /// Carries both ways. An error if the daemon went first.
-fn pipe(job: &UnixStream, daemon: &TcpStream) -> io::Result<()> {
+fn pipe(
+    job: &UnixStream,
+    reader: &mut BufReader<&UnixStream>,
+    greeting: &mut Vec<u8>,
+    mut daemon: &TcpStream,
+) -> io::Result<()> {
     let back = (daemon.try_clone()?, job.try_clone()?);
     let answers = std::thread::spawn(move || {
         let (mut daemon, mut job) = back;
@@ -178,20 +198,26 @@ fn pipe(job: &UnixStream, daemon: &TcpStream) -> io::Result<()> {
         // The other way waits for the job, which may say nothing for long.
         let _ = daemon.shutdown(Shutdown::Both);
     });
-    let mut reader = BufReader::new(job);
-    let mut writer = daemon;
-    let result = loop {
-        let said = match reader.fill_buf() {
-            Ok([]) => break Ok(()),
-            Ok(said) => said,
-            Err(error) => break Err(error),
-        };
-        if let Err(error) = writer.write_all(said) {
-            break Err(error);
+    let mut carry = || -> io::Result<()> {
+        if greeting.ends_with(b"\n") {
+            daemon.write_all(greeting)?;
         }
-        let count = said.len();
-        reader.consume(count);
+        loop {
+            let said = reader.fill_buf()?;
+            if said.is_empty() {
+                return Ok(());
+            }
+            if !greeting.ends_with(b"\n") && greeting.len() < GREETING_MAX {
+                let end =
+                    said.iter().position(|&byte| byte == b'\n').map_or(said.len(), |at| at + 1);
+                greeting.extend_from_slice(&said[..end]);
+            }
+            daemon.write_all(said)?;
+            let count = said.len();
+            reader.consume(count);
+        }
     };
+    let result = carry();
     let _ = daemon.shutdown(Shutdown::Both);
     let _ = answers.join();
     result

@@ -91,6 +91,16 @@ impl Cluster {
         self.path("out").join(name)
     }
 
+    /// A file that jobs of everybody add to.
+    pub(crate) fn notes(&self, name: &str) -> PathBuf {
+        let file = self.out(name);
+        if !file.exists() {
+            fs::write(&file, "").expect("a file");
+            fs::set_permissions(&file, Permissions::from_mode(0o666)).expect("its mode");
+        }
+        file
+    }
+
     fn script(&self) -> Command {
         self.program(workspace().join("scripts/slurm-cluster"))
     }
@@ -103,7 +113,7 @@ impl Cluster {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("SLURM_CONF", self.path("slurm/slurm.conf"))
             .env("HOME", self.dir.path())
-            .env("TANDEM_SOCKET", self.path("tandem.sock"))
+            .env("TANDEM_DAEMON_SOCKET", self.path("tandem.sock"))
             .env("LC_ALL", "C")
             .current_dir("/")
             .stdin(Stdio::null());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Hands in so many jobs of one GPU; their numbers.
 fn send(cluster: &Cluster, count: usize, seconds: f64, file: &str) -> Vec<u64> {
-    let script = stay(&cluster.out(file), seconds, 0);
+    let script = stay(&cluster.notes(file), seconds, 0);
     let user = |number: usize| if number.is_multiple_of(2) { ANN } else { BEN };
     (0..count).map(|number| cluster.sbatch(user(number), &["--gres=gpu:1"], &script)).collect()
 }
@@ -15,7 +15,7 @@ fn send(cluster: &Cluster, count: usize, seconds: f64, file: &str) -> Vec<u64> {
 /// Every one of these jobs ran to its end, once, and both sides know it.
 fn all_ran_once(cluster: &Cluster, jobs: &[u64], file: &str) {
     let mut ran: BTreeMap<String, u32> = BTreeMap::new();
-    for stay in stays(&cluster.out(file)) {
+    for stay in stays(&cluster.notes(file)) {
         *ran.entry(stay.job).or_default() += 1;
     }
     for job in jobs {
@@ -57,7 +57,7 @@ fn slurmctld_dies_and_gives_numbers_again() {
     let Some(mut cluster) = Cluster::up(2, 2) else { return };
     cluster.start_daemon();
     // Saved, as Slurm does every few seconds, and running on when it dies.
-    let jobs = send(&cluster, 6, 20.0, "stays");
+    let jobs = send(&cluster, 4, 20.0, "stays");
     let running = || jobs.iter().all(|job| cluster.state(*job) == "RUNNING");
     assert!(until(PATIENCE, running), "{}", cluster.log());
     std::thread::sleep(Duration::from_secs(6));
@@ -70,7 +70,7 @@ fn slurmctld_dies_and_gives_numbers_again() {
     let answers = || !cluster.records().is_empty();
     assert!(until(PATIENCE, answers), "slurmctld does not answer");
     // Others get their numbers, if they were lost.
-    let script = stay(&cluster.out("new"), 1.0, 0);
+    let script = stay(&cluster.notes("new"), 1.0, 0);
     let new: Vec<u64> = (0..4).map(|_| cluster.sbatch(BEN, &["--gres=gpu:1"], &script)).collect();
     let again = new.iter().filter(|job| lost.contains(job)).count();
     eprintln!("slurmctld forgot {} jobs and gave {again} of their numbers again", lost.len());
@@ -82,7 +82,7 @@ fn slurmctld_dies_and_gives_numbers_again() {
     cluster.until_idle(PATIENCE);
     all_ran_once(&cluster, &jobs, "stays");
     let done: BTreeSet<String> =
-        stays(&cluster.out("new")).into_iter().map(|stay| stay.job).collect();
+        stays(&cluster.notes("new")).into_iter().map(|stay| stay.job).collect();
     assert_eq!(done, new.iter().map(ToString::to_string).collect());
     // What was lost is over for us too, and nobody acted on another's job in its name.
     let settled = || cluster.jobs().values().all(|job| job["end_time"].is_string());
@@ -93,7 +93,7 @@ fn slurmctld_dies_and_gives_numbers_again() {
 fn a_node_is_lost() {
     let Some(mut cluster) = Cluster::up(3, 1) else { return };
     cluster.start_daemon();
-    let script = stay(&cluster.out("stays"), 12.0, 0);
+    let script = stay(&cluster.notes("stays"), 12.0, 0);
     let alone = ["--gres=gpu:1", "--comment=tandem:exclusive"];
     let jobs: Vec<u64> = (0..3).map(|_| cluster.sbatch(ANN, &alone, &script)).collect();
     let running = || jobs.iter().all(|job| cluster.state(*job) == "RUNNING");
@@ -131,7 +131,8 @@ fn kill_steps(cluster: &Cluster, job: u64) {
         "-f",
         &format!("slurmstepd: \\[{job}\\."),
     ]));
-    let script = format!("{}/slurm/spool/n1/job{job:05}/slurm_script", cluster.path("").display());
+    let script = cluster.path(&format!("slurm/spool/n1/job{job:05}/slurm_script"));
+    let script = script.display().to_string();
     let _ = cluster.output(cluster.program("pkill").args(["-9", "-f", &script]));
 }
 
@@ -139,12 +140,12 @@ fn kill_steps(cluster: &Cluster, job: u64) {
 fn others_change_jobs_behind_our_back() {
     let Some(mut cluster) = Cluster::up(2, 1) else { return };
     cluster.start_daemon();
-    let long = stay(&cluster.out("long"), 600.0, 0);
+    let long = stay(&cluster.notes("long"), 600.0, 0);
     let alone = ["--gres=gpu:1", "--comment=tandem:exclusive"];
     let (first, second) = (cluster.sbatch(ANN, &alone, &long), cluster.sbatch(ANN, &alone, &long));
     cluster.until_state(first, "RUNNING");
     cluster.until_state(second, "RUNNING");
-    let waits = cluster.sbatch(BEN, &alone, &stay(&cluster.out("stays"), 1.0, 0));
+    let waits = cluster.sbatch(BEN, &alone, &stay(&cluster.notes("stays"), 1.0, 0));
     // An operator cancels one that runs: the next begins in its place.
     cluster.ok(cluster.program("scancel").arg(first.to_string()));
     cluster.until_state(waits, "COMPLETED");
@@ -177,9 +178,9 @@ fn others_change_jobs_behind_our_back() {
     let seen =
         || cluster.ok(cluster.program(tandem).args(["gpus", "--json"])).contains("\"foreign\"");
     assert!(until(PATIENCE, seen), "{}", cluster.log());
-    let ours = cluster.sbatch(ANN, &["--gres=gpu:1"], &stay(&cluster.out("ours"), 1.0, 0));
+    let ours = cluster.sbatch(ANN, &["--gres=gpu:1"], &stay(&cluster.notes("ours"), 1.0, 0));
     cluster.until_state(ours, "COMPLETED");
-    assert_eq!(stays(&cluster.out("ours"))[0].node, 1);
+    assert_eq!(stays(&cluster.notes("ours"))[0].node, 1);
 }
 
 /// Shards that Slurm has lost count of are given back, and jobs begin again.
@@ -208,7 +209,7 @@ fn a_shard_leak_is_mended() {
     cluster.until_idle(PATIENCE);
     // Both GPUs are idle, and one of them has no room in Slurm's books.
     cluster.start_daemon();
-    let script = stay(&cluster.out("stays"), 2.0, 0);
+    let script = stay(&cluster.notes("stays"), 2.0, 0);
     let gang = cluster.sbatch(ANN, &["--gres=gpu:2"], &script);
     cluster.until_state(gang, "COMPLETED");
     let log = std::fs::read_to_string(cluster.path("daemon.log")).unwrap_or_default();
@@ -219,12 +220,12 @@ fn a_shard_leak_is_mended() {
 fn without_us_jobs_become_slurms_own() {
     let Some(mut cluster) = Cluster::up(2, 2) else { return };
     cluster.start_daemon();
-    let long = stay(&cluster.out("long"), 600.0, 0);
+    let long = stay(&cluster.notes("long"), 600.0, 0);
     let gang = ["--gres=gpu:2"];
     let runs: Vec<u64> = (0..2).map(|_| cluster.sbatch(ANN, &gang, &long)).collect();
     let running = || runs.iter().all(|job| cluster.state(*job) == "RUNNING");
     assert!(until(PATIENCE, running), "{}", cluster.log());
-    let script = stay(&cluster.out("stays"), 1.0, 0);
+    let script = stay(&cluster.notes("stays"), 1.0, 0);
     let single = cluster.sbatch(BEN, &["--gres=gpu:1"], &script);
     let pair = cluster.sbatch(BEN, &["--gpus=2"], &script);
     let array = cluster.sbatch(ANN, &["--gres=gpu:1", "--array=1-3"], &script);
@@ -247,7 +248,7 @@ fn without_us_jobs_become_slurms_own() {
         cluster.ok(cluster.program("scancel").arg(job.to_string()));
     }
     cluster.until_idle(PATIENCE);
-    let stays = stays(&cluster.out("stays"));
+    let stays = stays(&cluster.notes("stays"));
     let gpus = |job: u64| -> Vec<usize> {
         let of = stays.iter().filter(|stay| stay.job.split('_').next() == Some(&job.to_string()));
         of.map(|stay| stay.gpus.len()).collect()

@@ -1,1 +1,74 @@
+//! A thousand jobs that wait and five hundred that run, on sixty-four nodes.
 
+use crate::cluster::{ANN, BEN, Cluster, until};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const NODES: usize = 64;
+const GPUS: usize = 8;
+const RUNNING: usize = 500;
+const WAITING: usize = 1000;
+
+#[test]
+fn a_thousand_wait_and_five_hundred_run() {
+    let Some(mut cluster) = Cluster::up(NODES, GPUS) else { return };
+    // Arrays, because sbatch is slow and this is not about sbatch: tasks are jobs to us.
+    let tasks = |count: usize| format!("--array=1-{count}");
+    let alone = ["--gres=gpu:1", "--comment=tandem:exclusive"];
+    // What Slurm sustains by itself: one call for each change.
+    let probe = cluster.sbatch(ANN, &["--gres=gpu:1"], "true").to_string();
+    let calls = 40;
+    let began = Instant::now();
+    for minutes in 1..=calls {
+        let limit = format!("timelimit={minutes}");
+        cluster.scontrol(&["update", &format!("jobid={probe}"), &limit]);
+    }
+    let single = f64::from(calls) / began.elapsed().as_secs_f64();
+    cluster.ok(cluster.program("scancel").arg(&probe));
+
+    let run = cluster.sbatch(ANN, &[&alone[..], &[&tasks(RUNNING)]].concat(), "sleep 900");
+    cluster.start_daemon();
+    let began = Instant::now();
+    let count = |state: &str| {
+        let records = cluster.records();
+        records.iter().filter(|record| record["job_state"] == state).count()
+    };
+    let all_run = || count("RUNNING") >= RUNNING;
+    assert!(
+        until(Duration::from_secs(300), all_run),
+        "{} run; {}",
+        count("RUNNING"),
+        cluster.log()
+    );
+    let start_s = began.elapsed().as_secs_f64();
+    for user in [ANN, BEN] {
+        cluster.sbatch(user, &[&alone[..], &[&tasks(WAITING / 2)]].concat(), "sleep 900");
+    }
+    let known = || cluster.jobs().len() > RUNNING + WAITING;
+    assert!(until(Duration::from_secs(120), known), "{}; {}", cluster.jobs().len(), cluster.log());
+    // Some end, others take their places: cycles with work to do.
+    let ended: Vec<String> = (1..=60).map(|task| format!("{run}_{task}")).collect();
+    cluster.ok(cluster.program("scancel").args(&ended).stdout(Stdio::null()));
+    std::thread::sleep(Duration::from_secs(12));
+    let log = std::fs::read_to_string(cluster.path("daemon.log")).expect("a log");
+    let (mut worst, mut cycles, mut requests, mut asking_s) = (0, 0, 0, 0.0);
+    for line in log.lines().filter(|line| line.contains("listed ")) {
+        let numbers: Vec<u64> = line[line.find("listed ").expect("it is there")..]
+            .split(|character: char| !character.is_ascii_digit())
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [_, listed_ms, decided_ms, asked, ask_ms] = numbers[..] else { panic!("{line}") };
+        worst = worst.max(listed_ms + decided_ms);
+        cycles += 1;
+        requests += asked;
+        asking_s += ask_ms as f64 / 1000.0;
+    }
+    let batched = requests as f64 / asking_s;
+    eprintln!(
+        "{RUNNING} jobs began within {start_s:.0} s; {cycles} cycles, listing and bringing in line took at \
+         most {worst} ms; {requests} requests, {batched:.0} per second in batches, {single:.0} one by one"
+    );
+    assert!(worst <= 1000, "a cycle took {worst} ms");
+    // A batch must not be slower than Slurm is by itself.
+    assert!(batched * 1.2 >= single, "{batched:.0} against {single:.0} per second");
+}

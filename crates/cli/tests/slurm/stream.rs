@@ -164,13 +164,13 @@ fn nodes(list: &str) -> Vec<String> {
 fn a_mixed_stream_shares_where_it_was_planned() {
     let Some(mut cluster) = Cluster::up(4, 2) else { return };
     // Slurm alone first: whole GPUs, one job each.
-    let plain_file = cluster.out("plain");
+    let plain_file = cluster.notes("plain");
     let plain = send(&cluster, "plain", &plain_file);
     cluster.until_idle(Duration::from_secs(240));
     let plain_mean = judge(&cluster, &plain, &stays(&plain_file));
 
     cluster.start_daemon();
-    let file = cluster.out("shared");
+    let file = cluster.notes("shared");
     let done = AtomicBool::new(false);
     let (sent, samples) = std::thread::scope(|scope| {
         let look = scope.spawn(|| {
@@ -245,7 +245,7 @@ fn a_mixed_stream_shares_where_it_was_planned() {
 fn users_get_what_they_are_used_to() {
     let Some(mut cluster) = Cluster::up(2, 1) else { return };
     cluster.start_daemon();
-    let file = cluster.out("stays");
+    let file = cluster.notes("stays");
     // The exit code comes back to who waits for it.
     let mut wait = cluster.by(ANN, "sbatch");
     wait.args(["-W", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 1; exit 42"]);

@@ -33,7 +33,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
-use tandem_core::{Action, Engine, Event, Time, UserId};
+use tandem_core::{Action, Engine, Event, Span, Time, UserId};
+
+/// Jobs that have to begin elsewhere are thought of again after this.
+const RELOCATE_AGAIN: Span = Span(1_000_000);
 
 /// What the scheduler works with; fixed for the life of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -230,10 +233,9 @@ impl Scheduler {
         }
         let timer = self.timers.first().map(|&(at, _)| at);
         let mut outcome = std::mem::take(&mut self.outcome);
-        outcome.wake = match (self.engine_wake, timer) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
+        // Devices that become free in a step are seen to be in the next.
+        let again = (!self.stranded.is_empty()).then(|| self.now.time() + RELOCATE_AGAIN);
+        outcome.wake = [self.engine_wake, timer, again].into_iter().flatten().min();
         outcome
     }
 
