@@ -18,6 +18,8 @@ use tandem_models::device::{
 };
 
 const SEEDS: std::ops::Range<u64> = 200..216;
+/// For decisions, which miss the limit of 1 % seldom.
+const MANY_SEEDS: std::ops::Range<u64> = 200..300;
 /// From one start only.
 const ONE_CLIMB: Effort = Effort { starts: 1, ..Effort::THOROUGH };
 
@@ -47,7 +49,7 @@ fn main() {
 fn exhaustive(gpu: &Gpu, count: usize) {
     let objectives = [Objective::Nash, Objective::Stp];
     let mut losses = vec![Vec::new(); 6];
-    for seed in SEEDS {
+    for seed in MANY_SEEDS {
         let tenants = random_tenants(seed, count);
         let mut exact = Operators::new(gpu, &tenants, 1).unwrap();
         let all: Vec<Vec<f64>> =
@@ -56,10 +58,12 @@ fn exhaustive(gpu: &Gpu, count: usize) {
             let goal = goal(objective, count);
             let score = |y: &[f64]| score(objective, &goal, y);
             let best = most(&all.iter().map(|y| score(y)).collect::<Vec<f64>>());
-            let decision = decide(&mut exact, &goal).unwrap();
-            let thorough = allocate(&mut exact, &goal, Effort::THOROUGH).unwrap();
-            let one_climb = allocate(&mut exact, &goal, ONE_CLIMB).unwrap();
-            let found = [decision.budgets, thorough.budgets, one_climb.budgets];
+            let mut found = vec![decide(&mut exact, &goal).unwrap().budgets];
+            if SEEDS.contains(&seed) {
+                for effort in [Effort::THOROUGH, ONE_CLIMB] {
+                    found.push(allocate(&mut exact, &goal, effort).unwrap().budgets);
+                }
+            }
             for (how, budgets) in found.iter().enumerate() {
                 let found = score(&exact.measure(budgets).unwrap().y);
                 losses[2 * how + which].push(1.0 - found / best);
@@ -68,8 +72,13 @@ fn exhaustive(gpu: &Gpu, count: usize) {
     }
     for (how, name) in ["decision", "thorough search", "one climb"].into_iter().enumerate() {
         for (which, objective) in objectives.into_iter().enumerate() {
-            let losses = percent(&losses[2 * how + which]);
-            println!("{count} tenants, {objective:?}: {name} behind exhaustive search: {losses}");
+            let losses = &losses[2 * how + which];
+            let beyond = losses.iter().filter(|loss| **loss > 0.01).count();
+            println!(
+                "{count} tenants, {objective:?}: {name} behind exhaustive search: {}, beyond 1 %: {beyond} of {}",
+                percent(losses),
+                losses.len()
+            );
         }
     }
 }

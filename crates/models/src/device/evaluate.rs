@@ -5,22 +5,15 @@
 
 use super::DeviceError;
 use super::allocate::{Measurement, Throughput};
-use super::gpu::{Gpu, Scheduler};
-use super::requests::{self, Arrivals, SERVED_MIN};
+use super::gpu::Gpu;
+use super::requests::{self, Arrivals};
+use super::run::{Ask, Count, Run, SAME_NS, asks, with_lanes};
 use super::tenant::{Kind, Operator, Tenant};
 use tandem_core::Ppm;
 
-/// Instants closer than a picosecond are one: sums of the same numbers in another order.
-const SAME_NS: f64 = 1e-3;
-/// SMs fewer than this are none, for the same reason.
-const NO_SMS: f64 = 1e-9;
 /// The shortest window.
 const WINDOW_NS: f64 = 1e9;
-/// Iterations of the slowest tenant in a window at least.
-const ITERATIONS_MIN: f64 = 10.0;
-/// An evaluation that takes more events than this is given up: seconds of computing.
-const EVENTS_MAX: u64 = 50_000_000;
-const TENANTS_MAX: usize = 64;
+pub(super) const TENANTS_MAX: usize = 64;
 
 /// How the tenants share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +74,55 @@ impl<'a> Operators<'a> {
         self.tenants
     }
 
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// What the operators of a tenant ask under a cap.
+    pub(super) fn asks(&self, index: usize, cap: u32) -> Vec<Ask> {
+        asks(&self.wants[index], self.tenants[index].launch_ns, f64::from(cap))
+    }
+
+    /// The speed of a tenant under a cap with nobody beside it.
+    pub(super) fn capped_speed(&self, index: usize, cap: u32) -> f64 {
+        let (tenant, cap) = (&self.tenants[index], f64::from(cap));
+        let (last, rest) = self.wants[index].split_last().expect("a tenant has operators");
+        let takes = |want: &Want| want.duration_ns / (want.sms.min(cap) / want.enough).min(1.0);
+        let rest = rest.iter().map(|want| takes(want).max(tenant.launch_ns));
+        tenant.alone_ns() / (tenant.host_ns + rest.sum::<f64>() + takes(last))
+    }
+
+    /// Whether no operator of a tenant asks for more than this cap allows.
+    pub(super) fn is_enough(&self, index: usize, cap: u32) -> bool {
+        self.wants[index].iter().all(|want| want.sms <= f64::from(cap))
+    }
+
+    /// What all operators ask.
+    fn all_asks(&self, sharing: Sharing<'_>) -> Vec<Vec<Ask>> {
+        let cap = |index: usize| match sharing {
+            Sharing::Slice => self.gpu.sms,
+            Sharing::Budgets(budgets) => self.gpu.cap(budgets[index]),
+        };
+        (0..self.tenants.len()).map(|index| self.asks(index, cap(index))).collect()
+    }
+
+    /// When each operator of an iteration ends alone, counted from its beginning.
+    pub(super) fn ends_alone(&self, index: usize) -> &[f64] {
+        &self.ends_alone[index]
+    }
+
     /// What every tenant keeps of its speed alone.
     pub fn evaluate(&self, sharing: Sharing<'_>) -> Result<Measurement, DeviceError> {
-        let mut run = Run::new(self, sharing);
+        with_lanes!(self.tenants.len(), LANES => self.evaluate_in::<LANES>(sharing))
+    }
+
+    fn evaluate_in<const N: usize>(
+        &self,
+        sharing: Sharing<'_>,
+    ) -> Result<Measurement, DeviceError> {
+        let asks = self.all_asks(sharing);
+        let asks: Vec<&[Ask]> = asks.iter().map(Vec::as_slice).collect();
+        let mut run = Run::<N>::new(self, &asks, sharing == Sharing::Slice);
         let mut window_ns = WINDOW_NS / 2.0;
         let mut half = vec![Count::default(); self.tenants.len()];
         loop {
@@ -97,21 +136,21 @@ impl<'a> Operators<'a> {
         }
     }
 
-    /// Tenants under some budgets at the beginning of time, to be looked at for as long as it pays.
-    pub(super) fn trial(&self, budgets: &[Ppm]) -> Trial<'_> {
-        Trial(Run::new(self, Sharing::Budgets(budgets)))
-    }
-
     /// Who held which SMs during the first `until_ns`.
     pub fn record(&self, sharing: Sharing<'_>, until_ns: f64) -> Result<Vec<Segment>, DeviceError> {
         let mut segments = Vec::new();
-        Run::new(self, sharing).until(until_ns, |segment| segments.push(segment))?;
+        let held = |segment| segments.push(segment);
+        let asks = self.all_asks(sharing);
+        let asks: Vec<&[Ask]> = asks.iter().map(Vec::as_slice).collect();
+        with_lanes!(self.tenants.len(), LANES => {
+            Run::<LANES>::new(self, &asks, sharing == Sharing::Slice).until(until_ns, held)?;
+        });
         Ok(segments)
     }
 
-    fn measurement(
+    fn measurement<const N: usize>(
         &self,
-        run: &Run<'_>,
+        run: &Run<'_, N>,
         half: &[Count],
         counts: &[Count],
         window_ns: f64,
@@ -133,8 +172,8 @@ impl<'a> Operators<'a> {
             measurement.y.push(share(all, of_all));
             measurement.parts[0].push(share(first, of_half));
             measurement.parts[1].push(share(all - first, of_all - of_half));
-            let latencies = &run.states[index].latencies;
-            measurement.p99_ns.push(tenant.requests.and(requests::p99(latencies.clone())));
+            let latencies = run.latencies(index).to_vec();
+            measurement.p99_ns.push(tenant.requests.and(requests::p99(latencies)));
         }
         measurement.window_ns = window_ns;
         measurement
@@ -187,46 +226,17 @@ fn ends_alone(tenant: &Tenant) -> Vec<f64> {
     tenant.operators().iter().map(|operator| operator.duration_ns).map(end).collect()
 }
 
-/// An evaluation that can be continued.
-pub(super) struct Trial<'a>(Run<'a>);
-
-impl Trial<'_> {
-    /// Goes on to this instant.
-    pub(super) fn until(&mut self, end_ns: f64) -> Result<(), DeviceError> {
-        self.0.until(end_ns, |_| {})
-    }
-
-    /// Events so far: what it has cost.
-    pub(super) fn events(&self) -> u64 {
-        self.0.events
-    }
-
-    /// The speed of each tenant so far: the time that what it has done takes alone, over the time passed.
-    /// Finer than a count of operators, for windows of a few iterations.
-    pub(super) fn speeds(&self) -> Vec<f64> {
-        let device = self.0.device;
-        let states = self.0.states.iter().zip(&self.0.slots).enumerate();
-        let done = states.map(|(index, (state, slot))| {
-            let (ends, wants) = (&device.ends_alone[index], &device.wants[index]);
-            let period = ends.last().expect("a tenant has operators");
-            let before = state.next.checked_sub(1).map_or(0.0, |last| ends[last]);
-            let in_flight = (wants[state.next].duration_ns - slot.left_ns).max(0.0);
-            state.count.iterations as f64 * period + before + in_flight
-        });
-        done.map(|done_ns| done_ns / self.0.now_ns).collect()
-    }
-}
-
 /// What an operator asks of a GPU.
 #[derive(Clone, Copy, Debug)]
-struct Want {
+pub(super) struct Want {
     /// How long it takes alone.
-    duration_ns: f64,
+    pub(super) duration_ns: f64,
     /// SMs it asks for.
-    sms: f64,
+    pub(super) sms: f64,
     /// SMs that give it full speed.
-    enough: f64,
-    beta: f64,
+    pub(super) enough: f64,
+    /// Fraction of the peak bandwidth at full speed.
+    pub(super) beta: f64,
 }
 
 fn wants(gpu: &Gpu, tenant: &Tenant) -> Vec<Want> {
@@ -234,293 +244,21 @@ fn wants(gpu: &Gpu, tenant: &Tenant) -> Vec<Want> {
     let want = |operator: &Operator| {
         let width = operator.sms.min(sms);
         let saturates = operator.kind == Kind::Memory && width >= constants.sigma * sms;
+        let enough = if saturates { constants.sigma * width } else { width };
         Want {
             duration_ns: operator.duration_ns,
             sms: operator.sms,
-            enough: if saturates { constants.sigma * width } else { width },
+            enough,
             beta: constants.beta(operator.kind),
         }
     };
     tenant.operators().iter().map(want).collect()
 }
 
-/// What a tenant has done.
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    operators: u64,
-    iterations: u64,
-}
-
-/// A tenant during a run: what matters when an operator of its is issued or ends.
-struct State {
-    count: Count,
-    /// The next operator of the iteration, or the one in flight.
-    next: usize,
-    /// When the last was issued.
-    issued_ns: f64,
-    cap: f64,
-    arrivals: Option<Arrivals>,
-    /// When the request came that is being answered.
-    arrived_ns: f64,
-    latencies: Vec<f64>,
-}
-
-/// A tenant during a run: what matters at every event. Either it waits to issue an operator or one is in
-/// flight.
-#[derive(Clone, Copy)]
-struct Slot {
-    /// When its next operator is issued; never while one is in flight.
-    issue_ns: f64,
-    /// What is left of the one in flight, in nanoseconds alone; endless if there is none.
-    left_ns: f64,
-    speed: f64,
-    sms: f64,
-    /// SMs it asks for under its cap.
-    demand: f64,
-    /// SMs that give it full speed.
-    enough: f64,
-    /// Its speed with all SMs it asks for and nobody else there.
-    free: f64,
-    beta: f64,
-}
-
-impl Slot {
-    fn idle(issue_ns: f64) -> Self {
-        Self {
-            issue_ns,
-            left_ns: f64::INFINITY,
-            speed: 0.0,
-            sms: 0.0,
-            demand: 0.0,
-            enough: 1.0,
-            free: 0.0,
-            beta: 0.0,
-        }
-    }
-}
-
-struct Run<'a> {
-    device: &'a Operators<'a>,
-    is_slice: bool,
-    /// The factor of κ beside no, one, and two others or more.
-    slowed: [f64; 3],
-    states: Vec<State>,
-    slots: Vec<Slot>,
-    /// The tenants with an operator in flight, in order of issue.
-    order: Vec<usize>,
-    now_ns: f64,
-    events: u64,
-}
-
-impl<'a> Run<'a> {
-    fn new(device: &'a Operators<'a>, sharing: Sharing<'_>) -> Self {
-        let gpu = device.gpu;
-        let state = |(index, tenant): (usize, &Tenant)| {
-            let mut arrivals =
-                tenant.requests.map(|requests| Arrivals::new(requests, device.seed, index));
-            let arrived_ns = arrivals.as_mut().map_or(0.0, Arrivals::take);
-            let cap = match sharing {
-                Sharing::Slice => gpu.sms,
-                Sharing::Budgets(budgets) => gpu.cap(budgets[index]),
-            };
-            State {
-                count: Count::default(),
-                next: 0,
-                issued_ns: 0.0,
-                cap: f64::from(cap),
-                arrivals,
-                arrived_ns,
-                latencies: Vec::new(),
-            }
-        };
-        let states: Vec<State> = device.tenants.iter().enumerate().map(state).collect();
-        let first = states.iter().zip(device.tenants);
-        let slots = first.map(|(state, tenant)| Slot::idle(state.arrived_ns + tenant.host_ns));
-        Self {
-            is_slice: sharing == Sharing::Slice,
-            slowed: [0.0, 1.0, 2.0].map(|others| 1.0 / (1.0 + gpu.constants.kappa * others)),
-            slots: slots.collect(),
-            order: Vec::with_capacity(states.len()),
-            states,
-            device,
-            now_ns: 0.0,
-            events: 0,
-        }
-    }
-
-    fn counts(&self) -> Vec<Count> {
-        self.states.iter().map(|state| state.count).collect()
-    }
-
-    fn iterations(&self, index: usize) -> f64 {
-        self.states[index].count.operators as f64 / self.device.wants[index].len() as f64
-    }
-
-    fn has_enough(&self) -> bool {
-        let enough = |index: usize| match self.device.tenants[index].requests {
-            Some(_) => self.states[index].latencies.len() >= SERVED_MIN,
-            None => self.iterations(index) >= ITERATIONS_MIN,
-        };
-        (0..self.states.len()).all(enough)
-    }
-
-    /// Goes on to `end_ns`, that instant included.
-    fn until(&mut self, end_ns: f64, mut held: impl FnMut(Segment)) -> Result<(), DeviceError> {
-        loop {
-            self.divide();
-            let nearest_ns = self.nearest();
-            let stop_ns = nearest_ns.min(end_ns);
-            for &tenant in &self.order {
-                let sms = self.slots[tenant].sms;
-                if sms > 0.0 {
-                    held(Segment { tenant, from_ns: self.now_ns, to_ns: stop_ns, sms });
-                }
-            }
-            if nearest_ns > end_ns + SAME_NS {
-                // The next call divides again and comes to the same speeds.
-                self.pass(end_ns);
-                return Ok(());
-            }
-            self.pass(nearest_ns);
-            self.issue();
-            self.events += 1;
-            if self.events > EVENTS_MAX {
-                return Err(self.too_long());
-            }
-        }
-    }
-
-    /// Hands out SMs and sets the speeds of all operators in flight.
-    fn divide(&mut self) {
-        let sms = f64::from(self.device.gpu.sms);
-        if self.is_slice {
-            let part = 1.0 / self.order.len() as f64;
-            for &tenant in &self.order {
-                (self.slots[tenant].speed, self.slots[tenant].sms) = (part, part * sms);
-            }
-            return;
-        }
-        let (part, mut left) = match self.device.gpu.scheduler {
-            Scheduler::Fifo => (1.0, sms),
-            Scheduler::Prop => {
-                let demand: f64 = self.slots.iter().map(|slot| slot.demand).sum();
-                ((sms / demand).min(1.0), f64::INFINITY)
-            }
-        };
-        let (mut bandwidth, mut running) = (0.0, 0_usize);
-        for &tenant in &self.order {
-            let slot = &mut self.slots[tenant];
-            slot.sms = (slot.demand * part).min(left);
-            slot.speed = slot.free;
-            if slot.sms < slot.demand {
-                slot.speed = (slot.sms / slot.enough).min(1.0);
-            }
-            left -= slot.sms;
-            left = if left < NO_SMS { 0.0 } else { left };
-            bandwidth += slot.beta * slot.speed;
-            running += usize::from(slot.speed > 0.0);
-        }
-        if bandwidth > 1.0 {
-            let scarce = 1.0 / bandwidth;
-            for slot in &mut self.slots {
-                slot.speed *= (1.0 - slot.beta) + slot.beta * scarce;
-            }
-        }
-        // One that stands still is no slower for having others beside it.
-        let slowed = self.slowed[running.saturating_sub(1).min(2)];
-        self.slots.iter_mut().for_each(|slot| slot.speed *= slowed);
-    }
-
-    /// The next completion or issue.
-    fn nearest(&self) -> f64 {
-        let (mut span, mut issue_ns) = (f64::INFINITY, f64::INFINITY);
-        for slot in &self.slots {
-            // What stands still never ends: its left ÷ 0.
-            span = span.min(slot.left_ns / slot.speed);
-            issue_ns = issue_ns.min(slot.issue_ns);
-        }
-        issue_ns.min(self.now_ns + span)
-    }
-
-    /// Goes on to `to_ns`, and ends every operator that is done then.
-    fn pass(&mut self, to_ns: f64) {
-        let span = to_ns - self.now_ns;
-        self.now_ns = to_ns;
-        // What would end within a picosecond, or within what an instant is known to, ends now.
-        let rounding_ns = SAME_NS + to_ns * 4.0 * f64::EPSILON;
-        for (index, slot) in self.slots.iter_mut().enumerate() {
-            slot.left_ns -= span * slot.speed;
-            if slot.left_ns <= rounding_ns * slot.speed {
-                let tenant = &self.device.tenants[index];
-                *slot = Slot::idle(self.states[index].complete(tenant, to_ns));
-                self.order.retain(|&other| other != index);
-            }
-        }
-    }
-
-    /// Issues every operator that is due now, in order of tenants.
-    fn issue(&mut self) {
-        for index in 0..self.slots.len() {
-            if self.slots[index].issue_ns > self.now_ns + SAME_NS {
-                continue;
-            }
-            let state = &mut self.states[index];
-            state.issued_ns = self.now_ns;
-            let want = &self.device.wants[index][state.next];
-            let demand = want.sms.min(state.cap);
-            self.slots[index] = Slot {
-                issue_ns: f64::INFINITY,
-                left_ns: want.duration_ns,
-                speed: 0.0,
-                sms: 0.0,
-                demand,
-                enough: want.enough,
-                free: (demand / want.enough).min(1.0),
-                beta: want.beta,
-            };
-            // Nearly always last: those in flight were issued before, or now by an earlier tenant.
-            let key = |tenant: usize| (self.states[tenant].issued_ns, tenant);
-            let later = self.order.iter().rev().take_while(|&&other| key(other) > key(index));
-            let at = self.order.len() - later.count();
-            self.order.insert(at, index);
-        }
-    }
-
-    fn too_long(&self) -> DeviceError {
-        let by = |a: &usize, b: &usize| self.iterations(*a).total_cmp(&self.iterations(*b));
-        let name =
-            |index: Option<usize>| index.map_or("", |index| &self.device.tenants[index].name);
-        let all = 0..self.states.len();
-        DeviceError::TooLong {
-            slowest: name(all.clone().min_by(by)).to_owned(),
-            fastest: name(all.max_by(by)).to_owned(),
-            limit: EVENTS_MAX,
-        }
-    }
-}
-
-impl State {
-    /// Notes that its operator in flight has ended, and says when the next is issued.
-    fn complete(&mut self, tenant: &Tenant, now_ns: f64) -> f64 {
-        self.count.operators += 1;
-        self.next += 1;
-        if self.next < tenant.operators().len() {
-            return now_ns.max(self.issued_ns + tenant.launch_ns);
-        }
-        self.next = 0;
-        self.count.iterations += 1;
-        let Some(arrivals) = &mut self.arrivals else {
-            return now_ns + tenant.host_ns;
-        };
-        self.latencies.push(now_ns - self.arrived_ns);
-        self.arrived_ns = arrivals.take();
-        now_ns.max(self.arrived_ns) + tenant.host_ns
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::gpu::Scheduler;
     use crate::device::tenant::{Operator, Requests};
 
     fn op(duration_us: f64, sms: f64, kind: Kind) -> Operator {

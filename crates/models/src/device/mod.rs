@@ -12,6 +12,7 @@ mod evaluate;
 mod gpu;
 mod modes;
 mod requests;
+mod run;
 mod summary;
 mod tenant;
 

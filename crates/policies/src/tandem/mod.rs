@@ -7,8 +7,9 @@
 //! minimum-weight matching (`pairs`), of any mixture of residents and free GPUs node by node
 //! (`guests`). Between reviews GPUs that fall free go to whoever waits, and then to guests who are
 //! better off alone (`partings`). What a moment of a job's progress is worth to everyone is in
-//! `worth`, who slows whom in `rates`.
+//! `worth`, who slows whom in `rates` and `company`.
 
+mod company;
 mod fairness;
 mod guests;
 mod pairs;

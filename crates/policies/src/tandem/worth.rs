@@ -135,8 +135,7 @@ impl Ledger {
         let gone: Vec<JobId> = draft.placed().map(Job::id).filter(leaves).collect();
         let started: Vec<JobId> = self.waiting.iter().copied().filter(|job| !leaves(job)).collect();
         self.waiting.retain(leaves);
-        self.waiting.extend(gone);
-        self.sort();
+        self.add_waiting(gone);
         let gpus = i64::from(draft.up_count().max(1));
         let priced = |worth: &Worth, behind: i64| {
             worth.weight.saturating_add(behind.saturating_mul(i64::from(worth.gpus)) / gpus)
@@ -159,12 +158,34 @@ impl Ledger {
         self.waiting = self.by_value(waiting);
     }
 
+    /// Adds jobs to those that wait, who stay in order: few leave their GPUs, and many wait.
+    fn add_waiting(&mut self, jobs: Vec<JobId>) {
+        let mut merged = Vec::with_capacity(self.waiting.len() + jobs.len());
+        let mut rest = self.waiting.as_slice();
+        for job in self.by_value(jobs) {
+            let key = self.place(job);
+            let (before, after) =
+                rest.split_at(rest.partition_point(|&other| self.place(other) < key));
+            merged.extend_from_slice(before);
+            rest = after;
+            // It may have left under the plan that was priced before, too.
+            if rest.first() != Some(&job) {
+                merged.push(job);
+            }
+        }
+        merged.extend_from_slice(rest);
+        self.waiting = merged;
+    }
+
+    /// Where a job stands among those that wait, the smallest first.
+    fn place(&self, job: JobId) -> (Reverse<i64>, JobId) {
+        let worth = self.of(job);
+        (Reverse(worth.value / i64::from(worth.gpus)), job)
+    }
+
     /// Puts the most valuable per GPU first.
     pub(super) fn by_value(&self, mut jobs: Vec<JobId>) -> Vec<JobId> {
-        jobs.sort_by_cached_key(|&job| {
-            let worth = self.of(job);
-            (Reverse(worth.value / i64::from(worth.gpus)), job)
-        });
+        jobs.sort_by_cached_key(|&job| self.place(job));
         jobs.dedup();
         jobs
     }

@@ -1,0 +1,474 @@
+//! One run of tenants side by side, event by event: the inner loop of every evaluation.
+//!
+//! A decision takes some hundred thousand events, so this is written for speed: as many lanes as tenants,
+//! known to the compiler, and selections instead of branches wherever nobody could foresee which way
+//! they go. Lanes beyond the tenants wait for ever.
+
+use super::DeviceError;
+use super::evaluate::{Operators, Segment, Want};
+use super::gpu::Scheduler;
+use super::requests::{Arrivals, SERVED_MIN};
+
+/// Instants closer than a picosecond are one: sums of the same numbers in another order.
+pub(super) const SAME_NS: f64 = 1e-3;
+/// SMs fewer than this are none, for the same reason.
+const NO_SMS: f64 = 1e-9;
+/// Iterations of the slowest tenant in a window at least.
+const ITERATIONS_MIN: f64 = 10.0;
+/// An evaluation that takes more events than this is given up: seconds of computing.
+const EVENTS_MAX: u64 = 50_000_000;
+
+/// Calls a function that is generic over the number of lanes with the least number that there is code
+/// for.
+macro_rules! with_lanes {
+    ($tenants:expr, $lanes:ident => $call:expr) => {
+        match $tenants {
+            0..=2 => {
+                const $lanes: usize = 2;
+                $call
+            }
+            3 => {
+                const $lanes: usize = 3;
+                $call
+            }
+            4 => {
+                const $lanes: usize = 4;
+                $call
+            }
+            5..=8 => {
+                const $lanes: usize = 8;
+                $call
+            }
+            9..=16 => {
+                const $lanes: usize = 16;
+                $call
+            }
+            _ => {
+                const $lanes: usize = crate::device::evaluate::TENANTS_MAX;
+                $call
+            }
+        }
+    };
+}
+pub(super) use with_lanes;
+
+/// What a tenant has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    pub(super) operators: u64,
+    pub(super) iterations: u64,
+}
+
+/// What an operator asks of a GPU under a cap.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    /// How long it takes alone.
+    duration_ns: f64,
+    /// SMs it asks for.
+    demand: f64,
+    /// What one SM adds to its speed.
+    per_sm: f64,
+    /// Fraction of the peak bandwidth at full speed.
+    beta: f64,
+    /// Time from its issue to that of the next at least.
+    launch_ns: f64,
+    /// Endless, so that nothing is issued while it is in flight.
+    holds_ns: f64,
+}
+
+/// What a tenant asks that waits: the last of every list.
+const NOTHING: Ask = Ask {
+    duration_ns: f64::INFINITY,
+    demand: 0.0,
+    per_sm: 0.0,
+    beta: 0.0,
+    launch_ns: f64::NEG_INFINITY,
+    holds_ns: 0.0,
+};
+
+/// What the operators of a tenant ask under a cap, in order, and [`NOTHING`].
+pub(super) fn asks(wants: &[Want], launch_ns: f64, cap: f64) -> Vec<Ask> {
+    let ask = |want: &Want| {
+        // All SMs that it needs are to give full speed exactly.
+        let mut per_sm = 1.0 / want.enough;
+        while want.enough * per_sm < 1.0 {
+            per_sm = per_sm.next_up();
+        }
+        let demand = want.sms.min(cap);
+        Ask {
+            duration_ns: want.duration_ns,
+            demand,
+            per_sm,
+            beta: want.beta,
+            launch_ns,
+            holds_ns: f64::INFINITY,
+        }
+    };
+    wants.iter().map(ask).chain([NOTHING]).collect()
+}
+
+/// A tenant: what matters at every event.
+//
+// In this order, because a vector instruction that reads two neighbours waits for both if they were written
+// one by one just before, as `earlier`, `demand`, `per_sm` and `beta` are.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Lane<'a> {
+    /// SMs that operators ask for that were issued before it and are still in flight.
+    earlier: f64,
+    /// The order of issue.
+    key: u64,
+    /// SMs it asks for.
+    demand: f64,
+    /// The next operator of the iteration, or the one in flight.
+    at: usize,
+    per_sm: f64,
+    /// One if an operator is in flight, otherwise zero.
+    in_flight: u64,
+    beta: f64,
+    asks: &'a [Ask],
+    speed: f64,
+    /// When its next operator may be issued.
+    ready_ns: f64,
+    /// SMs it holds.
+    sms: f64,
+    /// What is left of the one in flight, in nanoseconds alone; endless if there is none.
+    left_ns: f64,
+    /// When its operator in flight ends at the present speed.
+    ends_ns: f64,
+    count: Count,
+    /// When it issues its next one; never while one is in flight.
+    issue_ns: f64,
+}
+
+impl<'a> Lane<'a> {
+    fn waiting(asks: &'a [Ask], issue_ns: f64) -> Self {
+        Self {
+            ends_ns: f64::INFINITY,
+            issue_ns,
+            left_ns: f64::INFINITY,
+            speed: 0.0,
+            sms: 0.0,
+            earlier: 0.0,
+            demand: 0.0,
+            per_sm: 0.0,
+            beta: 0.0,
+            key: 0,
+            in_flight: 0,
+            ready_ns: issue_ns,
+            asks,
+            at: 0,
+            count: Count::default(),
+        }
+    }
+
+    fn iterations(&self) -> f64 {
+        self.count.operators as f64 / (self.asks.len() - 1) as f64
+    }
+}
+
+/// Requests of a tenant that answers any.
+struct Server {
+    arrivals: Arrivals,
+    /// When the request came that is being answered.
+    arrived_ns: f64,
+    latencies: Vec<f64>,
+}
+
+/// How operators in flight get SMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// In order of issue.
+    Fifo,
+    /// In proportion to what they ask for.
+    Prop,
+    /// All of them, in turns.
+    Slice,
+}
+
+/// Tenants side by side, from the beginning of time.
+pub(super) struct Run<'a, const N: usize> {
+    device: &'a Operators<'a>,
+    sms: f64,
+    rule: Rule,
+    /// The factor of κ beside no, one, and two others or more.
+    slowed: [f64; 3],
+    lanes: [Lane<'a>; N],
+    /// None for tenants that answer no requests.
+    servers: Vec<Option<Server>>,
+    /// Counts the instants at which anything happened.
+    instant: u64,
+    now_ns: f64,
+    events: u64,
+}
+
+impl<'a, const N: usize> Run<'a, N> {
+    /// Tenants whose operators ask for this; in turns, or side by side.
+    pub(super) fn new(device: &'a Operators<'a>, asks: &[&'a [Ask]], is_slice: bool) -> Self {
+        let gpu = device.gpu();
+        let mut lanes = [Lane::waiting(&[], f64::INFINITY); N];
+        let mut servers = Vec::new();
+        for (index, tenant) in device.list().iter().enumerate() {
+            let server = tenant.requests.map(|requests| {
+                let mut arrivals = Arrivals::new(requests, device.seed(), index);
+                Server { arrived_ns: arrivals.take(), arrivals, latencies: Vec::new() }
+            });
+            let arrived_ns = server.as_ref().map_or(0.0, |server| server.arrived_ns);
+            let issue_ns = arrived_ns + tenant.host_ns;
+            lanes[index] = Lane::waiting(asks[index], issue_ns);
+            // Nothing to look after, so nothing to allocate, where nobody answers requests.
+            if server.is_some() {
+                servers.resize_with(index, || None);
+                servers.push(server);
+            }
+        }
+        Self {
+            device,
+            sms: f64::from(gpu.sms),
+            rule: match (is_slice, gpu.scheduler) {
+                (true, _) => Rule::Slice,
+                (false, Scheduler::Fifo) => Rule::Fifo,
+                (false, Scheduler::Prop) => Rule::Prop,
+            },
+            slowed: [0.0, 1.0, 2.0].map(|others| 1.0 / (1.0 + gpu.constants.kappa * others)),
+            lanes,
+            servers,
+            instant: 1,
+            now_ns: 0.0,
+            events: 0,
+        }
+    }
+
+    /// Events so far: what it has cost.
+    pub(super) fn events(&self) -> u64 {
+        self.events
+    }
+
+    fn tenants(&self) -> &[Lane<'a>] {
+        &self.lanes[..self.device.list().len()]
+    }
+
+    pub(super) fn counts(&self) -> Vec<Count> {
+        self.tenants().iter().map(|lane| lane.count).collect()
+    }
+
+    pub(super) fn latencies(&self, index: usize) -> &[f64] {
+        let server = self.servers.get(index).and_then(Option::as_ref);
+        server.map_or(&[], |server| &server.latencies)
+    }
+
+    /// Whether every tenant has done enough for its speed to be read off.
+    pub(super) fn has_enough(&self) -> bool {
+        let mut tenants = self.tenants().iter().zip(self.device.list()).enumerate();
+        tenants.all(|(index, (lane, tenant))| match tenant.requests {
+            Some(_) => self.latencies(index).len() >= SERVED_MIN,
+            None => lane.iterations() >= ITERATIONS_MIN,
+        })
+    }
+
+    /// The speed of each tenant so far: the time that what it has done takes alone, over the time passed.
+    /// Finer than a count of operators, for windows of a few iterations.
+    pub(super) fn speeds(&self) -> Vec<f64> {
+        let done = self.tenants().iter().enumerate().map(|(index, lane)| {
+            let ends = self.device.ends_alone(index);
+            let period = ends.last().expect("a tenant has operators");
+            let before = lane.at.checked_sub(1).map_or(0.0, |last| ends[last]);
+            let in_flight = (lane.asks[lane.at].duration_ns - lane.left_ns).max(0.0);
+            lane.count.iterations as f64 * period + before + in_flight
+        });
+        done.map(|done_ns| done_ns / self.now_ns).collect()
+    }
+
+    /// Goes on to `end_ns`, that instant included.
+    pub(super) fn until(
+        &mut self,
+        end_ns: f64,
+        mut held: impl FnMut(Segment),
+    ) -> Result<(), DeviceError> {
+        while self.event(end_ns, &mut held) {}
+        if self.events > EVENTS_MAX {
+            return Err(self.too_long());
+        }
+        Ok(())
+    }
+
+    /// Goes on to the next event, or to `end_ns` if there is none before: then it says so.
+    #[inline(always)]
+    fn event(&mut self, end_ns: f64, held: &mut impl FnMut(Segment)) -> bool {
+        let (mut index, mut next_ns) = (0, f64::INFINITY);
+        for (at, lane) in self.lanes.iter().enumerate() {
+            let ns = if lane.ends_ns < lane.issue_ns { lane.ends_ns } else { lane.issue_ns };
+            index = if ns < next_ns { at } else { index };
+            next_ns = if ns < next_ns { ns } else { next_ns };
+        }
+        if next_ns > end_ns + SAME_NS {
+            self.pass(end_ns, held);
+            return false;
+        }
+        // What happens within a picosecond, or within what an instant is known to, happens now.
+        if next_ns > self.now_ns + (SAME_NS + self.now_ns * 4.0 * f64::EPSILON) {
+            self.pass(next_ns, held);
+            self.instant += 1;
+        }
+        self.step(index);
+        self.divide();
+        self.events += 1;
+        self.events <= EVENTS_MAX
+    }
+
+    /// Goes on to `end_ns` with two runs at once: a processor does part of one event while it waits for
+    /// results of the other.
+    pub(super) fn both_until(a: &mut Self, b: &mut Self, end_ns: f64) -> Result<(), DeviceError> {
+        while a.event(end_ns, &mut |_| {}) & b.event(end_ns, &mut |_| {}) {}
+        // One of them is there, and does nothing more.
+        a.until(end_ns, |_| {})?;
+        b.until(end_ns, |_| {})
+    }
+
+    /// Goes on to `to_ns`, where nothing happens before.
+    fn pass(&mut self, to_ns: f64, held: &mut impl FnMut(Segment)) {
+        let span = to_ns - self.now_ns;
+        for (tenant, lane) in self.lanes.iter_mut().enumerate() {
+            lane.left_ns -= span * lane.speed;
+            if lane.sms > 0.0 {
+                held(Segment { tenant, from_ns: self.now_ns, to_ns, sms: lane.sms });
+            }
+        }
+        self.now_ns = to_ns;
+    }
+
+    /// Ends the operator of a lane, or issues the next, or both. Which of these it is cannot be
+    /// foreseen, so there are no branches but the one at the end of an iteration.
+    #[inline(always)]
+    fn step(&mut self, index: usize) {
+        let now_ns = self.now_ns;
+        let lane = &mut self.lanes[index];
+        lane.count.operators += lane.in_flight;
+        lane.at += lane.in_flight as usize;
+        let last = lane.asks.len() - 1;
+        if lane.at == last {
+            self.begin(index);
+        }
+        let lane = &mut self.lanes[index];
+        let is_due = u64::from(lane.ready_ns <= now_ns + SAME_NS);
+        let ask = &lane.asks[last - (last - lane.at) * is_due as usize];
+        let (ended, key) = (lane.demand, lane.key);
+        lane.demand = 0.0;
+        let own = self.instant * N as u64 + index as u64;
+        let (mut earlier, mut is_last) = (0.0, true);
+        for lane in &mut self.lanes {
+            earlier += lane.demand;
+            let is_later = u64::from(lane.key > key);
+            lane.earlier -= f64::from_bits(ended.to_bits() & 0_u64.wrapping_sub(is_later));
+            is_last &= lane.key <= own;
+        }
+        if !is_last {
+            earlier = self.squeeze_in(own, ask.demand);
+        }
+        let lane = &mut self.lanes[index];
+        lane.in_flight = is_due;
+        lane.issue_ns = lane.ready_ns + ask.holds_ns;
+        let ready_ns = now_ns + ask.launch_ns;
+        lane.ready_ns = if ready_ns > lane.ready_ns { ready_ns } else { lane.ready_ns };
+        lane.key = own;
+        lane.earlier = earlier;
+        lane.left_ns = ask.duration_ns;
+        lane.demand = ask.demand;
+        lane.per_sm = ask.per_sm;
+        lane.beta = ask.beta;
+    }
+
+    /// Makes room before those of later tenants that were issued at the same instant. Says what those
+    /// before it ask for.
+    #[cold]
+    fn squeeze_in(&mut self, key: u64, demand: f64) -> f64 {
+        let mut earlier = 0.0;
+        for lane in &mut self.lanes {
+            match lane.key > key {
+                true => lane.earlier += demand,
+                false => earlier += lane.demand,
+            }
+        }
+        earlier
+    }
+
+    /// Notes that a tenant has ended an iteration, and when the next begins to issue.
+    #[cold]
+    fn begin(&mut self, index: usize) {
+        let lane = &mut self.lanes[index];
+        lane.at = 0;
+        lane.count.iterations += 1;
+        let mut from_ns = self.now_ns;
+        if let Some(Some(server)) = self.servers.get_mut(index) {
+            server.latencies.push(self.now_ns - server.arrived_ns);
+            server.arrived_ns = server.arrivals.take();
+            from_ns = from_ns.max(server.arrived_ns);
+        }
+        lane.ready_ns = from_ns + self.device.list()[index].host_ns;
+    }
+
+    /// Hands out SMs, sets the speeds of all operators in flight and says when they end.
+    #[inline(always)]
+    fn divide(&mut self) {
+        let sms = self.sms;
+        match self.rule {
+            Rule::Fifo => {
+                for lane in &mut self.lanes {
+                    let left = sms - lane.earlier;
+                    let left = if left < NO_SMS { 0.0 } else { left };
+                    lane.sms = if left < lane.demand { left } else { lane.demand };
+                }
+            }
+            Rule::Prop => {
+                let demand: f64 = self.lanes.iter().map(|lane| lane.demand).sum();
+                let part = (sms / demand).min(1.0);
+                self.lanes.iter_mut().for_each(|lane| lane.sms = lane.demand * part);
+            }
+            Rule::Slice => return self.take_turns(),
+        }
+        let (mut bandwidth, mut running) = (0.0, 0);
+        for lane in &mut self.lanes {
+            let speed = lane.sms * lane.per_sm;
+            lane.speed = if speed < 1.0 { speed } else { 1.0 };
+            bandwidth += lane.beta * lane.speed;
+            running += usize::from(lane.speed > 0.0);
+        }
+        // One that stands still is no slower for having others beside it.
+        let slowed = self.slowed[running.saturating_sub(1).min(2)];
+        let is_scarce = bandwidth > 1.0;
+        let bandwidth = if is_scarce { bandwidth } else { 1.0 };
+        for lane in &mut self.lanes {
+            // (1 − β) + β/U, times U, so that no division waits for another.
+            let kept = if is_scarce { (1.0 - lane.beta) * bandwidth + lane.beta } else { 1.0 };
+            let speed = lane.speed * slowed * kept;
+            // What stands still never ends: its left ÷ 0.
+            lane.ends_ns = self.now_ns + lane.left_ns * bandwidth / speed;
+            lane.speed = speed / bandwidth;
+        }
+    }
+
+    /// Gives every operator in flight the whole GPU for the same part of the time.
+    fn take_turns(&mut self) {
+        let part = 1.0 / self.lanes.iter().map(|lane| lane.in_flight).sum::<u64>() as f64;
+        for lane in &mut self.lanes {
+            lane.speed = if lane.in_flight > 0 { part } else { 0.0 };
+            lane.sms = lane.speed * self.sms;
+            lane.ends_ns = self.now_ns + lane.left_ns / lane.speed;
+        }
+    }
+
+    fn too_long(&self) -> DeviceError {
+        let by = |&a: &usize, &b: &usize| {
+            self.lanes[a].iterations().total_cmp(&self.lanes[b].iterations())
+        };
+        let name = |index: Option<usize>| {
+            index.map_or_else(String::new, |index| self.device.list()[index].name.clone())
+        };
+        let all = 0..self.device.list().len();
+        DeviceError::TooLong {
+            slowest: name(all.clone().min_by(by)),
+            fastest: name(all.max_by(by)),
+            limit: EVENTS_MAX,
+        }
+    }
+}
