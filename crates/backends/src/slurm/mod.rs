@@ -274,8 +274,14 @@ impl Round {
         // What comes from here on is for the next turn.
         self.shared.desk().is_dirty = false;
         let began = Instant::now();
-        let listing = list()?;
-        let nodes = nodes::list()?;
+        let (listing, nodes) = std::thread::scope(|scope| {
+            let nodes = scope.spawn(nodes::list);
+            let listing = list();
+            (listing, nodes.join())
+        });
+        let listing = listing?;
+        let Ok(nodes) = nodes else { return Ok(false) };
+        let nodes = nodes?;
         let listed = began.elapsed();
         let turn = {
             let mut desk = self.shared.desk();
