@@ -2,6 +2,7 @@
 //! decides nothing. `local` runs processes of this machine on the devices that a provider knows
 //! (`providers`); `slurm` lets Slurm run its own jobs where we say.
 
+mod call;
 pub mod crash;
 mod event;
 pub mod local;

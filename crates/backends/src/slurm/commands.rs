@@ -1,11 +1,8 @@
 //! Slurm's own programs: what we ask of Slurm goes through them, with a limit on the time they take.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 use thiserror::Error;
 
 /// A call that takes longer is given up.
@@ -42,80 +39,42 @@ pub enum CallError {
 
 /// What a program printed.
 pub(super) struct Answer {
-    pub(super) status: ExitStatus,
+    pub(super) is_ok: bool,
     pub(super) stdout: Vec<u8>,
     pub(super) stderr: String,
 }
 
-/// Runs a program with these arguments and this input. Input and output are files in memory, so that
-/// nothing waits for a pipe.
+/// Runs a program with these arguments and this input.
 pub(super) fn call<S: AsRef<OsStr>>(
     program: &str,
     arguments: impl IntoIterator<Item = S>,
     input: &str,
 ) -> Result<Answer, CallError> {
-    let missing = |cause: &io::Error| CallError::Missing {
-        program: program.to_owned(),
-        cause: cause.to_string(),
-    };
-    let run = || -> io::Result<Option<Answer>> {
-        let mut stdin = memory_file()?;
-        stdin.write_all(input.as_bytes())?;
-        stdin.rewind()?;
-        let (mut stdout, mut stderr) = (memory_file()?, memory_file()?);
-        let mut child = Command::new(program)
-            .args(arguments)
-            // Formats, cluster and user must be what we ask for, not what somebody's shell prefers.
-            .env_clear()
-            .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "SLURM_CONF"))
-            .env("LC_ALL", "C")
-            .env("TZ", "UTC")
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::from(stdin))
-            .stdout(Stdio::from(stdout.try_clone()?))
-            .stderr(Stdio::from(stderr.try_clone()?))
-            .spawn()?;
-        let begin = Instant::now();
-        let mut pause = Duration::from_millis(1);
-        let status = loop {
-            if let Some(status) = child.try_wait()? {
-                break status;
-            }
-            if begin.elapsed() >= CALL {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Ok(None);
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(10));
-        };
-        let mut answer = Answer { status, stdout: Vec::new(), stderr: String::new() };
-        stdout.rewind()?;
-        stdout.read_to_end(&mut answer.stdout)?;
-        let mut said = Vec::new();
-        stderr.rewind()?;
-        stderr.read_to_end(&mut said)?;
-        answer.stderr = String::from_utf8_lossy(&said).into_owned();
-        Ok(Some(answer))
-    };
-    let late = || CallError::Late { program: program.to_owned(), seconds: CALL.as_secs() };
-    run().map_err(|error| missing(&error))?.ok_or_else(late)
+    let mut command = Command::new(program);
+    // Formats, cluster and user must be what we ask for, not what somebody's shell prefers.
+    let kept = std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "SLURM_CONF");
+    command.args(arguments).env_clear().envs(kept).env("LC_ALL", "C").env("TZ", "UTC");
+    let program = || program.to_owned();
+    match crate::call::call(&mut command, input, CALL) {
+        Ok(Some(answer)) => Ok(Answer {
+            is_ok: answer.status.success(),
+            stdout: answer.stdout,
+            stderr: String::from_utf8_lossy(&answer.stderr).into_owned(),
+        }),
+        Ok(None) => Err(CallError::Late { program: program(), seconds: CALL.as_secs() }),
+        Err(error) => Err(CallError::Missing { program: program(), cause: error.to_string() }),
+    }
 }
 
 /// The standard output of a call that succeeds.
 pub(super) fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, CallError> {
     let answer = call(program, arguments, "")?;
-    if answer.status.success() {
+    if answer.is_ok {
         return Ok(answer.stdout);
     }
     let said = answer.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
     let said = said.unwrap_or("it failed and says nothing").to_owned();
     Err(CallError::Failed { program: program.to_owned(), said })
-}
-
-fn memory_file() -> io::Result<File> {
-    Ok(File::from(rustix::fs::memfd_create("tandem-slurm", rustix::fs::MemfdFlags::CLOEXEC)?))
 }
 
 /// One thing to ask of Slurm. Every word of it is ours: ids, nodes and resources, never a user's text.

@@ -105,12 +105,17 @@ pub(crate) fn reference_data() -> Option<PathBuf> {
     None
 }
 
-/// Says that a test did nothing. Written past the capture of the test harness, because nobody looks
-/// at the output of a test that passes.
+/// Says that a test did nothing.
 pub(crate) fn skipped(why: &str) {
+    tell(&format!("skipped: {why}"));
+}
+
+/// Says something that is worth reading. Written past the capture of the test harness, because nobody
+/// looks at the output of a test that passes.
+pub(crate) fn tell(what: &str) {
     let name = std::thread::current().name().unwrap_or("test").to_owned();
     // A closed standard error is no reason to fail.
-    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+    let _ = writeln!(std::io::stderr(), "{name}: {what}");
 }
 
 /// SplitMix64: a few lines, and the same numbers for ever.

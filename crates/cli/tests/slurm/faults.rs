@@ -1,6 +1,7 @@
 //! Daemons that die, nodes that are lost, jobs that others change: nothing is lost or doubled.
 
 use crate::cluster::{ANN, BEN, Cluster, PATIENCE, stay, stays, until};
+use crate::common::tell;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -73,7 +74,7 @@ fn slurmctld_dies_and_gives_numbers_again() {
     let script = stay(&cluster.notes("new"), 1.0, 0);
     let new: Vec<u64> = (0..4).map(|_| cluster.sbatch(BEN, &["--gres=gpu:1"], &script)).collect();
     let again = new.iter().filter(|job| lost.contains(job)).count();
-    eprintln!("slurmctld forgot {} jobs and gave {again} of their numbers again", lost.len());
+    tell(&format!("slurmctld forgot {} jobs and gave {again} of their numbers again", lost.len()));
     for job in &lost {
         if !new.contains(job) {
             let _ = cluster.output(cluster.program("scancel").arg(job.to_string()));

@@ -1,6 +1,7 @@
 //! A thousand jobs that wait and five hundred that run, on sixty-four nodes.
 
 use crate::cluster::{ANN, BEN, Cluster, until};
+use crate::common::tell;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -64,10 +65,10 @@ fn a_thousand_wait_and_five_hundred_run() {
         asking_s += ask_ms as f64 / 1000.0;
     }
     let batched = requests as f64 / asking_s;
-    eprintln!(
+    tell(&format!(
         "{RUNNING} jobs began within {start_s:.0} s; {cycles} cycles, listing and bringing in line took at \
          most {worst} ms; {requests} requests, {batched:.0} per second in batches, {single:.0} one by one"
-    );
+    ));
     assert!(worst <= 1000, "a cycle took {worst} ms");
     // A batch must not be slower than Slurm is by itself.
     assert!(

@@ -1,7 +1,7 @@
 //! A mixed stream of jobs, under Tandem and under Slurm alone.
 
 use crate::cluster::{ANN, BEN, Cluster, Stay, stay, stays, until};
-use crate::common::Dice;
+use crate::common::{Dice, tell};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -234,11 +234,11 @@ fn a_mixed_stream_shares_where_it_was_planned() {
         let state = if one.code == 0 { "completed" } else { "failed" };
         assert_eq!(job["state"], state, "{job}");
     }
-    eprintln!(
+    tell(&format!(
         "{jobs} jobs on 8 GPUs, mean completion time: Slurm alone {plain_mean:.1} s, with Tandem \
          {mean:.1} s ({:+.0} %); up to {most} on a GPU; {samples} samples",
         (mean / plain_mean - 1.0) * 100.0
-    );
+    ));
 }
 
 #[test]

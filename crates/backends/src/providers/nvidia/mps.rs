@@ -4,15 +4,12 @@
 use super::super::ProviderError;
 use super::{MpsOptions, processes};
 use crate::op::Seat;
-use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::BTreeSet;
-use std::fs::{self, File, Permissions};
-use std::io::{self, Read, Seek, Write};
+use std::fs::{self, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -345,58 +342,28 @@ impl Control {
     }
 
     /// Runs the control program; whether it succeeded, and what it printed.
-    ///
-    /// Input and output are files in memory: a daemon that keeps its descriptors cannot make anybody
-    /// wait for the end of a pipe.
     fn call(&self, arguments: &[&str], input: &str) -> Result<(bool, String), ProviderError> {
         let failed = |cause: &dyn std::fmt::Display| {
             ProviderError::Failed(format!("{} cannot be used: {cause}", self.program.display()))
         };
-        let io = |error: io::Error| failed(&error);
-        let mut stdin = memory_file().map_err(io)?;
-        stdin.write_all(input.as_bytes()).and_then(|()| stdin.rewind()).map_err(io)?;
-        let mut output = memory_file().map_err(io)?;
         let mut command = Command::new(&self.program);
         for name in NOT_INHERITED {
             command.env_remove(name);
         }
-        let mut child = command
+        command
             .args(arguments)
             .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe)
             .env("CUDA_MPS_LOG_DIRECTORY", self.log())
             .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-            .env("CUDA_VISIBLE_DEVICES", &self.gpu)
-            .current_dir("/")
-            .process_group(0)
-            .stdin(Stdio::from(stdin))
-            .stdout(Stdio::from(output.try_clone().map_err(io)?))
-            .stderr(Stdio::from(output.try_clone().map_err(io)?))
-            .spawn()
-            .map_err(io)?;
-        let begin = Instant::now();
-        let mut pause = Duration::from_millis(1);
-        let status = loop {
-            if let Some(status) = child.try_wait().map_err(io)? {
-                break status;
-            }
-            if begin.elapsed() >= CALL {
-                // It was not waited for yet, so that its number is still its own.
-                if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                    let _ = kill_process_group(group, Signal::KILL);
-                }
-                let _ = child.wait();
-                return Err(failed(&format_args!(
-                    "no answer to '{}' within {} s",
-                    shown(arguments, input),
-                    CALL.as_secs()
-                )));
-            }
-            sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
-        };
-        let mut text = Vec::new();
-        output.rewind().and_then(|()| output.read_to_end(&mut text)).map_err(io)?;
-        Ok((status.success(), String::from_utf8_lossy(&text).into_owned()))
+            .env("CUDA_VISIBLE_DEVICES", &self.gpu);
+        let answer =
+            crate::call::call(&mut command, input, CALL).map_err(|error| failed(&error))?;
+        let answer = answer.ok_or_else(|| {
+            let asked = shown(arguments, input);
+            failed(&format_args!("no answer to '{asked}' within {} s", CALL.as_secs()))
+        })?;
+        let text = [answer.stdout, answer.stderr].concat();
+        Ok((answer.status.success(), String::from_utf8_lossy(&text).into_owned()))
     }
 }
 
@@ -411,10 +378,6 @@ struct Request {
 /// `GPU-1a2b3c4d` of `GPU-1a2b3c4d-…`.
 fn first_group(uuid: &str) -> &str {
     uuid.match_indices('-').nth(1).map_or(uuid, |(end, _)| &uuid[..end])
-}
-
-fn memory_file() -> io::Result<File> {
-    Ok(File::from(rustix::fs::memfd_create("tandem-mps", MemfdFlags::CLOEXEC)?))
 }
 
 fn shown(arguments: &[&str], input: &str) -> String {
