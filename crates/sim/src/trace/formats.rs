@@ -22,7 +22,7 @@ pub enum Format {
     Gavel,
     /// Alibaba's GPU trace of 2023: pods.
     Alibaba2023,
-    /// A Slurm site's own history, as `sacct -P` prints it; read by [`super::sacct`].
+    /// A Slurm site's own history, as `sacct -P` prints it.
     Sacct,
 }
 
