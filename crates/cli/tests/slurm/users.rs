@@ -64,6 +64,20 @@ fn nobody_gets_around_the_hold() {
         let said = text(&output.stderr);
         assert!(!output.status.success() && said.contains("Tandem:"), "{wish}: {said}");
     }
+    // Nor by changing a job that was none of ours into one.
+    let plain = cluster.sbatch(ANN, &["-p", "plain", "--gres=gpu:1", "-H"], "true");
+    let without = cluster.sbatch(ANN, &["-H"], "true");
+    for change in [
+        format!("jobid={plain} partition=tandem"),
+        format!("jobid={without} gres=gpu:1"),
+        format!("jobid={without} gres=shard:g0:1"),
+    ] {
+        let mut scontrol = cluster.by(ANN, "scontrol");
+        let output = cluster.output(scontrol.arg("update").args(change.split(' ')));
+        assert!(!output.status.success(), "{change}");
+    }
+    assert_eq!(cluster.record(plain)["partition"], "plain");
+    assert_eq!(cluster.record(without)["tres_per_node"], "");
     // Other partitions, and jobs without GPUs, are none of our business.
     let elsewhere = cluster.sbatch(ANN, &["-p", "plain", "--gres=gpu:1"], "true");
     let without = cluster.sbatch(ANN, &[], "true");

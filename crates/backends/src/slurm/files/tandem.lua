@@ -130,25 +130,43 @@ function tandem.submit(job_desc, part_list, submit_uid)
 	return slurm.SUCCESS
 end
 
-function tandem.modify(job_desc, job_rec, modify_uid)
-	local note = job_rec.admin_comment or ""
-	if note:sub(1, #MARK + 1) ~= MARK .. ":" then
-		return slurm.SUCCESS
+-- What only operators and the daemon may change on a job of ours.
+local OURS = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "req_nodes", "exc_nodes", "partition", "min_nodes", "max_nodes", "admin_comment", "features" }
+-- What would make a job that we do not hold one that we should.
+local ENTERS = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
+
+local function is_changed(value)
+	if type(value) == "number" then
+		value = number(value)
 	end
+	return value ~= nil and value ~= ""
+end
+
+function tandem.modify(job_desc, job_rec, modify_uid)
 	-- Root and SlurmUser: the operators and the daemon.
 	if modify_uid == 0 or modify_uid == @SLURM_UID@ then
+		return slurm.SUCCESS
+	end
+	local note = job_rec.admin_comment or ""
+	if note:sub(1, #MARK + 1) ~= MARK .. ":" then
+		if is_changed(job_desc.partition) and managed(job_desc.partition) then
+			return refuse("Tandem: submit to partition %s; jobs do not move there", job_desc.partition)
+		end
+		if managed(job_rec.partition) then
+			for _, field in ipairs(ENTERS) do
+				if is_changed(job_desc[field]) then
+					return refuse("Tandem: cancel the job and submit it anew with its GPUs")
+				end
+			end
+		end
 		return slurm.SUCCESS
 	end
 	local priority = number(job_desc.priority)
 	if priority ~= nil and priority > 0 then
 		return refuse("Tandem: releases this job when it has a place for it")
 	end
-	for _, field in ipairs({ "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "req_nodes", "exc_nodes", "partition", "min_nodes", "max_nodes", "admin_comment", "features" }) do
-		local value = job_desc[field]
-		if type(value) == "number" then
-			value = number(value)
-		end
-		if value ~= nil and value ~= "" then
+	for _, field in ipairs(OURS) do
+		if is_changed(job_desc[field]) then
 			return refuse("Tandem: %s of this job is Tandem's to set; cancel it and submit it anew", field)
 		end
 	end
