@@ -69,6 +69,8 @@ pub(super) fn call<S: AsRef<OsStr>>(
             .env_clear()
             .envs(std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "SLURM_CONF"))
             .env("LC_ALL", "C")
+            // Otherwise the tasks that wait of an array are cut short at 64 letters, and cannot be read.
+            .env("SLURM_BITSTR_LEN", "0")
             .env("TZ", "UTC")
             .current_dir("/")
             .process_group(0)
@@ -153,4 +155,26 @@ pub(super) fn ask(requests: &[Request]) -> Result<Vec<String>, CallError> {
         listen(&call("scancel", &ended, "")?);
     }
     Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_get_our_settings_only() {
+        let seen = String::from_utf8(output("env", &[]).unwrap()).unwrap();
+        for line in ["LC_ALL=C", "TZ=UTC", "SLURM_BITSTR_LEN=0"] {
+            assert!(seen.lines().any(|seen| seen == line), "{line}");
+        }
+        assert!(!seen.contains("CARGO"));
+    }
+
+    #[test]
+    fn what_fails_says_why() {
+        let told = output("sh", &["-c", "echo one >&2; echo two >&2; exit 3"]);
+        let (program, said) = ("sh".to_owned(), "two".to_owned());
+        assert_eq!(told, Err(CallError::Failed { program, said }));
+        assert!(matches!(output("/nowhere/x", &[]), Err(CallError::Missing { .. })));
+    }
 }
