@@ -22,6 +22,8 @@ const COUNT_EVERY_S: u64 = 60;
 /// A request to end a job is repeated after so long.
 const CANCEL_AGAIN_S: u64 = 5;
 
+const NODE_FAILED: &str = "its node failed";
+
 /// One GPU.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
@@ -364,9 +366,7 @@ impl Book {
         if let State::Over(over) = record.state {
             ours.is_dropped = true;
             turn.events.push(match over {
-                Over::NodeFailed => {
-                    BackendEvent::Lost { run, reason: "its node failed".to_owned() }
-                }
+                Over::NodeFailed => BackendEvent::Lost { run, reason: NODE_FAILED.to_owned() },
                 over => BackendEvent::Exited { run, exit: exit(over, record) },
             });
             return;
@@ -760,3 +760,6 @@ fn exit(over: Over, record: &Record) -> Exit {
         verdict,
     }
 }
+
+#[cfg(test)]
+mod tests;
