@@ -244,46 +244,40 @@ impl Book {
         let (mut found, mut forgotten) = (Vec::new(), Vec::new());
         for job in known {
             let Some(key) = &job.external else { continue };
-            let entry = entries.get(key.as_str());
-            let ours = self.jobs.entry(key.clone()).or_default();
-            ours.seen = entry.map(|entry| (entry.record.id, entry.record.submit_s));
+            let record = entries.get(key.as_str()).map(|entry| entry.record);
+            let seen = record.map(|record| (record.id, record.submit_s));
             if !job.has_run {
+                self.jobs.insert(key.clone(), Ours { seen, ..Ours::default() });
                 continue;
             }
-            let told = match entry.map(|entry| &entry.record.state) {
-                None => {
-                    let id = shown(key).split('_').next().and_then(|id| id.parse().ok());
-                    forgotten.push(Forgotten { run: job.run, id: id.unwrap_or(0), submit_s: 0 });
+            let Some(record) = record else {
+                forgotten.push(forgotten_run(job.run, key, None, listing));
+                continue;
+            };
+            let told = match record.state {
+                State::Over(Over::NodeFailed) => {
+                    found.push((job.run, Found::Lost { reason: NODE_FAILED.to_owned() }));
                     continue;
                 }
-                Some(State::Over(over)) => {
-                    let record = entry.expect("it is there").record;
-                    found.push((job.run, Found::Exited(exit(*over, record))));
+                State::Over(over) => {
+                    found.push((job.run, Found::Exited(exit(over, record))));
                     continue;
                 }
-                Some(State::Running) => Told::Running,
-                Some(State::Suspended) => Told::Paused,
-                Some(State::Pending | State::Other) => Told::Nothing,
+                State::Running => Told::Running,
+                State::Suspended => Told::Paused,
+                State::Pending | State::Other => Told::Nothing,
             };
             let wanted = Wanted {
                 want: if told == Told::Paused { Want::Pause } else { Want::Run },
                 told,
-                restarts: entry.map_or(0, |entry| entry.record.restarts),
+                restarts: record.restarts,
                 ..Wanted::new(job.run, OpId(0), job.devices.clone())
             };
-            ours.wanted = Some(wanted);
+            self.jobs.insert(key.clone(), Ours { wanted: Some(wanted), seen, ..Ours::default() });
             self.keys.insert(job.run, key.clone());
-            found.push((
-                job.run,
-                match told {
-                    Told::Nothing => Found::Starting,
-                    told => {
-                        let pid = entry.map_or(0, |entry| number(entry.record));
-                        let (paused, enforcement) = (told == Told::Paused, Enforcement::None);
-                        Found::Running { pid, paused, enforcement }
-                    }
-                },
-            ));
+            let (pid, paused) = (number(record), told == Told::Paused);
+            let is_there = Found::Running { pid, paused, enforcement: Enforcement::None };
+            found.push((job.run, if told == Told::Nothing { Found::Starting } else { is_there }));
         }
         (found, forgotten)
     }
@@ -323,7 +317,7 @@ impl Book {
             let mut ours = self.jobs.remove(&key).expect("its key was just read");
             match entries.get(&key) {
                 Some(entry) => self.bring_in_line(&mut ours, entry, now_s, &mut turn),
-                None => miss(&mut ours, &key, &mut turn),
+                None => miss(&mut ours, &key, listing, &mut turn),
             }
             self.jobs.insert(key, ours);
         }
@@ -715,7 +709,7 @@ fn kinds(request: &str) -> BTreeSet<String> {
     text::gres(request).into_iter().filter_map(|gres| gres.kind).collect()
 }
 
-fn miss(ours: &mut Ours, key: &str, turn: &mut Turn) {
+fn miss(ours: &mut Ours, key: &str, listing: &Listing, turn: &mut Turn) {
     ours.missed += 1;
     if ours.missed < MISSED_MAX || ours.is_dropped {
         return;
@@ -723,14 +717,21 @@ fn miss(ours: &mut Ours, key: &str, turn: &mut Turn) {
     ours.is_dropped = true;
     match (&ours.wanted, ours.seen) {
         (Some(wanted), seen) => {
-            let (id, submit_s) = seen.unwrap_or_default();
-            turn.forgotten.push(Forgotten { run: wanted.run, id, submit_s });
+            turn.forgotten.push(forgotten_run(wanted.run, key, seen, listing));
         }
         (None, _) => {
             let reason = "Slurm does not know it any more".to_owned();
             turn.events.push(BackendEvent::Withdrawn { external: key.to_owned(), reason });
         }
     }
+}
+
+/// A run that is not in the list. Its id is 0, which no job has, where what is on record under the id
+/// would be another job's: a task of an array that was never seen, or an id that was given again.
+fn forgotten_run(run: RunId, key: &str, seen: Option<(u64, u64)>, listing: &Listing) -> Forgotten {
+    let (id, submit_s) = seen.unwrap_or_else(|| (shown(key).parse().unwrap_or(0), 0));
+    let is_given_again = listing.records.iter().any(|record| record.id == id);
+    Forgotten { run, id: if is_given_again { 0 } else { id }, submit_s }
 }
 
 /// Makes a job Slurm's own again, with what it asked for.

@@ -42,6 +42,20 @@ fn a_job_that_waits_is_gone_when_two_lists_do_not_have_it() {
 }
 
 #[test]
+fn another_job_under_the_same_id_is_not_touched() {
+    let mut book = running();
+    book.end(OpId(2), run(1));
+    let other = || runs().tag("b");
+    let turn = book.turn(&list([other()]), NOW_S);
+    assert_eq!((asks(&turn).len(), turn.forgotten.len()), (0, 0));
+    assert_eq!(strangers(&turn), [vec![5], vec![], vec![], vec![]]);
+    let turn = book.turn(&list([other()]), NOW_S);
+    assert!(turn.requests.is_empty());
+    // What is on record under its id would be the other's.
+    assert_eq!(turn.forgotten, [Forgotten { run: run(1), id: 0, submit_s: 500 }]);
+}
+
+#[test]
 fn another_job_that_waits_under_the_same_id_is_offered_by_itself() {
     let mut book = book();
     book.turn(&list([Job::new(5)]), NOW_S);
@@ -98,6 +112,34 @@ fn runs_that_were_on_the_way_go_on() {
     let (mut book, told) = found(runs().state(State::Other));
     assert_eq!(told, Found::Starting);
     assert_eq!(events(book.turn(&list([runs()]), NOW_S)), [started(0, 1, 5)]);
+}
+
+#[test]
+fn runs_that_ended_meanwhile_say_how() {
+    let (mut book, told) = found(over(Over::Failed).exit(42, 0));
+    assert!(matches!(told, Found::Exited(Exit { status: Status::Code(42), verdict: None, .. })));
+    // Told once.
+    assert_eq!(events(book.turn(&list([over(Over::Failed)]), NOW_S)), []);
+    let (_, told) = found(over(Over::Cancelled));
+    assert!(matches!(told, Found::Exited(Exit { verdict: Some(Verdict::Cancelled), .. })));
+    // Its exit code is 0, and yet it did not go well.
+    let (_, told) = found(over(Over::NodeFailed));
+    assert_eq!(told, Found::Lost { reason: NODE_FAILED.to_owned() });
+}
+
+#[test]
+fn runs_that_slurm_forgot_are_looked_up_under_their_own_id() {
+    let forgotten = |external: &str, listing: &Listing| {
+        let mut book = book();
+        let (found, forgotten) = book.recover(&[known(external, true)], listing);
+        assert!(found.is_empty());
+        assert_eq!(events(book.turn(listing, NOW_S)), events(super::book().turn(listing, NOW_S)));
+        forgotten.into_iter().map(|of| of.id).collect::<Vec<_>>()
+    };
+    assert_eq!(forgotten("5#a", &list([])), [5]);
+    // The number of an array is that of its last task.
+    assert_eq!(forgotten("5_1#a", &list([])), [0]);
+    assert_eq!(forgotten("5#a", &list([runs().tag("b")])), [0]);
 }
 
 #[test]
