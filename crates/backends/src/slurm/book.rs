@@ -382,16 +382,7 @@ impl Book {
             },
             State::Running => {
                 match wanted.told {
-                    Told::Nothing => {
-                        self.check_place(wanted, record);
-                        let enforcement = Enforcement::None;
-                        turn.events.push(BackendEvent::Started {
-                            op,
-                            run,
-                            pid: number(record),
-                            enforcement,
-                        });
-                    }
+                    Told::Nothing => turn.events.push(self.started(wanted, record)),
                     Told::Paused => turn.events.push(BackendEvent::Resumed { op, run }),
                     Told::Running => {}
                 }
@@ -401,6 +392,10 @@ impl Book {
                 }
             }
             State::Suspended => {
+                // It may have begun and been paused between two lists.
+                if wanted.told == Told::Nothing {
+                    turn.events.push(self.started(wanted, record));
+                }
                 if wanted.told != Told::Paused {
                     wanted.told = Told::Paused;
                     turn.events.push(BackendEvent::Paused { op, run, took_us: 0 });
@@ -411,6 +406,12 @@ impl Book {
             }
             State::Over(_) | State::Other => {}
         }
+    }
+
+    fn started(&self, wanted: &Wanted, record: &Record) -> BackendEvent {
+        self.check_place(wanted, record);
+        let (op, run, enforcement) = (wanted.op, wanted.run, Enforcement::None);
+        BackendEvent::Started { op, run, pid: number(record), enforcement }
     }
 
     /// The line that brings a job that waits closer to its place.

@@ -200,6 +200,18 @@ fn pauses_and_goes_on() {
 }
 
 #[test]
+fn what_began_and_was_paused_between_two_lists_has_begun() {
+    let mut book = book();
+    book.turn(&list([Job::new(5)]), NOW_S);
+    book.start(OpId(1), "5#a", run(1), vec![0], false);
+    let turn = book.turn(&list([runs().state(State::Suspended)]), NOW_S);
+    assert_eq!(asks(&turn), ["resume 5"]);
+    let (op, took_us) = (OpId(1), 0);
+    let paused = BackendEvent::Paused { op, run: run(1), took_us };
+    assert_eq!(events(turn), [started(1, 1, 5), paused]);
+}
+
+#[test]
 fn a_run_whose_node_failed_is_lost() {
     let turn = running().turn(&list([over(Over::NodeFailed)]), NOW_S);
     let reason = NODE_FAILED.to_owned();
