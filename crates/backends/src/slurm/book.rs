@@ -463,8 +463,10 @@ impl Book {
         kinds.truncate(each);
         // A gang has its GPUs to itself: a job cannot have shards of several.
         let can_share = wanted.devices.iter().all(|&device| self.shares(device));
+        // After a restart of the daemon only the record says that srun needs a whole one.
+        let is_exclusive = wanted.is_exclusive || !record.is_batch;
         let gres = match kinds[..] {
-            [kind] if wanted.devices.len() == 1 && can_share && !wanted.is_exclusive => {
+            [kind] if wanted.devices.len() == 1 && can_share && !is_exclusive => {
                 format!("shard:{kind}:{}", self.share)
             }
             _ => kinds.iter().map(|kind| format!("gpu:{kind}:1")).collect::<Vec<_>>().join(","),

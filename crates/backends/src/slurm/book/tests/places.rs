@@ -38,6 +38,23 @@ fn a_job_is_released_when_the_list_shows_its_gpu() {
 }
 
 #[test]
+fn whole_gpus_where_shares_will_not_do() {
+    let (_, turn) = placing(book(), Job::new(5).gpus(1, 2), &[2, 3]);
+    assert_eq!(asks(&turn), ["update jobid=5 Gres=gpu:g0:1,gpu:g1:1 ReqNodeList=n1"]);
+    // On both nodes the same GPUs are taken; the others of them are shut out.
+    let (_, turn) = placing(book(), Job::new(5).gpus(2, 1), &[0, 1, 2, 3]);
+    assert_eq!(asks(&turn), ["update jobid=5 Gres=gpu:g0:1 ReqNodeList=n0,n1"]);
+    // srun, also if only its record says so.
+    let interactive = Job::new(5).with(|record| record.is_batch = false);
+    let (_, turn) = placing(book(), interactive, &[0]);
+    assert_eq!(asks(&turn), ["update jobid=5 Gres=gpu:g0:1 ReqNodeList=n0"]);
+    let mut book = book();
+    book.start(OpId(1), "5#a", run(1), vec![0], true);
+    let turn = book.turn(&list([Job::new(5)]), NOW_S);
+    assert_eq!(asks(&turn), ["update jobid=5 Gres=gpu:g0:1 ReqNodeList=n0"]);
+}
+
+#[test]
 fn nodes_are_told_in_any_way_of_writing() {
     let gang = Job::new(5).gpus(2, 2);
     let (mut book, _) = placing(book(), gang, &[0, 1, 2, 3]);
