@@ -89,6 +89,8 @@ struct Ours {
     seen: Option<(u64, u64)>,
     /// Nothing more is to be done about it.
     is_dropped: bool,
+    /// It cannot be given the place that was chosen. It stays held in Slurm and is not offered again.
+    is_refused: bool,
 }
 
 /// A job of ours as a list has it: what Slurm calls it in requests, and its record.
@@ -97,6 +99,12 @@ struct Entry<'a> {
     address: String,
     task: Option<u32>,
     record: &'a Record,
+}
+
+/// Why a job cannot have the place that was chosen, and whether another may do.
+struct Refusal {
+    reason: String,
+    passing: bool,
 }
 
 /// What a turn comes to.
@@ -195,7 +203,7 @@ impl Book {
             self.keys.remove(&wanted.run);
         }
         ours.wanted = Some(Wanted { is_exclusive, ..Wanted::new(run, op, devices) });
-        ours.is_dropped = false;
+        (ours.is_dropped, ours.is_refused) = (false, false);
         self.keys.insert(run, key.to_owned());
     }
 
@@ -218,14 +226,13 @@ impl Book {
     }
 
     pub(super) fn forget(&mut self, run: RunId) {
-        if let Some(key) = self.keys.remove(&run)
-            && self
-                .jobs
-                .get(&key)
-                .and_then(|ours| ours.wanted.as_ref())
-                .is_some_and(|wanted| wanted.run == run)
-        {
-            self.jobs.remove(&key);
+        let Some(key) = self.keys.remove(&run) else { return };
+        let Some(ours) = self.jobs.get_mut(&key) else { return };
+        if ours.wanted.as_ref().is_some_and(|wanted| wanted.run == run) {
+            ours.wanted = None;
+            if !ours.is_refused {
+                self.jobs.remove(&key);
+            }
         }
     }
 
@@ -315,6 +322,11 @@ impl Book {
         let known: Vec<String> = self.jobs.keys().cloned().collect();
         for key in known {
             let mut ours = self.jobs.remove(&key).expect("its key was just read");
+            let is_there = |entry: &Entry<'_>| !matches!(entry.record.state, State::Over(_));
+            if ours.is_refused && ours.wanted.is_none() && !entries.get(&key).is_some_and(is_there)
+            {
+                continue;
+            }
             match entries.get(&key) {
                 Some(entry) => self.bring_in_line(&mut ours, entry, now_s, &mut turn),
                 None => miss(&mut ours, &key, listing, &mut turn),
@@ -375,9 +387,9 @@ impl Book {
         match record.state {
             State::Pending => match self.release(wanted, entry) {
                 Ok(line) => turn.requests.extend(line.map(Request::Control)),
-                Err(reason) => {
-                    ours.is_dropped = true;
-                    turn.events.push(BackendEvent::NotStarted { op, run, reason, passing: false });
+                Err(Refusal { reason, passing }) => {
+                    (ours.is_dropped, ours.is_refused) = (true, true);
+                    turn.events.push(BackendEvent::NotStarted { op, run, reason, passing });
                 }
             },
             State::Running => {
@@ -415,18 +427,24 @@ impl Book {
     }
 
     /// The line that brings a job that waits closer to its place.
-    fn release(&self, wanted: &Wanted, entry: &Entry<'_>) -> Result<Option<String>, String> {
+    fn release(&self, wanted: &Wanted, entry: &Entry<'_>) -> Result<Option<String>, Refusal> {
         let (address, record) = (&entry.address, entry.record);
+        let is_there = |&device: &u32| (device as usize) < self.places.len();
+        if wanted.devices.is_empty() || !wanted.devices.iter().all(is_there) {
+            let reason = "Slurm does not have its GPUs any more".to_owned();
+            return Err(Refusal { reason, passing: true });
+        }
         let (nodes, gres) = self.seat(wanted, record);
         let mut fields = Vec::new();
         let (chosen, wished) = (kinds(&record.asked), kinds(&gres));
         if chosen.is_empty() || (chosen != wished && self.replaces) {
             fields.push(format!("Gres={gres}"));
         } else if chosen != wished {
-            return Err(format!(
-                "this Slurm cannot give it {gres} after {}; cancel it and submit it anew",
-                record.asked
-            ));
+            let asked = &record.asked;
+            let reason = format!(
+                "this Slurm cannot give it {gres} after {asked}; cancel it and submit it anew"
+            );
+            return Err(Refusal { reason, passing: false });
         }
         let mut sorted = text::nodes(&record.required_nodes).unwrap_or_default();
         sorted.sort();
@@ -650,8 +668,9 @@ impl Book {
             let ours = self.jobs.get_mut(&key).expect("it was just there");
             let Some(wanted) = &mut ours.wanted else { continue };
             let is_open = wanted.devices.iter().all(|&device| {
-                let node = self.places[device as usize].node;
-                self.closed[node].is_none() && !used.contains_key(&device)
+                let place = self.places.get(device as usize);
+                place.is_some_and(|place| self.closed[place.node].is_none())
+                    && !used.contains_key(&device)
             });
             if is_open {
                 wanted.is_counted = true;

@@ -78,10 +78,51 @@ fn gpus_are_not_chosen_twice_where_slurm_would_merge_them() {
 }
 
 #[test]
+fn what_was_refused_is_not_offered_again() {
+    let chosen = || Job::new(5).aimed("n0", "gres:shard:g0:33");
+    let (mut book, _) = placing(book(), chosen(), &[1]);
+    book.forget(run(1));
+    let turn = book.turn(&list([chosen()]), NOW_S);
+    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
+    // Where it is chosen for, it may still run.
+    book.start(OpId(2), "5#a", run(2), vec![2], false);
+    assert_eq!(asks(&book.turn(&list([chosen()]), NOW_S)), ["update jobid=5 ReqNodeList=n1"]);
+}
+
+#[test]
+fn what_was_refused_is_remembered_as_long_as_slurm_has_it() {
+    let chosen = || Job::new(5).aimed("n0", "gres:shard:g0:33");
+    for end in [list([over(Over::Cancelled)]), list([])] {
+        let (mut book, _) = placing(book(), chosen(), &[1]);
+        book.forget(run(1));
+        assert_eq!(events(book.turn(&end, NOW_S)), []);
+        assert!(book.jobs.is_empty());
+    }
+}
+
+#[test]
 fn gpus_are_chosen_anew_where_slurm_replaces_them() {
     let chosen = Job::new(5).aimed("n0", "gres/shard:g0:33");
     let (_, turn) = placing(newer(), chosen, &[1]);
     assert_eq!(asks(&turn), ["update jobid=5 Gres=shard:g1:33"]);
+}
+
+#[test]
+fn gpus_that_are_gone_are_not_asked_for() {
+    for devices in [vec![0, 4], vec![]] {
+        let mut book = book();
+        book.start(OpId(1), "5#a", run(1), devices, false);
+        let turn = book.turn(&list([Job::new(5)]), NOW_S);
+        assert!(turn.requests.is_empty());
+        assert!(matches!(events(turn)[..], [BackendEvent::NotStarted { passing: true, .. }]));
+    }
+    // Nor looked at while it waits for others.
+    let mut book = book();
+    book.start(OpId(1), "5#a", run(1), vec![9], false);
+    book.turn(&list([Job::new(5).state(State::Other)]), NOW_S);
+    for later in [0, 20] {
+        book.turn(&list([Job::new(5).free("Resources")]), NOW_S + later);
+    }
 }
 
 #[test]
