@@ -569,9 +569,13 @@ impl Book {
     ) {
         let mut going: BTreeMap<u64, u32> = BTreeMap::new();
         for entry in entries.values() {
-            let is_over = matches!(entry.record.state, State::Over(_));
-            if let Some(array) = entry.record.array
-                && self.jobs.contains_key(&entry.key)
+            let record = entry.record;
+            let is_over = matches!(record.state, State::Over(_));
+            // Those that nobody here knows count in Slurm too, once they are released.
+            let is_held = record.state == State::Pending && record.is_held;
+            let is_known = self.jobs.get(&entry.key).is_some_and(|ours| !ours.is_refused);
+            if let Some(array) = record.array
+                && (is_known || !is_held)
                 && !is_over
             {
                 *going.entry(array).or_default() += 1;

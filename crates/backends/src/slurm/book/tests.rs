@@ -169,6 +169,19 @@ fn an_array_keeps_to_its_limit() {
 }
 
 #[test]
+fn tasks_that_run_unknown_to_us_count_in_the_limit() {
+    let limit = |job: Job| job.with(|record| record.at_a_time = Some(2));
+    let turn = book().turn(
+        &list([
+            limit(Job::new(21).task(20, 0).state(State::Running)),
+            limit(Job::new(20).array(&[1, 2, 3])),
+        ]),
+        NOW_S,
+    );
+    assert_eq!(offered(turn), ["20_1#a"]);
+}
+
+#[test]
 fn the_last_task_of_an_array_is_that_task_only() {
     let mut book = book();
     let turn = book.turn(&list([Job::new(20).task(20, 3)]), NOW_S);
