@@ -622,7 +622,7 @@ impl Book {
                 hints: record.comment.clone(),
                 // What srun asks for again within its own job is a GPU, not a share of one.
                 exclusive: !record.is_batch,
-                submit_unix_us: record.submit_s * 1_000_000,
+                submit_unix_us: record.submit_s.saturating_mul(1_000_000),
             })));
         }
     }
@@ -771,7 +771,12 @@ fn hand_back(entry: &Entry<'_>) -> Vec<Request> {
 
 fn exit(over: Over, record: &Record) -> Exit {
     let (code, signal) = record.exit;
-    let status = if signal > 0 { Status::Signal(signal) } else { Status::Code(code) };
+    let status = match (code, signal) {
+        // What failed before its program could, as in a prolog, must not look as if it went well.
+        (0, 0) if over == Over::Failed => Status::Code(1),
+        (code, 0) => Status::Code(code),
+        (_, signal) => Status::Signal(signal),
+    };
     let verdict = match over {
         Over::Cancelled => Some(Verdict::Cancelled),
         Over::TimedOut => Some(Verdict::TimedOut),
@@ -783,7 +788,7 @@ fn exit(over: Over, record: &Record) -> Exit {
         cpu_s: 0.0,
         rss_max_bytes: 0,
         oom: over == Over::OutOfMemory,
-        at_unix_us: record.end_s * 1_000_000,
+        at_unix_us: record.end_s.saturating_mul(1_000_000),
         verdict,
     }
 }

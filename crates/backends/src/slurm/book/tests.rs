@@ -225,6 +225,30 @@ fn what_began_and_was_paused_between_two_lists_has_begun() {
 }
 
 #[test]
+fn ends_say_how() {
+    let exited = |job: Job| {
+        let mut book = running();
+        let turn = book.turn(&list([job.with(|record| record.end_s = 7)]), NOW_S);
+        assert!(turn.requests.is_empty());
+        let [BackendEvent::Exited { run: of, exit }] = &events(turn)[..] else { panic!("no exit") };
+        assert_eq!((*of, exit.at_unix_us), (run(1), 7_000_000));
+        // Told once.
+        assert_eq!(events(book.turn(&list([over(Over::Failed)]), NOW_S)), []);
+        (exit.status, exit.verdict, exit.oom)
+    };
+    assert_eq!(exited(over(Over::Completed)), (Status::Code(0), None, false));
+    assert_eq!(exited(over(Over::Failed).exit(42, 0)), (Status::Code(42), None, false));
+    assert_eq!(exited(over(Over::Failed).exit(0, 9)), (Status::Signal(9), None, false));
+    // It never got as far as a code of its own.
+    assert_eq!(exited(over(Over::Failed)), (Status::Code(1), None, false));
+    let cancelled = over(Over::Cancelled).exit(0, 15);
+    assert_eq!(exited(cancelled), (Status::Signal(15), Some(Verdict::Cancelled), false));
+    let (late, big) = (over(Over::TimedOut), over(Over::OutOfMemory));
+    assert_eq!(exited(late), (Status::Code(0), Some(Verdict::TimedOut), false));
+    assert_eq!(exited(big), (Status::Code(0), Some(Verdict::OutOfMemory), true));
+}
+
+#[test]
 fn a_run_whose_node_failed_is_lost() {
     let turn = running().turn(&list([over(Over::NodeFailed)]), NOW_S);
     let reason = NODE_FAILED.to_owned();
