@@ -3,6 +3,7 @@
 use super::super::testing::{Job, list};
 use super::*;
 
+mod any;
 mod places;
 mod recovery;
 
