@@ -54,6 +54,8 @@ pub(super) fn call<S: AsRef<OsStr>>(
     // Formats, cluster and user must be what we ask for, not what somebody's shell prefers.
     let kept = std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "SLURM_CONF");
     command.args(arguments).env_clear().envs(kept).env("LC_ALL", "C").env("TZ", "UTC");
+    // Lists of array tasks are cut short otherwise.
+    command.env("SLURM_BITSTR_LEN", "0");
     let program = || program.to_owned();
     match crate::call::call(&mut command, input, CALL) {
         Ok(Some(answer)) => Ok(Answer {
@@ -112,4 +114,26 @@ pub(super) fn ask(requests: &[Request]) -> Result<Vec<String>, CallError> {
         listen(&call("scancel", &ended, "")?);
     }
     Ok(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_get_our_settings_only() {
+        let seen = String::from_utf8(output("env", &[]).unwrap()).unwrap();
+        for line in ["LC_ALL=C", "TZ=UTC", "SLURM_BITSTR_LEN=0"] {
+            assert!(seen.lines().any(|seen| seen == line), "{line}");
+        }
+        assert!(!seen.contains("CARGO"));
+    }
+
+    #[test]
+    fn what_fails_says_why() {
+        let told = output("sh", &["-c", "echo one >&2; echo two >&2; exit 3"]);
+        let (program, said) = ("sh".to_owned(), "two".to_owned());
+        assert_eq!(told, Err(CallError::Failed { program, said }));
+        assert!(matches!(output("/nowhere/x", &[]), Err(CallError::Missing { .. })));
+    }
 }

@@ -45,6 +45,9 @@ fn judge_one(part: &str, task: Option<u32>, records: &[Record], now_s: u64) -> V
     if state.starts_with("failed") {
         return Verdict::Never;
     }
+    if state.starts_with("fulfilled") {
+        return Verdict::Met;
+    }
     let Some((kind, on)) = what.split_once(':') else { return Verdict::Waits };
     let (on, minutes) = on.split_once('+').unwrap_or((on, "0"));
     let (job, of_task) = on.split_once('_').unwrap_or((on, "*"));
@@ -55,7 +58,12 @@ fn judge_one(part: &str, task: Option<u32>, records: &[Record], now_s: u64) -> V
     };
     let concerns = |record: &&Record| {
         let is_job = record.id == job || record.array == Some(job);
-        is_job && of_task.is_none_or(|task| record.task.is_none_or(|of| of == task))
+        // A record without a task stands for those that wait under it; all if they are not told.
+        let has = |task: u32| match record.task {
+            Some(of) => of == task,
+            None => record.waiting.is_empty() || record.waiting.contains(&task),
+        };
+        is_job && of_task.is_none_or(has)
     };
     let of: Vec<&Record> = records.iter().filter(concerns).collect();
     if of.is_empty() {
@@ -68,9 +76,10 @@ fn judge_one(part: &str, task: Option<u32>, records: &[Record], now_s: u64) -> V
     };
     match kind {
         "after" => {
-            let wait_s = minutes.parse::<u64>().unwrap_or(0) * 60;
+            let wait_s = minutes.parse::<u64>().unwrap_or(0).saturating_mul(60);
             let has_begun = |record: &&Record| {
-                !matches!(record.state, State::Pending) && record.start_s + wait_s <= now_s
+                !matches!(record.state, State::Pending)
+                    && record.start_s.saturating_add(wait_s) <= now_s
             };
             if of.iter().all(has_begun) { Verdict::Met } else { Verdict::Waits }
         }
@@ -90,5 +99,132 @@ fn judge_one(part: &str, task: Option<u32>, records: &[Record], now_s: u64) -> V
             if of.iter().all(is_fine) { Verdict::Never } else { Verdict::Met }
         }
         _ => Verdict::Waits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Job;
+    use super::*;
+
+    const NOW_S: u64 = 1_000_000;
+
+    /// A verdict, with jobs 5 that runs, 6 that completed, 7 that failed, 8 that waits.
+    fn of(text: &str) -> Verdict {
+        judge(text, None, &records(), NOW_S)
+    }
+
+    fn records() -> Vec<Record> {
+        vec![
+            Job::new(5).state(State::Running).start(NOW_S - 90).made(),
+            Job::new(6).state(State::Over(Over::Completed)).start(NOW_S - 500).made(),
+            Job::new(7).state(State::Over(Over::Failed)).start(NOW_S - 500).made(),
+            Job::new(8).made(),
+        ]
+    }
+
+    #[test]
+    fn ends_decide() {
+        use Verdict::{Met, Never, Waits};
+        let told = [
+            ("", Met),
+            ("afterok:5(unfulfilled)", Waits),
+            ("afterok:6(unfulfilled)", Met),
+            ("afterok:7(unfulfilled)", Never),
+            ("afterok:8(unfulfilled)", Waits),
+            ("afterany:5(unfulfilled)", Waits),
+            ("afterany:6(unfulfilled)", Met),
+            ("afterany:7(unfulfilled)", Met),
+            ("afternotok:5(unfulfilled)", Waits),
+            ("afternotok:6(unfulfilled)", Never),
+            ("afternotok:7(unfulfilled)", Met),
+            ("after:5(unfulfilled)", Met),
+            ("after:7(unfulfilled)", Met),
+            ("after:8(unfulfilled)", Waits),
+            ("after:5+1(unfulfilled)", Met),
+            ("after:5+2(unfulfilled)", Waits),
+            ("after:5+18446744073709551615(unfulfilled)", Waits),
+            // What Slurm says itself is so.
+            ("afterok:6(failed)", Never),
+            ("afterok:999(fulfilled)", Met),
+            // Not in the list, not known, not to be understood: Slurm takes it off when it is met.
+            ("afterok:999(unfulfilled)", Waits),
+            ("afterburstbuffer:6(unfulfilled)", Waits),
+            ("singleton(unfulfilled)", Waits),
+            ("afterok:x(unfulfilled)", Waits),
+            ("afterok:", Waits),
+            (":", Waits),
+        ];
+        for (text, verdict) in told {
+            assert_eq!(of(text), verdict, "{text}");
+        }
+    }
+
+    #[test]
+    fn all_or_any_of_them() {
+        use Verdict::{Met, Never, Waits};
+        let told = [
+            ("afterok:6(unfulfilled),afterany:7(unfulfilled)", Met),
+            ("afterok:6(unfulfilled),afterany:5(unfulfilled)", Waits),
+            ("afterany:5(unfulfilled),afterok:7(unfulfilled)", Never),
+            ("after:5(unfulfilled),singleton(unfulfilled)", Waits),
+            ("afterok:7(failed)?afterok:6(unfulfilled)", Met),
+            ("afterok:7(failed)?afterok:5(unfulfilled)", Waits),
+            ("afterok:7(failed)?afternotok:6(unfulfilled)", Never),
+        ];
+        for (text, verdict) in told {
+            assert_eq!(of(text), verdict, "{text}");
+        }
+    }
+
+    /// Array 20: task 0 completed, 1 failed, 2 runs, 3 and 4 wait under one record.
+    fn array() -> Vec<Record> {
+        vec![
+            Job::new(21).task(20, 0).state(State::Over(Over::Completed)).made(),
+            Job::new(22).task(20, 1).state(State::Over(Over::Failed)).made(),
+            Job::new(23).task(20, 2).state(State::Running).made(),
+            Job::new(20).array(&[3, 4]).made(),
+        ]
+    }
+
+    #[test]
+    fn one_task_of_an_array_is_told_from_the_others() {
+        let of = |text: &str| judge(text, None, &array(), NOW_S);
+        assert_eq!(of("afterok:20_0(unfulfilled)"), Verdict::Met);
+        assert_eq!(of("afterok:20_1(unfulfilled)"), Verdict::Never);
+        assert_eq!(of("afterany:20_1(unfulfilled)"), Verdict::Met);
+        assert_eq!(of("afterok:20_2(unfulfilled)"), Verdict::Waits);
+        assert_eq!(of("after:20_2(unfulfilled)"), Verdict::Met);
+        assert_eq!(of("after:20_3(unfulfilled)"), Verdict::Waits);
+        assert_eq!(of("afterok:20_3(unfulfilled)"), Verdict::Waits);
+    }
+
+    #[test]
+    fn a_star_is_all_of_an_array() {
+        let of = |text: &str, records: &[Record]| judge(text, None, records, NOW_S);
+        let all = array();
+        assert_eq!(of("afterany:20_*(unfulfilled)", &all), Verdict::Waits);
+        assert_eq!(of("afterany:20_*(unfulfilled)", &all[..2]), Verdict::Met);
+        assert_eq!(of("afterok:20_*(unfulfilled)", &all[..2]), Verdict::Never);
+        assert_eq!(of("afternotok:20_*(unfulfilled)", &all[..2]), Verdict::Met);
+        assert_eq!(of("afternotok:20_*(unfulfilled)", &all[..1]), Verdict::Never);
+        assert_eq!(of("after:20_*(unfulfilled)", &all[..3]), Verdict::Met);
+        assert_eq!(of("after:20_*(unfulfilled)", &all), Verdict::Waits);
+    }
+
+    #[test]
+    fn tasks_follow_those_of_their_number() {
+        let of = |task| judge("aftercorr:20_*(unfulfilled)", Some(task), &array(), NOW_S);
+        assert_eq!(of(0), Verdict::Met);
+        assert_eq!(of(1), Verdict::Never);
+        assert_eq!(of(2), Verdict::Waits);
+        assert_eq!(of(3), Verdict::Waits);
+    }
+
+    #[test]
+    fn tasks_that_are_not_told_wait() {
+        // Slurm has cut the list of tasks short.
+        let records = [Job::new(20).array(&[]).made()];
+        assert_eq!(judge("afterok:20_3(unfulfilled)", None, &records, NOW_S), Verdict::Waits);
     }
 }

@@ -210,3 +210,177 @@ fn exit(value: Option<&Value>) -> (i32, i32) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const OLDER: &[u8] = include_bytes!("fixtures/squeue-22.05.json");
+    const NEWER: &[u8] = include_bytes!("fixtures/squeue-24.05.json");
+
+    fn of(listing: &Listing, id: u64) -> &Record {
+        listing.records.iter().find(|record| record.id == id).unwrap()
+    }
+
+    #[test]
+    fn the_list_of_22_05_is_read() {
+        let list = read(OLDER).unwrap();
+        assert_eq!((list.version, list.records.len()), (Some((22, 5, 8)), 11));
+        let held = of(&list, 1);
+        assert_eq!((&held.state, held.is_held, held.is_batch), (&State::Pending, true, true));
+        assert_eq!((held.comment.as_str(), held.limit_min, held.array), ("hint", Some(10), None));
+        assert_eq!((held.uid, held.gid, held.user.as_str()), (1003, 1003, "tandem-fix"));
+        assert_eq!(held.note.as_ref().unwrap().tag, "002c53132e5af64f");
+        let array = of(&list, 2);
+        assert_eq!((array.array, array.task, array.at_a_time), (Some(2), None, Some(2)));
+        assert_eq!(array.waiting, [0, 2, 3, 4, 5]);
+        let task = of(&list, 11);
+        assert_eq!((task.array, task.task, &task.state), (Some(2), Some(1), &State::Running));
+        assert_eq!(task.note, array.note);
+        let shard = of(&list, 3);
+        assert_eq!(
+            (shard.asked.as_str(), shard.required_nodes.as_str()),
+            ("gres:shard:g0:33", "n0")
+        );
+        assert_eq!(
+            (&shard.nodes[..], &shard.allocated[..]),
+            (&["n0".to_owned()][..], &["shard:33(IDX:0)".to_owned()][..])
+        );
+        assert_eq!((shard.is_held, shard.limit_min), (false, None));
+        let gang = of(&list, 4);
+        assert_eq!(gang.allocated, ["gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)"]);
+        assert_eq!(gang.note.as_ref().unwrap().gpus_per_node, 2);
+        assert_eq!((&of(&list, 5).state, of(&list, 5).exit), (&State::Over(Over::Failed), (42, 0)));
+        assert_eq!(
+            (&of(&list, 6).state, of(&list, 6).exit),
+            (&State::Over(Over::Cancelled), (0, 15))
+        );
+        assert_eq!(of(&list, 7).state, State::Suspended);
+        assert_eq!(of(&list, 8).dependency, "afterok:1(unfulfilled)");
+        assert_eq!(of(&list, 10).note, None);
+    }
+
+    #[test]
+    fn names_forge_nothing() {
+        let list = read(OLDER).unwrap();
+        let hostile = of(&list, 9);
+        assert_eq!(hostile.name, "a\nJobId=999 x JobState=COMPLETED");
+        assert_eq!((&hostile.state, hostile.is_held), (&State::Pending, true));
+        assert!(list.records.iter().all(|record| record.id != 999));
+    }
+
+    #[test]
+    fn the_newer_shape_is_read() {
+        let list = read(NEWER).unwrap();
+        assert_eq!((list.version, list.records.len()), (Some((24, 5, 4)), 9));
+        let held = of(&list, 1);
+        assert_eq!((&held.state, held.is_held, held.limit_min), (&State::Pending, true, Some(10)));
+        assert_eq!((held.comment.as_str(), held.array, held.at_a_time), ("hint", None, None));
+        assert_eq!(held.note.as_ref().unwrap().tag, "0000000000000001");
+        let array = of(&list, 2);
+        assert_eq!((array.array, array.task, array.at_a_time), (Some(2), None, Some(2)));
+        assert_eq!(array.limit_min, None);
+        // Task 0 is set to 0, which is not the same as not set.
+        let task = of(&list, 11);
+        assert_eq!((task.array, task.task, &task.state), (Some(2), Some(0), &State::Running));
+        assert_eq!(task.asked, "gres/shard:g1:33");
+        assert_eq!(of(&list, 5).exit, (42, 0));
+        assert_eq!(
+            (&of(&list, 6).state, of(&list, 6).exit),
+            (&State::Over(Over::Cancelled), (0, 15))
+        );
+        // Between running and over.
+        assert_eq!(of(&list, 7).state, State::Other);
+        let requeued = of(&list, 8);
+        assert_eq!((&requeued.state, requeued.restarts), (&State::Pending, 1));
+        assert_eq!(of(&list, 9).state, State::Suspended);
+    }
+
+    #[test]
+    fn states_that_are_not_known_are_left_alone() {
+        let of = |value: Value| state(&json!({ "job_state": value }));
+        assert_eq!(of(json!("COMPLETING")), State::Other);
+        assert_eq!(of(json!(["FAILED", "COMPLETING"])), State::Other);
+        assert_eq!(of(json!(["RUNNING", "CONFIGURING"])), State::Other);
+        assert_eq!(of(json!("RESIZING")), State::Other);
+        assert_eq!(of(json!("NEVER_HEARD_OF")), State::Other);
+        assert_eq!(of(json!([])), State::Other);
+        assert_eq!(of(json!(7)), State::Other);
+        assert_eq!(state(&json!({})), State::Other);
+        assert_eq!(of(json!("REQUEUE_HOLD")), State::Pending);
+        assert_eq!(of(json!("DEADLINE")), State::Over(Over::TimedOut));
+        assert_eq!(of(json!("NODE_FAIL")), State::Over(Over::NodeFailed));
+        assert_eq!(of(json!("OUT_OF_MEMORY")), State::Over(Over::OutOfMemory));
+    }
+
+    #[test]
+    fn what_is_no_list_is_refused() {
+        for text in ["", "{}", "[]", "{\"jobs\": {}}", "slurm_load_jobs error"] {
+            assert!(read(text.as_bytes()).is_err(), "{text}");
+        }
+        let odd = br#"{"jobs": [{}, 3, null, {"job_id": 5}, {"job_id": -1, "user_id": 1, "group_id": 1}]}"#;
+        assert!(read(odd).unwrap().records.is_empty());
+        assert_eq!(read(odd).unwrap().version, None);
+    }
+
+    #[test]
+    fn a_priority_that_is_not_told_is_no_hold() {
+        let job = json!({ "job_id": 1, "user_id": 1, "group_id": 1, "job_state": "PENDING" });
+        assert!(!record(&job).unwrap().is_held);
+    }
+
+    /// Any JSON, with words of Slurm in it.
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            "\\PC{0,12}".prop_map(Value::from),
+            "(n\\[[0-9,-]{0,9}\\]|[0-9,:%-]{0,9}|tandem1:[0-9a-f]{16}:[0-9]:[0-9]:node:[0-9]|RUNNING)"
+                .prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 6, |inner| {
+            let key = "(set|infinite|number|return_code|signal|id|job|administrator|x)";
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map(key, inner, 0..5)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    const FIELDS: &str = "(array_job_id|array_task_id|array_task_string|array_max_tasks|job_state|\
+        state_reason|priority|tres_per_node|required_nodes|nodes|gres_detail|exit_code|dependency|name|\
+        admin_comment|comment|restart_cnt|eligible_time|start_time|end_time|time_limit|batch_flag)";
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = read(&bytes);
+        }
+
+        #[test]
+        fn any_job_is_read_or_passed_over(
+            fields in prop::collection::btree_map(FIELDS, value(), 0..12),
+            meta in value(),
+        ) {
+            let mut job = serde_json::Map::from_iter(fields);
+            for name in ["job_id", "user_id", "group_id"] {
+                job.insert(name.to_owned(), json!(7));
+            }
+            let document = json!({ "meta": { "Slurm": { "version": meta } }, "jobs": [job] });
+            let list = read(document.to_string().as_bytes()).unwrap();
+            prop_assert_eq!(list.records.len(), 1);
+        }
+
+        #[test]
+        fn any_json_is_read_or_refused(value in value()) {
+            let _ = read(value.to_string().as_bytes());
+            let _ = read(json!({ "jobs": [value.clone()], "meta": value }).to_string().as_bytes());
+        }
+    }
+}

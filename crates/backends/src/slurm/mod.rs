@@ -14,6 +14,8 @@ mod note;
 mod plain;
 pub mod relay;
 mod setup;
+#[cfg(test)]
+mod testing;
 mod text;
 mod written;
 

@@ -127,11 +127,12 @@ fn gpus(gres: &[Gres]) -> (Vec<String>, Vec<u64>, Option<String>) {
     }
     let shards: Vec<&Gres> = gres.iter().filter(|one| one.name == "shard").collect();
     // In one pool before the node has told Slurm about its GPUs.
-    let pool: u64 = shards.iter().filter(|one| one.kind.is_none()).map(|one| one.count).sum();
-    let of = |kind: &String| {
-        let typed = shards.iter().filter(|one| one.kind.as_ref() == Some(kind));
-        pool / types.len() as u64 + typed.map(|one| one.count).sum::<u64>()
+    let count = |kind: Option<&String>| {
+        let of = shards.iter().filter(|one| one.kind.as_ref() == kind).map(|one| one.count);
+        of.fold(0, u64::saturating_add)
     };
+    let pool = count(None);
+    let of = |kind: &String| (pool / types.len() as u64).saturating_add(count(Some(kind)));
     let each: Vec<u64> = types.iter().map(of).collect();
     if fault.is_none() && !types.is_empty() && each.iter().all(|&shards| shards == 0) {
         fault = Some("it has no shards".to_owned());
@@ -184,6 +185,60 @@ mod tests {
         let mut names = ["n10", "n9", "a", "n1"];
         names.sort_by_key(|name| natural(name));
         assert_eq!(names, ["a", "n1", "n9", "n10"]);
+    }
+
+    #[test]
+    fn the_nodes_of_22_05_are_read() {
+        let nodes = read(include_bytes!("fixtures/sinfo-22.05.json")).unwrap();
+        let [n0, n1] = &nodes[..] else { panic!("{nodes:?}") };
+        assert_eq!((n0.name.as_str(), n1.name.as_str()), ("n0", "n1"));
+        assert_eq!(n0.partitions, ["tandem", "plain"]);
+        assert_eq!(
+            (&n0.types[..], &n0.shards[..]),
+            (&["g0", "g1"].map(str::to_owned)[..], &[100, 100][..])
+        );
+        assert_eq!((&n0.closed, &n0.fault), (&None, &None));
+        assert_eq!(n1.closed.as_deref(), Some("drain: disk is full"));
+    }
+
+    #[test]
+    fn the_newer_shape_is_read() {
+        // There sinfo lists groups of nodes, and scontrol is asked instead.
+        let groups = read(include_bytes!("fixtures/sinfo-24.05.json"));
+        assert!(matches!(groups, Err(ClusterError::Unreadable(_))));
+        let nodes = read(include_bytes!("fixtures/nodes-24.05.json")).unwrap();
+        assert_eq!(nodes.len(), 2);
+        assert_eq!((&nodes[0].shards[..], &nodes[0].closed), (&[100, 100][..], &None));
+        assert_eq!(nodes[1].closed.as_deref(), Some("drain: disk is full"));
+    }
+
+    #[test]
+    fn only_nodes_of_the_partition_with_gpus_are_ours() {
+        let node = |name: &str, partition: &str, gres: &str| {
+            let json = serde_json::json!({ "name": name, "partitions": [partition], "gres": gres });
+            super::node(&json).unwrap()
+        };
+        let good = "gpu:g0:1,shard:100";
+        let nodes = vec![
+            node("n0", "tandem", good),
+            node("n1", "tandem", ""),
+            node("n2", "plain", "gpu:4"),
+        ];
+        let names = |nodes: Vec<Node>| nodes.into_iter().map(|node| node.name).collect::<Vec<_>>();
+        assert_eq!(ours(nodes.clone(), "tandem").map(names), Ok(vec!["n0".to_owned()]));
+        assert!(
+            matches!(ours(nodes.clone(), "plain"), Err(ClusterError::Fault { node, .. }) if node == "n2")
+        );
+        assert_eq!(ours(nodes, "none"), Err(ClusterError::NoGpus("none".to_owned())));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_resources_are_read(text in "((gpu|shard)(:g[0-9]|:[a-z]{0,2})?(:[0-9]{0,20})?,?|\\PC){0,8}") {
+            let json = serde_json::json!({ "nodes": [{ "name": "n0", "gres": text, "state": text }] });
+            let nodes = read(json.to_string().as_bytes()).unwrap();
+            proptest::prop_assert_eq!(nodes[0].types.len(), nodes[0].shards.len());
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 /// The most that a list may name; what names more is not read.
 const LIST_MAX: usize = 100_000;
+/// The most digits of a node's number: those of the largest number, and zeros before it.
+const DIGITS_MAX: usize = 40;
 
 /// The nodes of `n[0-3,7],gpu-a`, in that order; `None` if it cannot be read.
 pub(super) fn nodes(text: &str) -> Option<Vec<String>> {
@@ -20,6 +22,9 @@ pub(super) fn nodes(text: &str) -> Option<Vec<String>> {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (from, to): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
             let width = first.len();
+            if width > DIGITS_MAX {
+                return None;
+            }
             for number in from..=to {
                 if names.len() >= LIST_MAX {
                     return None;
@@ -123,6 +128,10 @@ fn one(part: &str) -> Option<Gres> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// Letters that mean something in one of the lists, and others.
+    const TEXT: &str = "([a-zA-Z]{0,3}|[0-9]{0,12}|[\\[\\](),:=/%*+-]|gres:|IDX:|\\PC){0,12}";
 
     #[test]
     fn nodes_are_counted_out() {
@@ -131,6 +140,7 @@ mod tests {
         assert_eq!(nodes("n[008-010]x").unwrap(), ["n008x", "n009x", "n010x"]);
         assert_eq!(nodes("n[a-b]"), None);
         assert_eq!(nodes("n[0-99999999999]"), None);
+        assert_eq!(nodes(&format!("n[{}1]", "0".repeat(70_000))), None);
     }
 
     #[test]
@@ -157,5 +167,26 @@ mod tests {
         assert_eq!((newer[0].count, &newer[0].of_each[..]), (20, &[0, 20, 0, 0][..]));
         assert_eq!(gres("gres/gpu=2")[0].count, 2);
         assert!(gres("a:b:c:d,,gpu:x:y").is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in TEXT) {
+            let listed = nodes(&text).unwrap_or_default().len();
+            prop_assert!(listed <= LIST_MAX + text.len());
+            prop_assert!(tasks(&text).unwrap_or_default().len() <= LIST_MAX);
+            for one in gres(&text) {
+                prop_assert!(!one.name.is_empty());
+            }
+        }
+
+        #[test]
+        fn what_was_counted_out_comes_back(first in 0u32..1000, more in 0u32..50, step in 1u32..9) {
+            let last = first + more;
+            let wished: Vec<u32> = (first..=last).step_by(step as usize).collect();
+            prop_assert_eq!(tasks(&format!("{first}-{last}:{step}%7")), Some(wished));
+            let names: Vec<String> = (first..=last).map(|number| format!("n{number:04}")).collect();
+            prop_assert_eq!(nodes(&format!("n[{first:04}-{last:04}]")), Some(names));
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Options;
 use super::book::Forgotten;
-use crate::event::{Exit, Status};
+use crate::event::{Exit, Status, Verdict};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -32,8 +32,24 @@ fn find(text: &str, run: &Forgotten) -> Option<Exit> {
     let (code, signal) = last(line, "ExitCode=")?.split_once(':')?;
     let (code, signal): (i32, i32) = (code.parse().ok()?, signal.parse().ok()?);
     let status = if signal > 0 { Status::Signal(signal) } else { Status::Code(code) };
-    let at_unix_us = 0;
-    Some(Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom: false, at_unix_us, verdict: None })
+    // A job that was cancelled is written down with exit code 0.
+    let verdict = match only(line, "JobState=") {
+        Some("CANCELLED" | "PREEMPTED") => Some(Verdict::Cancelled),
+        Some("TIMEOUT" | "DEADLINE") => Some(Verdict::TimedOut),
+        Some("OUT_OF_MEMORY") => Some(Verdict::OutOfMemory),
+        Some("NODE_FAIL" | "BOOT_FAIL") => return None,
+        _ => None,
+    };
+    let (at_unix_us, oom) = (0, verdict == Some(Verdict::OutOfMemory));
+    Some(Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom, at_unix_us, verdict })
+}
+
+/// The field of that name, if there is one only: of several, some are forged.
+fn only<'a>(line: &'a str, field: &str) -> Option<&'a str> {
+    let name = format!(" {field}");
+    let mut found = line.match_indices(&name);
+    let (at, _) = found.next()?;
+    found.next().is_none().then(|| line[at + name.len()..].split(' ').next())?
 }
 
 /// The last field of that name.
@@ -59,5 +75,25 @@ mod tests {
             Status::Signal(9)
         );
         assert_eq!(find("JobId=2 UserId=x ExitCode=z ", &run(2)), None);
+        // Several states: the exit code alone counts.
+        assert_eq!(find(text, &run(25)).unwrap().verdict, None);
+    }
+
+    #[test]
+    fn what_was_cancelled_did_not_go_well() {
+        let run = Forgotten { run: RunId { job: 1, run: 1 }, id: 6, submit_s: 0 };
+        let of = |state: &str| {
+            // A line of Slurm 22.05.8, made shorter.
+            let line = format!(
+                "JobId=6 UserId=ann(1003) GroupId=ann(1003) Name=cancelled JobState={state} \
+                 Partition=tandem WorkDir=/ QOS= DerivedExitCode=0:0 ExitCode=0:0 "
+            );
+            find(&line, &run).map(|exit| exit.verdict)
+        };
+        assert_eq!(of("COMPLETED"), Some(None));
+        assert_eq!(of("CANCELLED"), Some(Some(Verdict::Cancelled)));
+        assert_eq!(of("TIMEOUT"), Some(Some(Verdict::TimedOut)));
+        assert_eq!(of("OUT_OF_MEMORY"), Some(Some(Verdict::OutOfMemory)));
+        assert_eq!(of("NODE_FAIL"), None);
     }
 }
