@@ -1,0 +1,347 @@
+//! Jobs of an engine that keeps the queue, as Slurm does: made-up events go in, a clock is set by hand.
+
+#![allow(clippy::unwrap_used)]
+
+mod site;
+
+use site::{Site, exit, kept, submission};
+use tandem_backends::{BackendEvent, Exit, Found, Op, Status, Verdict};
+use tandem_daemon::job::JobState;
+use tandem_daemon::scheduler::{Input, Phase};
+
+#[test]
+fn a_job_that_waits_and_is_withdrawn_is_cancelled() {
+    let mut site = Site::new(1, 1, "fifo");
+    let first = site.offer(1);
+    let second = site.offer(1);
+    assert_eq!((site.phase(first), site.phase(second)), (Phase::Starting, Phase::Absent));
+    site.withdraw(second);
+    assert_eq!(site.state(second), JobState::Cancelled);
+    assert_eq!(site.job(second).reason.as_deref(), Some("scancel"));
+    // Told twice, or of one that nobody knows, it changes nothing.
+    site.withdraw(second);
+    site.step(&[withdrawn("77#gone")]);
+    // One that has a run ends with it.
+    site.withdraw(first);
+    assert_eq!(site.phase(first), Phase::Starting);
+    site.started(first);
+    site.withdraw(first);
+    assert_eq!(site.phase(first), Phase::Running);
+    site.finish(first);
+    assert_eq!(site.state(first), JobState::Completed);
+    site.is_idle();
+}
+
+fn withdrawn(external: &str) -> Input {
+    let (external, reason) = (external.to_owned(), "scancel".to_owned());
+    Input::Backend(BackendEvent::Withdrawn { external, reason })
+}
+
+#[test]
+fn a_held_job_can_be_withdrawn_and_released() {
+    let mut site = Site::new(1, 1, "fifo");
+    let first = site.offer(1);
+    let (second, third) = (site.offer(1), site.offer(1));
+    site.step(&[Input::Hold { job: second }, Input::Hold { job: third }]);
+    assert_eq!(site.state(second), JobState::Held);
+    site.withdraw(third);
+    assert_eq!(site.state(third), JobState::Cancelled);
+    site.started(first);
+    site.finish(first);
+    assert_eq!(site.phase(second), Phase::Absent, "it is held");
+    site.step(&[Input::Release { job: second }]);
+    assert_eq!(site.phase(second), Phase::Starting);
+}
+
+#[test]
+fn what_the_engine_says_about_an_end_is_final() {
+    for (verdict, state) in [
+        (Verdict::Cancelled, JobState::Cancelled),
+        (Verdict::TimedOut, JobState::Timeout),
+        (Verdict::OutOfMemory, JobState::Oom),
+    ] {
+        let mut site = Site::new(1, 1, "fifo");
+        // Whatever was asked for.
+        let job = site.submit(|submission| {
+            submission.request.retries = 3;
+            submission.request.requeue = true;
+        });
+        site.started(job);
+        let oom = verdict == Verdict::OutOfMemory;
+        let exit = Exit { verdict: Some(verdict), oom, ..exit(Status::Code(1)) };
+        site.ended(job, exit);
+        assert_eq!(site.state(job), state);
+        assert!(site.outcome.ops.is_empty(), "{:?}", site.outcome);
+        assert_eq!(site.outcome.forget.len(), 1);
+        site.is_idle();
+    }
+}
+
+#[test]
+fn a_run_that_was_queued_again_loses_its_work_and_begins_again() {
+    let mut site = Site::new(1, 1, "fifo");
+    let job = site.offer(1);
+    site.started(job);
+    site.pass(100);
+    site.step(&[]);
+    assert!(site.active(job).done_us(site.now.time()) >= 100_000_000);
+    site.requeue(job);
+    assert!(site.outcome.ops.is_empty(), "the engine begins it by itself");
+    assert_eq!(site.phase(job), Phase::Starting);
+    assert_eq!((site.active(job).job.runs, site.active(job).done_us(site.now.time())), (1, 0));
+    site.pass(1000);
+    site.step(&[]);
+    assert_eq!(site.active(job).done_us(site.now.time()), 0, "it does nothing while it waits");
+    site.started(job);
+    assert_eq!((site.phase(job), site.active(job).job.runs), (Phase::Running, 1));
+    site.pass(7);
+    site.finish(job);
+    assert_eq!((site.state(job), site.job(job).done_us / 1_000_000), (JobState::Completed, 8));
+    site.is_idle();
+}
+
+#[test]
+fn a_closed_device_takes_no_new_jobs_until_it_is_opened() {
+    let mut site = Site::new(2, 1, "fifo");
+    site.close(0);
+    let first = site.offer(1);
+    let second = site.offer(1);
+    assert_eq!(site.devices(first), [1]);
+    assert_eq!(site.phase(second), Phase::Absent);
+    assert_eq!(site.scheduler.closed(0), Some("down"));
+    site.open(0);
+    assert_eq!((site.phase(second), site.devices(second)), (Phase::Starting, vec![0]));
+    // Who sits there stays.
+    site.started(second);
+    site.close(0);
+    assert_eq!(site.phase(second), Phase::Running);
+    site.finish(second);
+    let third = site.offer(1);
+    assert_eq!(site.phase(third), Phase::Absent);
+    site.open(0);
+    assert_eq!(site.devices(third), [0]);
+    // A device that is not there is none of ours.
+    let event = BackendEvent::Device { device: 99, closed: Some("down".to_owned()) };
+    site.step(&[Input::Backend(event)]);
+}
+
+/// A site of `nodes` nodes of two, on which a job sits at the second place of the first node.
+fn at_second_place(nodes: u32) -> (Site, u64) {
+    let mut site = Site::new(nodes, 2, "fifo");
+    let (first, job) = (site.offer(1), site.offer(1));
+    assert_eq!(site.devices(job), [1]);
+    site.started(first);
+    site.started(job);
+    site.finish(first);
+    (site, job)
+}
+
+#[test]
+fn a_job_of_a_lost_node_begins_at_the_same_place_of_another() {
+    for is_closed_first in [true, false] {
+        let (mut site, job) = at_second_place(2);
+        let requeue = site.requeued(job);
+        if is_closed_first {
+            site.close(0);
+            assert_eq!(site.devices(job), [1], "it runs as far as is known");
+            site.step(&[requeue]);
+        } else {
+            site.step(&[requeue]);
+            site.close(0);
+        }
+        assert_eq!((site.devices(job), site.active(job).job.runs), (vec![3], 2));
+        assert_eq!(site.phase(job), Phase::Starting);
+        let Op::Start(launch) = site.ops.last().unwrap() else { panic!("{:?}", site.ops) };
+        assert_eq!((launch.run.run, &launch.seat.devices), (2, &vec![3]));
+        assert_eq!(launch.external, site.active(job).job.external);
+        // Events of the run that is no more do nothing.
+        site.step(&[Input::Backend(BackendEvent::Exited {
+            run: tandem_backends::RunId { job, run: 1 },
+            exit: exit(Status::Code(0)),
+        })]);
+        assert_eq!(site.phase(job), Phase::Starting);
+        site.started(job);
+        site.open(0);
+        // The plan has it where it is: three more fit beside it, the fourth waits.
+        let more: Vec<u64> = (0..4).map(|_| site.offer(1)).collect();
+        let mut sits: Vec<u32> = more[..3].iter().map(|&job| site.devices(job)[0]).collect();
+        sits.sort_unstable();
+        assert_eq!(sits, [0, 1, 2]);
+        assert_eq!(site.phase(more[3]), Phase::Absent);
+        site.finish(job);
+        assert_eq!(site.devices(more[3]), [3]);
+    }
+}
+
+#[test]
+fn a_job_that_has_not_begun_yet_leaves_a_lost_node_too() {
+    let mut site = Site::new(2, 1, "fifo");
+    let job = site.offer(1);
+    assert_eq!((site.phase(job), site.devices(job)), (Phase::Starting, vec![0]));
+    site.close(0);
+    assert_eq!((site.devices(job), site.active(job).job.runs), (vec![1], 2));
+    site.started(job);
+    site.finish(job);
+    site.open(0);
+    site.is_idle();
+}
+
+#[test]
+fn a_stranded_job_waits_for_a_busy_place_and_comes_next() {
+    let mut site = Site::new(2, 1, "fifo");
+    let (job, other) = (site.offer(1), site.offer(1));
+    site.started(job);
+    site.started(other);
+    let queued = site.offer(1);
+    site.requeue(job);
+    site.close(0);
+    for _ in 0..3 {
+        site.again();
+        assert_eq!(site.devices(job), [0]);
+    }
+    site.finish(other);
+    site.again();
+    assert_eq!((site.phase(job), site.devices(job)), (Phase::Starting, vec![1]));
+    assert_eq!(site.phase(queued), Phase::Absent, "it is alone there");
+    site.started(job);
+    site.finish(job);
+    assert_eq!(site.devices(queued), [1]);
+    site.started(queued);
+    site.finish(queued);
+    site.open(0);
+    site.is_idle();
+}
+
+#[test]
+fn a_node_that_comes_back_keeps_its_jobs() {
+    let mut site = Site::new(2, 1, "fifo");
+    let (job, other) = (site.offer(1), site.offer(1));
+    site.started(job);
+    site.started(other);
+    site.requeue(job);
+    site.close(0);
+    site.again();
+    assert!(site.scheduler.is_shut(1), "it is kept");
+    site.open(0);
+    assert!(!site.scheduler.is_shut(0) && !site.scheduler.is_shut(1));
+    assert_eq!((site.devices(job), site.active(job).job.runs), (vec![0], 1));
+    site.finish(other);
+    site.again();
+    assert_eq!(site.devices(job), [0]);
+    let next = site.offer(1);
+    assert_eq!(site.devices(next), [1]);
+    site.started(job);
+    site.started(next);
+    site.finish(job);
+    site.finish(next);
+    site.is_idle();
+}
+
+#[test]
+fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
+    let mut site = Site::new(1, 2, "fifo");
+    let job = site.offer(2);
+    site.started(job);
+    site.requeue(job);
+    site.close(0);
+    for _ in 0..3 {
+        site.again();
+        assert_eq!((site.phase(job), site.active(job).job.runs), (Phase::Starting, 1));
+    }
+    // Cancelled in the engine, it ends; nobody thinks of it any more.
+    let exit = Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) };
+    site.ended(job, exit);
+    assert_eq!(site.state(job), JobState::Cancelled);
+    site.open(0);
+    site.is_idle();
+}
+
+#[test]
+fn jobs_on_several_devices_never_share() {
+    let mut site = Site::new(2, 2, "sjf-ffs");
+    let small = site.submit(|submission| submission.request.gpu_memory_bytes = Some(1 << 30));
+    let beside = site.submit(|submission| submission.request.gpu_memory_bytes = Some(1 << 30));
+    assert_eq!(site.phase(small), Phase::Starting);
+    assert_eq!(site.phase(beside), Phase::Starting);
+    let gang = |submission: &mut tandem_daemon::scheduler::Submission| {
+        submission.request.gpus = 2.0;
+        submission.request.gpu_memory_bytes = Some(1 << 30);
+    };
+    let (one, two) = (site.submit(gang), site.submit(gang));
+    for job in [small, beside] {
+        site.started(job);
+    }
+    let more: Vec<u64> = (0..8)
+        .map(|_| site.submit(|submission| submission.request.gpu_memory_bytes = Some(1 << 30)))
+        .collect();
+    // The site itself sees to it that nobody is beside a gang; here, that somebody is beside somebody.
+    let shares = |site: &Site| (0..4).any(|device| site.scheduler.present(device).count() > 1);
+    assert!(shares(&site), "singles share");
+    let mut left: Vec<u64> = [small, beside, one, two].into_iter().chain(more).collect();
+    while !left.is_empty() {
+        let before = left.len();
+        left.retain(|&job| {
+            if site.phase(job) == Phase::Starting {
+                site.started(job);
+                site.finish(job);
+                return false;
+            }
+            if site.phase(job) == Phase::Running {
+                site.finish(job);
+                return false;
+            }
+            true
+        });
+        assert!(left.len() < before, "{left:?} wait for ever");
+    }
+    site.is_idle();
+}
+
+#[test]
+fn a_restart_finds_every_job_where_it_is() {
+    let mut site = Site::new(2, 2, "fifo");
+    let jobs: Vec<u64> = (0..6).map(|_| site.offer(1)).collect();
+    for &job in &jobs[1..4] {
+        site.started(job);
+    }
+    site.step(&[Input::Hold { job: jobs[5] }]);
+    let pid = u32::try_from(jobs[1]).unwrap();
+    let running = Found::Running { pid, paused: false, enforcement: Default::default() };
+    let done = Found::Exited(exit(Status::Code(3)));
+    let cancelled =
+        Found::Exited(Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) });
+    let found = [Some(Found::Starting), Some(running), Some(done), Some(cancelled), None, None];
+    let kept = jobs.iter().zip(found).map(|(&job, found)| kept(site.job(job), found)).collect();
+    let mut site = site.restart(kept);
+    assert_eq!((site.phase(jobs[0]), site.devices(jobs[0])), (Phase::Starting, vec![0]));
+    assert_eq!((site.phase(jobs[1]), site.devices(jobs[1])), (Phase::Running, vec![1]));
+    assert_eq!(site.state(jobs[2]), JobState::Failed);
+    assert_eq!(site.state(jobs[3]), JobState::Cancelled);
+    // What waited waits for the devices that are free now, or is held.
+    assert_eq!((site.phase(jobs[4]), site.devices(jobs[4])), (Phase::Starting, vec![2]));
+    assert_eq!(site.state(jobs[5]), JobState::Held);
+    // Each is found by what the engine calls it.
+    site.withdraw(jobs[5]);
+    assert_eq!(site.state(jobs[5]), JobState::Cancelled);
+    for job in [jobs[0], jobs[4]] {
+        site.started(job);
+    }
+    for job in [jobs[0], jobs[1], jobs[4]] {
+        site.finish(job);
+        assert_eq!(site.state(job), JobState::Completed);
+    }
+    site.is_idle();
+}
+
+#[test]
+fn jobs_of_several_users_are_kept_apart() {
+    let mut site = Site::new(1, 1, "fifo");
+    let ann = site.offer(1);
+    let bob = site.submit(|submission| {
+        submission.uid = 1002;
+        submission.user = "bob".to_owned();
+    });
+    assert_eq!(site.active(ann).job.uid, 1001);
+    assert_eq!((site.active(bob).job.uid, site.active(bob).job.user.as_str()), (1002, "bob"));
+    assert_eq!(submission(3).external.as_deref(), Some("3#tag"));
+}
