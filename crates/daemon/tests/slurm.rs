@@ -238,6 +238,107 @@ fn a_node_that_comes_back_keeps_its_jobs() {
 }
 
 #[test]
+fn several_stranded_jobs_get_places_of_their_own() {
+    let mut site = Site::new(4, 2, "fifo");
+    let jobs: Vec<u64> = (0..8).map(|_| site.offer(1)).collect();
+    for &job in &jobs {
+        site.started(job);
+    }
+    // The last node is busy at its first place, the third is free.
+    for &job in [&jobs[4], &jobs[5], &jobs[7]] {
+        site.finish(job);
+    }
+    let mut inputs: Vec<Input> = jobs[..4].iter().map(|&job| site.requeued(job)).collect();
+    inputs.extend(site.closing(0, true));
+    inputs.extend(site.closing(1, true));
+    site.step(&inputs);
+    site.again();
+    let sits: Vec<u32> = jobs[..4].iter().map(|&job| site.devices(job)[0]).collect();
+    // Two of the first places and two of the second; one of the first is taken.
+    assert_eq!(sits, [4, 5, 2, 7]);
+    site.finish(jobs[6]);
+    site.again();
+    assert_eq!(site.devices(jobs[2]), [6]);
+    for &job in &jobs[..4] {
+        site.started(job);
+        site.finish(job);
+    }
+    site.open(0);
+    site.open(1);
+    site.is_idle();
+}
+
+#[test]
+fn jobs_of_one_place_begin_elsewhere_at_once() {
+    let mut site = Site::new(4, 1, "fifo");
+    let jobs = [site.offer(1), site.offer(1)];
+    for job in jobs {
+        site.started(job);
+    }
+    let mut inputs: Vec<Input> = jobs.iter().map(|&job| site.requeued(job)).collect();
+    inputs.extend(site.closing(0, true));
+    inputs.extend(site.closing(1, true));
+    site.step(&inputs);
+    assert_eq!(jobs.map(|job| site.devices(job)[0]), [2, 3]);
+}
+
+#[test]
+fn a_stranded_job_takes_what_becomes_free_first() {
+    let mut site = Site::new(4, 1, "fifo");
+    let jobs: Vec<u64> = (0..4).map(|_| site.offer(1)).collect();
+    for &job in &jobs {
+        site.started(job);
+    }
+    site.requeue(jobs[0]);
+    site.close(0);
+    assert!(site.scheduler.is_shut(1), "the first of three that are alike");
+    // Nobody else may come where somebody said so, whoever waits for it.
+    site.step(&[Input::Drain { device: 1 }]);
+    site.finish(jobs[1]);
+    site.again();
+    assert_eq!(site.devices(jobs[0]), [0]);
+    assert!(site.scheduler.is_shut(2) && !site.scheduler.is_shut(3));
+    site.finish(jobs[3]);
+    site.again();
+    assert_eq!(site.devices(jobs[0]), [3]);
+    assert!(!site.scheduler.is_shut(2));
+    site.step(&[Input::Undrain { device: 1 }]);
+    site.open(0);
+    site.started(jobs[0]);
+    site.finish(jobs[0]);
+    site.finish(jobs[2]);
+    site.is_idle();
+}
+
+#[test]
+fn a_job_on_several_nodes_keeps_those_that_are_left() {
+    let mut site = Site::new(3, 2, "fifo");
+    let gang = site.offer(4);
+    assert_eq!(site.devices(gang), [0, 1, 2, 3]);
+    let small = site.offer(1);
+    site.started(gang);
+    site.started(small);
+    assert_eq!(site.devices(small), [4]);
+    let mut inputs = vec![site.requeued(gang)];
+    inputs.extend(site.closing(0, true));
+    site.step(&inputs);
+    site.again();
+    assert_eq!(site.devices(gang), [0, 1, 2, 3]);
+    let queued = site.offer(1);
+    assert_eq!(site.phase(queued), Phase::Absent, "all that is left is kept");
+    site.finish(small);
+    site.again();
+    assert_eq!((site.devices(gang), site.run(gang).run), (vec![2, 3, 4, 5], 2));
+    site.started(gang);
+    site.open(0);
+    assert_eq!(site.devices(queued), [0]);
+    site.started(queued);
+    site.finish(gang);
+    site.finish(queued);
+    site.is_idle();
+}
+
+#[test]
 fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
     let mut site = Site::new(1, 2, "fifo");
     let job = site.offer(2);
