@@ -358,6 +358,50 @@ fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
 }
 
 #[test]
+fn a_job_that_the_engine_keeps_waiting_is_cancelled_at_once() {
+    let mut site = Site::new(1, 1, "fifo");
+    let job = site.offer(1);
+    assert_eq!(site.phase(job), Phase::Starting);
+    site.cancel(job);
+    assert_eq!((site.phase(job), site.state(job)), (Phase::Ending, JobState::Completing));
+    assert_eq!(site.ops.last(), Some(&Op::End { run: site.run(job), grace_ms: 1000 }));
+    let asked = site.ops.len();
+    // Twice is once; what crosses the request on its way does not matter.
+    site.cancel(job);
+    let (op, run, pid) = (tandem_backends::OpId(0), site.run(job), 1);
+    let enforcement = Default::default();
+    site.step(&[Input::Backend(BackendEvent::Started { op, run, pid, enforcement })]);
+    site.requeue(job);
+    assert_eq!((site.phase(job), site.ops.len()), (Phase::Ending, asked));
+    // Its device is its own until the engine says that it is gone.
+    let next = site.offer(1);
+    assert_eq!(site.phase(next), Phase::Absent);
+    site.ended(job, Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) });
+    assert_eq!(site.state(job), JobState::Cancelled);
+    assert_eq!(site.job(job).reason.as_deref(), Some("cancelled by ann"));
+    assert_eq!(site.phase(next), Phase::Starting);
+}
+
+#[test]
+fn a_stranded_job_that_is_cancelled_leaves_nothing() {
+    let mut site = Site::new(2, 1, "fifo");
+    let (job, other) = (site.offer(1), site.offer(1));
+    site.started(job);
+    site.started(other);
+    site.requeue(job);
+    site.close(0);
+    assert!(site.scheduler.is_shut(1));
+    site.cancel(job);
+    site.again();
+    assert!(!site.scheduler.is_shut(1), "nothing is kept for it");
+    site.ended(job, exit(Status::Signal(15)));
+    assert_eq!(site.state(job), JobState::Cancelled);
+    site.finish(other);
+    site.open(0);
+    site.is_idle();
+}
+
+#[test]
 fn jobs_on_several_devices_never_share() {
     let mut site = Site::new(2, 2, "sjf-ffs");
     let small = site.submit(|submission| submission.request.gpu_memory_bytes = Some(1 << 30));

@@ -133,6 +133,12 @@ impl Scheduler {
         active.job.done_us = 0;
         active.caps = super::Caps::default();
         active.job.caps = [false; 3];
+        active.bye = None;
+        // One that is being ended does not begin again.
+        if active.phase == Phase::Ending {
+            self.changed.insert(run.job);
+            return;
+        }
         self.set_phase(run.job, Phase::Starting, None);
         self.set_reason(run.job, Some("queued again by the engine".to_owned()));
         self.strand(run.job);

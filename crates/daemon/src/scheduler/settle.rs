@@ -44,6 +44,12 @@ impl Scheduler {
         match (active.phase, want) {
             (Phase::Absent, Want::Sit(placement)) => self.start(id, &placement),
             (Phase::Running | Phase::Stopped, Want::End) => self.end_process(id),
+            // The engine may keep it waiting for hours, and ends whatever it has.
+            (Phase::Starting | Phase::Pausing | Phase::Resuming, Want::End)
+                if self.setup.keeps_queue =>
+            {
+                self.end_process(id);
+            }
             (Phase::Running, Want::Wait) => self.leave(id),
             (Phase::Running, Want::Sit(placement)) => self.adjust(id, &placement),
             (Phase::Stopped, Want::Sit(placement)) if !active.job.user_paused => {

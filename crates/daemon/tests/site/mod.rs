@@ -232,6 +232,10 @@ impl Site {
         self.step(&[self.requeued(job)]);
     }
 
+    pub(crate) fn cancel(&mut self, job: u64) {
+        self.step(&[Input::Cancel { job, by: "ann".to_owned() }]);
+    }
+
     pub(crate) fn withdraw(&mut self, job: u64) {
         let (external, reason) = (format!("{job}#tag"), "scancel".to_owned());
         self.step(&[Input::Backend(BackendEvent::Withdrawn { external, reason })]);
