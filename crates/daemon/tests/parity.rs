@@ -146,7 +146,7 @@ impl Backend for Played {
                 }
                 self.report(BackendEvent::Resumed { op, run });
             }
-            Op::End { .. } => panic!("nothing is ended here"),
+            Op::End { .. } | Op::Withdraw { .. } => panic!("nothing is ended here"),
         }
     }
 

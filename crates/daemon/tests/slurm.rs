@@ -383,6 +383,55 @@ fn a_job_that_the_engine_keeps_waiting_is_cancelled_at_once() {
 }
 
 #[test]
+fn a_job_that_waits_is_cancelled_in_the_engine_too() {
+    let mut site = Site::new(1, 1, "fifo");
+    let first = site.offer(1);
+    let (second, third) = (site.offer(1), site.offer(1));
+    site.step(&[Input::Hold { job: third }]);
+    let withdraw = |job| Op::Withdraw {
+        run: tandem_backends::RunId { job, run: 0 },
+        external: format!("{job}#tag"),
+    };
+    for job in [second, third] {
+        site.cancel(job);
+        assert_eq!(site.ops.last(), Some(&withdraw(job)));
+        assert!(!site.state(job).is_over(), "the engine has it still");
+    }
+    // It gets no place any more, whatever is asked for.
+    site.step(&[Input::Release { job: third }, Input::Hold { job: second }]);
+    site.cancel(second);
+    site.started(first);
+    site.finish(first);
+    assert_eq!((site.phase(second), site.phase(third)), (Phase::Absent, Phase::Absent));
+    // A daemon that died meanwhile asks again.
+    let asked = site.ops.len();
+    let waiting = [second, third].map(|job| kept(site.job(job), None)).to_vec();
+    let mut site = site.restart(waiting);
+    assert_eq!(site.ops, [withdraw(second), withdraw(third)]);
+    assert_eq!(asked, 3);
+    for job in [second, third] {
+        site.withdraw(job);
+        assert_eq!(site.state(job), JobState::Cancelled);
+        assert_eq!(site.job(job).reason.as_deref(), Some("cancelled by ann"));
+    }
+    site.is_idle();
+}
+
+#[test]
+fn a_cancel_goes_on_after_a_restart() {
+    let mut site = Site::new(1, 1, "fifo");
+    let job = site.offer(1);
+    site.cancel(job);
+    assert_eq!(site.phase(job), Phase::Ending);
+    let found = vec![kept(site.job(job), Some(Found::Starting))];
+    let mut site = site.restart(found);
+    assert_eq!(site.ops, [Op::End { run: site.run(job), grace_ms: 1000 }]);
+    site.ended(job, Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) });
+    assert_eq!(site.job(job).reason.as_deref(), Some("cancelled by ann"));
+    site.is_idle();
+}
+
+#[test]
 fn a_stranded_job_that_is_cancelled_leaves_nothing() {
     let mut site = Site::new(2, 1, "fifo");
     let (job, other) = (site.offer(1), site.offer(1));

@@ -192,6 +192,7 @@ impl Backend for SlurmBackend {
             Op::Pause { run } => desk.book.pause(id, *run, true),
             Op::Resume { run, .. } => desk.book.pause(id, *run, false),
             Op::End { run, .. } => desk.book.end(id, *run),
+            Op::Withdraw { external, .. } => desk.book.withdraw(external),
         };
         if !is_known {
             // What is over or never was cannot be changed; how it ended was or will be told.

@@ -149,7 +149,10 @@ impl Scheduler {
         if let Some(&id) = self.externals.get(external)
             && self.jobs[&id].phase == Phase::Absent
         {
-            self.end_job(id, JobState::Cancelled, Some(reason.to_owned()));
+            match self.jobs[&id].job.ending.clone() {
+                Some(ending) => self.end_as_asked(id, &ending),
+                None => self.end_job(id, JobState::Cancelled, Some(reason.to_owned())),
+            }
         }
     }
 

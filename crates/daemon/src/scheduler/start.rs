@@ -103,6 +103,7 @@ impl Scheduler {
         }
         for id in ids {
             scheduler.try_enter(id);
+            scheduler.withdraw_again(id);
         }
         for device in start.drained {
             scheduler.drain(device, true);
@@ -226,6 +227,14 @@ impl Scheduler {
         }
         self.admit(Active::new(job));
         ended.map(|(state, reason)| (id, state, Some(reason)))
+    }
+
+    /// Whether the engine was asked to end a job that waits, only the engine knows.
+    fn withdraw_again(&mut self, id: u64) {
+        let is_ending = |active: &Active| active.entry.is_none() && active.job.ending.is_some();
+        if self.jobs.get(&id).is_some_and(is_ending) {
+            self.withdraw(id);
+        }
     }
 
     /// Meets the dependencies of a job that were over when this life began.
