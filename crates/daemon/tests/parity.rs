@@ -229,6 +229,7 @@ fn daemon(
         next_job: 1,
         next_op: 0,
         drained: Vec::new(),
+        closed: Vec::new(),
         over: Default::default(),
     };
     store.write(|writing| writing.start(&start)).unwrap();

@@ -528,6 +528,30 @@ fn a_restart_finds_every_job_where_it_is() {
 }
 
 #[test]
+fn a_restart_puts_nobody_on_a_closed_device() {
+    let mut site = Site::new(3, 1, "fifo");
+    let jobs: Vec<u64> = (0..4).map(|_| site.offer(1)).collect();
+    site.started(jobs[1]);
+    site.started(jobs[2]);
+    let found = [
+        // Queued again by the engine, as its node was lost.
+        Some(Found::Starting),
+        Some(Found::Running { pid: 2, paused: false, enforcement: Default::default() }),
+        Some(Found::Exited(exit(Status::Code(0)))),
+        None,
+    ];
+    let kept = jobs.iter().zip(found).map(|(&job, found)| kept(site.job(job), found)).collect();
+    let mut site = site.restart_without(kept, &[0, 1]);
+    assert_eq!(site.phase(jobs[1]), Phase::Running, "as far as is known");
+    site.again();
+    assert_eq!((site.phase(jobs[0]), site.devices(jobs[0])), (Phase::Starting, vec![2]));
+    assert_eq!(site.phase(jobs[3]), Phase::Absent);
+    assert_eq!(site.scheduler.closed(0), Some("down"));
+    site.open(0);
+    assert_eq!(site.devices(jobs[3]), [0]);
+}
+
+#[test]
 fn jobs_of_several_users_are_kept_apart() {
     let mut site = Site::new(1, 1, "fifo");
     let ann = site.offer(1);

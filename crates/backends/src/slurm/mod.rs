@@ -164,6 +164,16 @@ impl Backend for SlurmBackend {
         }
     }
 
+    fn closed(&mut self) -> Vec<(u32, String)> {
+        let mut desk = self.shared.desk();
+        let nodes = desk.book.nodes().to_vec();
+        let closed = |event| match event {
+            BackendEvent::Device { device, closed } => Some((device, closed?)),
+            _ => None,
+        };
+        desk.book.look_at(&nodes).into_iter().filter_map(closed).collect()
+    }
+
     fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)> {
         let listing = persistently(list);
         let (mut found, forgotten) = self.shared.desk().book.recover(jobs, &listing);

@@ -34,6 +34,9 @@ pub struct Start {
     pub next_op: u64,
     /// Devices that take no new jobs.
     pub drained: Vec<u32>,
+    /// Devices that the back end has closed, and why.
+    #[serde(default)]
+    pub closed: Vec<(u32, String)>,
     /// How jobs ended that others here depend on.
     #[serde(default)]
     pub over: BTreeMap<u64, JobState>,
@@ -108,11 +111,15 @@ impl Scheduler {
         for device in start.drained {
             scheduler.drain(device, true);
         }
+        for (device, reason) in start.closed {
+            scheduler.close(device, Some(&reason));
+        }
         // The policy decides once it has heard of everybody.
         scheduler.plan();
         for (id, phase, seat) in adopted {
             scheduler.set_phase(id, phase, Some(seat));
             scheduler.dirty.insert(id);
+            scheduler.strand(id);
         }
         let outcome = scheduler.step(start.now, &inputs);
         (scheduler, outcome)

@@ -70,6 +70,7 @@ pub(crate) fn start(setup: Setup, now: Now, jobs: Vec<Kept>) -> Start {
         classes: BTreeMap::new(),
         next_op: now.at_us,
         drained: Vec::new(),
+        closed: Vec::new(),
         over: BTreeMap::new(),
     }
 }
@@ -125,8 +126,15 @@ impl Site {
 
     /// Another life of the daemon, a minute later.
     pub(crate) fn restart(self, kept: Vec<Kept>) -> Self {
+        self.restart_without(kept, &[])
+    }
+
+    /// The same, with devices that are closed.
+    pub(crate) fn restart_without(self, kept: Vec<Kept>, closed: &[u32]) -> Self {
         let now = Now { at_us: self.now.at_us + 60_000_000, ..self.now };
-        Self::begin(start(self.setup, now, kept), self.each, self.jobs, self.alone)
+        let closed = closed.iter().map(|&device| (device, "down".to_owned())).collect();
+        let start = Start { closed, ..start(self.setup, now, kept) };
+        Self::begin(start, self.each, self.jobs, self.alone)
     }
 
     pub(crate) fn pass(&mut self, seconds: u64) {
