@@ -7,7 +7,7 @@ mod site;
 use site::{Site, exit, kept, submission};
 use tandem_backends::{BackendEvent, Exit, Found, Op, Status, Verdict};
 use tandem_daemon::job::JobState;
-use tandem_daemon::scheduler::{Input, Phase};
+use tandem_daemon::scheduler::{Fact, Input, Phase};
 
 #[test]
 fn a_job_that_waits_and_is_withdrawn_is_cancelled() {
@@ -525,6 +525,23 @@ fn a_restart_finds_every_job_where_it_is() {
         assert_eq!(site.state(job), JobState::Completed);
     }
     site.is_idle();
+}
+
+#[test]
+fn a_run_that_was_queued_again_while_nobody_watched_has_lost_its_work() {
+    let mut site = Site::new(1, 1, "fifo");
+    let job = site.offer(1);
+    site.started(job);
+    site.pass(100);
+    site.step(&[Input::Fact(Fact::Hello { job, accum: true, stop: true, batch: None })]);
+    assert!(site.job(job).done_us >= 100_000_000);
+    let found = vec![kept(site.job(job), Some(Found::Starting))];
+    let mut site = site.restart(found);
+    assert_eq!((site.phase(job), site.active(job).done_us(site.now.time())), (Phase::Starting, 0));
+    assert!(!site.active(job).caps.stop, "it has not spoken yet");
+    site.started(job);
+    site.finish(job);
+    assert_eq!(site.job(job).done_us / 1_000_000, 1);
 }
 
 #[test]

@@ -150,6 +150,12 @@ impl Scheduler {
                 let ago = self.now.unix_us.saturating_sub(exit.at_unix_us);
                 job.account(self.now.at_us.saturating_sub(ago));
             }
+            Found::Starting if self.setup.keeps_queue => {
+                // If it ran, the engine has put it back into its queue: its work is lost.
+                job.going = None;
+                job.done_us = 0;
+                job.caps = [false; 3];
+            }
             _ => job.going = None,
         }
         let known = job.devices.iter().all(|&device| (device as usize) < self.present.len());
