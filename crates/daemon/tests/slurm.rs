@@ -4,9 +4,11 @@
 
 mod site;
 
+use site::cycle::{Loop, offer, offered};
 use site::{Site, exit, kept, submission};
-use tandem_backends::{BackendEvent, Exit, Found, Op, Status, Verdict};
+use tandem_backends::{BackendEvent, Exit, Found, Offer, Op, OpId, RunId, Status, Verdict};
 use tandem_daemon::job::JobState;
+use tandem_daemon::journal::replay;
 use tandem_daemon::scheduler::{Fact, Input, Phase};
 
 #[test]
@@ -156,7 +158,7 @@ fn a_job_of_a_lost_node_begins_at_the_same_place_of_another() {
         assert_eq!(launch.external, site.active(job).job.external);
         // Events of the run that is no more do nothing.
         site.step(&[Input::Backend(BackendEvent::Exited {
-            run: tandem_backends::RunId { job, run: 1 },
+            run: RunId { job, run: 1 },
             exit: exit(Status::Code(0)),
         })]);
         assert_eq!(site.phase(job), Phase::Starting);
@@ -368,7 +370,7 @@ fn a_job_that_the_engine_keeps_waiting_is_cancelled_at_once() {
     let asked = site.ops.len();
     // Twice is once; what crosses the request on its way does not matter.
     site.cancel(job);
-    let (op, run, pid) = (tandem_backends::OpId(0), site.run(job), 1);
+    let (op, run, pid) = (OpId(0), site.run(job), 1);
     let enforcement = Default::default();
     site.step(&[Input::Backend(BackendEvent::Started { op, run, pid, enforcement })]);
     site.requeue(job);
@@ -388,10 +390,8 @@ fn a_job_that_waits_is_cancelled_in_the_engine_too() {
     let first = site.offer(1);
     let (second, third) = (site.offer(1), site.offer(1));
     site.step(&[Input::Hold { job: third }]);
-    let withdraw = |job| Op::Withdraw {
-        run: tandem_backends::RunId { job, run: 0 },
-        external: format!("{job}#tag"),
-    };
+    let withdraw =
+        |job| Op::Withdraw { run: RunId { job, run: 0 }, external: format!("{job}#tag") };
     for job in [second, third] {
         site.cancel(job);
         assert_eq!(site.ops.last(), Some(&withdraw(job)));
@@ -579,4 +579,110 @@ fn jobs_of_several_users_are_kept_apart() {
     assert_eq!(site.active(ann).job.uid, 1001);
     assert_eq!((site.active(bob).job.uid, site.active(bob).job.user.as_str()), (1002, "bob"));
     assert_eq!(submission(3).external.as_deref(), Some("3#tag"));
+}
+
+#[test]
+fn an_offer_becomes_one_job_with_its_hints() {
+    let mut site = Loop::new(1, 1, "fifo");
+    let hints = "tandem:mem=2G,class=resnet,estimate=2h,slowdown=1.5,colour=red".to_owned();
+    site.turn(vec![BackendEvent::Offered(Box::new(Offer { hints, ..offer(17) }))]);
+    site.turn(Vec::new());
+    let jobs = site.cycle.store.active().unwrap();
+    let [job] = &jobs[..] else { panic!("{jobs:?}") };
+    assert_eq!((job.id, job.external.as_deref()), (1, Some("17#tag")));
+    assert_eq!((job.uid, job.gid, job.user.as_str()), (1001, 1002, "ann"));
+    assert_eq!((job.class.as_str(), job.submit_us), ("resnet", 7));
+    let request = &job.request;
+    assert_eq!(request.gpu_memory_bytes, Some(2 << 30));
+    assert_eq!((request.estimate_s, request.max_slowdown), (Some(7200.0), Some(1.5)));
+    assert_eq!((request.time_limit_s, request.name.as_deref()), (Some(3600.0), Some("train17")));
+    let ops = site.ops.lock().unwrap();
+    let [Op::Start(launch)] = &ops[..] else { panic!("{ops:?}") };
+    assert_eq!(launch.external.as_deref(), Some("17#tag"));
+    assert_eq!(launch.seat.devices, [0]);
+}
+
+#[test]
+fn offers_wait_for_the_store_and_come_once() {
+    // The inputs cannot be written, or what was decided.
+    for kind in ["input", "actions"] {
+        let mut site = Loop::new(1, 1, "fifo");
+        site.refuse(kind);
+        site.turn(vec![offered(1), offered(2)]);
+        site.turn(vec![offered(3)]);
+        site.turn(Vec::new());
+        assert!(site.ops.lock().unwrap().is_empty(), "{kind}: nothing is done before it is kept");
+        let before = if kind == "input" { 0 } else { 2 };
+        assert_eq!(site.kept().len(), before, "{kind}");
+        site.accept();
+        site.turn(Vec::new());
+        site.turn(Vec::new());
+        assert_eq!(site.kept(), ["1#tag", "2#tag", "3#tag"], "{kind}");
+        assert_eq!(site.ops.lock().unwrap().len(), 1, "{kind}");
+        assert_eq!(site.cycle.scheduler.jobs().count(), 3);
+        assert_eq!(replay(&site.database()).unwrap().differences, [], "{kind}");
+    }
+}
+
+#[test]
+fn the_journal_of_such_a_run_replays() {
+    let mut site = Loop::new(3, 2, "sjf-ffs");
+    let hints = |number, hints: &str| {
+        BackendEvent::Offered(Box::new(Offer { hints: hints.to_owned(), ..offer(number) }))
+    };
+    let run = |job, run| RunId { job, run };
+    let started = |job, number| BackendEvent::Started {
+        op: OpId(0),
+        run: run(job, number),
+        pid: 1,
+        enforcement: Default::default(),
+    };
+    let closed = |node: u32, closed: bool| {
+        let closed = closed.then(|| "down".to_owned());
+        (node * 2..node * 2 + 2)
+            .map(move |device| BackendEvent::Device { device, closed: closed.clone() })
+    };
+    let ended = |job, number, verdict| BackendEvent::Exited {
+        run: run(job, number),
+        exit: Exit { verdict, ..exit(Status::Code(0)) },
+    };
+    let gang = BackendEvent::Offered(Box::new(Offer { gpus: 2, ..offer(9) }));
+    site.turn(vec![offered(1), hints(2, "tandem:mem=1G"), hints(3, "tandem:mem=1G"), gang]);
+    site.turn((4..9).map(offered).collect());
+    let sits =
+        |site: &Loop, job| site.cycle.scheduler.job(job).unwrap().seat.clone().unwrap().devices;
+    let starting: Vec<u64> = site
+        .cycle
+        .scheduler
+        .jobs()
+        .filter(|active| active.phase == Phase::Starting)
+        .map(|active| active.job.id)
+        .collect();
+    assert!(starting.len() >= 4, "{starting:?}");
+    site.turn(starting.iter().map(|&job| started(job, 1)).collect());
+    // The node of the first job is lost; its jobs are queued again.
+    let node = sits(&site, 1)[0] / 2;
+    let lost: Vec<u64> =
+        starting.iter().copied().filter(|&job| sits(&site, job)[0] / 2 == node).collect();
+    let mut events: Vec<BackendEvent> =
+        lost.iter().map(|&job| BackendEvent::Requeued { run: run(job, 1) }).collect();
+    events.extend(closed(node, true));
+    site.turn(events);
+    for &job in starting.iter().filter(|job| !lost.contains(job)) {
+        site.turn(vec![ended(job, 1, Some(Verdict::TimedOut))]);
+        site.turn(Vec::new());
+    }
+    site.turn(Vec::new());
+    let moved = sits(&site, 1)[0];
+    assert_ne!(moved / 2, node, "the first job begins elsewhere");
+    let withdrawn = "8#tag".to_owned();
+    site.turn(vec![
+        started(1, 2),
+        BackendEvent::Withdrawn { external: withdrawn, reason: "scancel".to_owned() },
+    ]);
+    site.turn(closed(node, false).collect());
+    site.turn(vec![ended(1, 2, None)]);
+    let replay = replay(&site.database()).unwrap();
+    assert!(replay.cycles > 8 && replay.inputs > 15 && replay.actions > 6, "{replay:?}");
+    assert_eq!(replay.differences, []);
 }

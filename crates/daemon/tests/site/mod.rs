@@ -1,5 +1,7 @@
 //! A site whose engine keeps the queue, played by hand.
 
+pub(crate) mod cycle;
+
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_backends::{BackendEvent, Device, Enforcement, Exit, Found, Op, OpId, RunId, Status};
 use tandem_daemon::job::{Job, JobState};
