@@ -625,6 +625,25 @@ fn offers_wait_for_the_store_and_come_once() {
 }
 
 #[test]
+fn an_offer_that_is_withdrawn_before_it_is_kept_never_was() {
+    let mut site = Loop::new(1, 1, "fifo");
+    let withdrawn = |number: u32| BackendEvent::Withdrawn {
+        external: format!("{number}#tag"),
+        reason: "scancel".to_owned(),
+    };
+    site.turn(vec![offered(1), offered(2), withdrawn(1)]);
+    site.refuse("input");
+    site.turn(vec![offered(3), offered(4)]);
+    site.turn(vec![withdrawn(3)]);
+    site.accept();
+    site.turn(Vec::new());
+    assert_eq!(site.kept(), ["2#tag", "4#tag"]);
+    site.turn(vec![withdrawn(4)]);
+    assert_eq!(site.kept(), ["2#tag"]);
+    assert_eq!(replay(&site.database()).unwrap().differences, []);
+}
+
+#[test]
 fn the_journal_of_such_a_run_replays() {
     let mut site = Loop::new(3, 2, "sjf-ffs");
     let hints = |number, hints: &str| {
