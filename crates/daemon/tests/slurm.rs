@@ -569,6 +569,26 @@ fn a_restart_puts_nobody_on_a_closed_device() {
 }
 
 #[test]
+fn a_job_that_can_never_run_stands_in_nobodys_way() {
+    let mut site = Site::new(2, 2, "fifo");
+    let large = site.offer(5);
+    let hungry = site.submit(|submission| submission.request.gpu_memory_bytes = Some(17 << 30));
+    let job = site.offer(1);
+    assert_eq!(site.phase(job), Phase::Starting);
+    assert_eq!((site.state(large), site.state(hungry)), (JobState::Pending, JobState::Pending));
+    assert_eq!(site.job(large).reason.as_deref(), Some("needs 5 GPUs, there are 4"));
+    let reason = "needs 17408 MiB of a GPU, they have 16384 MiB";
+    assert_eq!(site.job(hungry).reason.as_deref(), Some(reason));
+    for job in [large, hungry] {
+        site.step(&[Input::Hold { job }]);
+        site.step(&[Input::Release { job }]);
+        assert_eq!(site.state(job), JobState::Pending);
+        site.withdraw(job);
+        assert_eq!(site.state(job), JobState::Cancelled);
+    }
+}
+
+#[test]
 fn jobs_of_several_users_are_kept_apart() {
     let mut site = Site::new(1, 1, "fifo");
     let ann = site.offer(1);
