@@ -545,6 +545,24 @@ fn a_run_that_was_queued_again_while_nobody_watched_has_lost_its_work() {
 }
 
 #[test]
+fn a_run_that_cannot_move_is_never_asked_to_leave() {
+    let mut site = Site::new(2, 1, "fifo");
+    let job = site.offer(1);
+    site.started(job);
+    site.step(&[Input::Fact(Fact::Hello { job, accum: false, stop: true, batch: None })]);
+    // Its device is not there any more, as far as the engine of this life says.
+    let mut gone = kept(site.job(job), None);
+    gone.job.devices = vec![9];
+    gone.found = Some(Found::Running { pid: 1, paused: false, enforcement: Default::default() });
+    let mut site = site.restart(vec![gone]);
+    site.again();
+    assert_eq!(site.phase(job), Phase::Running);
+    assert!(site.outcome.messages.is_empty() && site.ops.is_empty(), "{:?}", site.outcome);
+    site.finish(job);
+    assert_eq!(site.state(job), JobState::Completed, "and not queued again");
+}
+
+#[test]
 fn a_restart_puts_nobody_on_a_closed_device() {
     let mut site = Site::new(3, 1, "fifo");
     let jobs: Vec<u64> = (0..4).map(|_| site.offer(1)).collect();
