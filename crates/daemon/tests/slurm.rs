@@ -9,7 +9,7 @@ use site::{Site, exit, kept, submission};
 use tandem_backends::{BackendEvent, Exit, Found, Offer, Op, OpId, RunId, Status, Verdict};
 use tandem_daemon::job::JobState;
 use tandem_daemon::journal::replay;
-use tandem_daemon::scheduler::{Fact, Input, Phase};
+use tandem_daemon::scheduler::{Active, Fact, Input, Kept, Phase};
 
 #[test]
 fn a_job_that_waits_and_is_withdrawn_is_cancelled() {
@@ -560,6 +560,121 @@ fn a_run_that_cannot_move_is_never_asked_to_leave() {
     assert!(site.outcome.messages.is_empty() && site.ops.is_empty(), "{:?}", site.outcome);
     site.finish(job);
     assert_eq!(site.state(job), JobState::Completed, "and not queued again");
+}
+
+/// Numbers that look random; any stream does.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// What a life of the daemon finds of the jobs of the one before.
+fn found(site: &Site) -> Vec<Kept> {
+    let of = |active: &Active| {
+        let job = site.job(active.job.id);
+        let found = match active.phase {
+            Phase::Absent => None,
+            Phase::Running => {
+                Some(Found::Running { pid: 1, paused: false, enforcement: Default::default() })
+            }
+            _ => Some(Found::Starting),
+        };
+        kept(job, found)
+    };
+    site.scheduler.jobs().map(of).collect()
+}
+
+#[test]
+fn whatever_happens_nobody_is_forgotten_and_nothing_is_kept() {
+    for seed in 1..=60 {
+        let mut random = Random(seed * 7919);
+        let policy = ["fifo", "sjf-ffs", "tandem"][random.below(3) as usize];
+        let (nodes, each) = (2 + random.below(3) as u32, 1 + random.below(3) as u32);
+        let mut site = Site::new(nodes, each, policy);
+        let mut down: Vec<u32> = Vec::new();
+        for _ in 0..150 {
+            let active: Vec<(u64, Phase)> =
+                site.scheduler.jobs().map(|active| (active.job.id, active.phase)).collect();
+            let some =
+                (!active.is_empty()).then(|| active[random.below(active.len() as u64) as usize]);
+            match (random.below(12), some) {
+                (0..=2, _) => {
+                    // A job on several nodes has all of each.
+                    let gpus = match random.below(6) {
+                        0 => each * 2,
+                        1 => each,
+                        _ => 1,
+                    };
+                    let memory = random.below(2) == 0;
+                    site.submit(|submission| {
+                        submission.request.gpus = f64::from(gpus);
+                        submission.request.gpu_memory_bytes = memory.then_some(1 << 30);
+                    });
+                }
+                (3..=5, Some((job, Phase::Starting))) => {
+                    // Nothing begins on a node that is lost.
+                    let on = |device: &u32| down.contains(&(device / each));
+                    if !site.devices(job).iter().any(on) {
+                        site.started(job);
+                    }
+                }
+                (3..=4, Some((job, Phase::Running))) => site.finish(job),
+                (6, Some((job, Phase::Running))) => site.requeue(job),
+                (6, Some((job, Phase::Absent))) => site.withdraw(job),
+                (7, Some((job, _))) => site.cancel(job),
+                (5 | 8, Some((job, Phase::Ending))) => site.finish(job),
+                (9, _) if !down.is_empty() => {
+                    let node = down.swap_remove(random.below(down.len() as u64) as usize);
+                    site.open(node);
+                }
+                (10, _) if down.len() + 1 < nodes as usize => {
+                    let node = random.below(u64::from(nodes)) as u32;
+                    if !down.contains(&node) {
+                        down.push(node);
+                        let on = |device: &u32| device / each == node;
+                        let lost = active.iter().filter(|&&(job, phase)| {
+                            phase == Phase::Running && site.devices(job).iter().any(on)
+                        });
+                        let mut inputs: Vec<Input> =
+                            lost.map(|&(job, _)| site.requeued(job)).collect();
+                        inputs.extend(site.closing(node, true));
+                        site.step(&inputs);
+                    }
+                }
+                (11, _) if random.below(4) == 0 => {
+                    let kept = found(&site);
+                    let closed: Vec<u32> = (0..nodes * each)
+                        .filter(|device| down.contains(&(device / each)))
+                        .collect();
+                    site = site.restart_without(kept, &closed);
+                }
+                _ => site.again(),
+            }
+        }
+        for node in std::mem::take(&mut down) {
+            site.open(node);
+        }
+        while site.scheduler.jobs().count() > 0 {
+            site.again();
+            let next = site.scheduler.jobs().find_map(|active| {
+                let is_withdrawn = active.job.ending.is_some() && active.phase == Phase::Absent;
+                (is_withdrawn || active.phase != Phase::Absent).then_some(active.job.id)
+            });
+            let job = next.unwrap_or_else(|| panic!("seed {seed}: nobody gets on"));
+            match site.phase(job) {
+                Phase::Absent => site.withdraw(job),
+                Phase::Starting => site.started(job),
+                _ => site.finish(job),
+            }
+        }
+        site.is_idle();
+    }
 }
 
 #[test]
