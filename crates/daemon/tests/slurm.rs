@@ -57,10 +57,10 @@ fn a_held_job_can_be_withdrawn_and_released() {
 
 #[test]
 fn what_the_engine_says_about_an_end_is_final() {
-    for (verdict, state) in [
-        (Verdict::Cancelled, JobState::Cancelled),
-        (Verdict::TimedOut, JobState::Timeout),
-        (Verdict::OutOfMemory, JobState::Oom),
+    for (verdict, state, code) in [
+        (Verdict::Cancelled, JobState::Cancelled, 1),
+        (Verdict::TimedOut, JobState::Timeout, 1),
+        (Verdict::OutOfMemory, JobState::Oom, 253),
     ] {
         let mut site = Site::new(1, 1, "fifo");
         // Whatever was asked for.
@@ -72,7 +72,7 @@ fn what_the_engine_says_about_an_end_is_final() {
         let oom = verdict == Verdict::OutOfMemory;
         let exit = Exit { verdict: Some(verdict), oom, ..exit(Status::Code(1)) };
         site.ended(job, exit);
-        assert_eq!(site.state(job), state);
+        assert_eq!((site.state(job), site.job(job).exit_code), (state, Some(code)));
         assert!(site.outcome.ops.is_empty(), "{:?}", site.outcome);
         assert_eq!(site.outcome.forget.len(), 1);
         site.is_idle();

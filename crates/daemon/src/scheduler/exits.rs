@@ -40,7 +40,11 @@ impl Scheduler {
                 let (state, reason) = match verdict {
                     Verdict::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
                     Verdict::TimedOut => (JobState::Timeout, "its time was up"),
-                    Verdict::OutOfMemory => (JobState::Oom, "out of memory"),
+                    Verdict::OutOfMemory => {
+                        let active = self.jobs.get_mut(&id).expect("it was just there");
+                        active.job.exit_code = Some(OOM_EXIT_CODE);
+                        (JobState::Oom, "out of memory")
+                    }
                 };
                 self.end_job(id, state, Some(reason.to_owned()));
             }
