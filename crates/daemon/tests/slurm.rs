@@ -351,6 +351,7 @@ fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
         site.again();
         assert_eq!((site.phase(job), site.active(job).job.runs), (Phase::Starting, 1));
     }
+    assert_eq!(site.outcome.wake, None, "there is nothing to look for until something happens");
     // Cancelled in the engine, it ends; nobody thinks of it any more.
     let exit = Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) };
     site.ended(job, exit);

@@ -74,6 +74,7 @@ impl Scheduler {
             drained: BTreeSet::new(),
             closed: BTreeMap::new(),
             stranded: BTreeMap::new(),
+            relocate_at: None,
             externals: BTreeMap::new(),
             foreign: BTreeMap::new(),
             dependents: BTreeMap::new(),
