@@ -78,7 +78,9 @@ fn is_name(text: &str) -> bool {
 
 /// As much of a text as a name can be.
 fn cut(mut text: String) -> String {
-    text.truncate(text.floor_char_boundary(NAME_MAX));
+    while text.len() > NAME_MAX {
+        text.pop();
+    }
     text
 }
 

@@ -593,7 +593,7 @@ fn found(site: &Site) -> Vec<Kept> {
 
 #[test]
 fn whatever_happens_nobody_is_forgotten_and_nothing_is_kept() {
-    for seed in 1..=60 {
+    for seed in 1..=30 {
         let mut random = Random(seed * 7919);
         let policy = ["fifo", "sjf-ffs", "tandem"][random.below(3) as usize];
         let (nodes, each) = (2 + random.below(3) as u32, 1 + random.below(3) as u32);
