@@ -27,6 +27,12 @@ pub trait Backend: Send {
     /// What can be done with its runs. Fixed for the life of the back end.
     fn capabilities(&self) -> Capabilities;
 
+    /// Devices that take no jobs at present, and why; what changes from here on is told. Asked for once,
+    /// before `recover`, so that nobody is put there meanwhile.
+    fn closed(&mut self) -> Vec<(u32, String)> {
+        Vec::new()
+    }
+
     /// Finds what became of runs that an earlier daemon had started or was about to start, and
     /// watches those that still run as if it had started them itself.
     fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)>;

@@ -49,6 +49,14 @@ pub enum Op {
         /// How long it may take to end by itself.
         grace_ms: u64,
     },
+    /// End a job that waits in the engine's queue and has no run. That it is gone is told as for one that
+    /// somebody else withdrew.
+    Withdraw {
+        /// Its last run, which is over or never was.
+        run: RunId,
+        /// What the engine calls it.
+        external: String,
+    },
 }
 
 impl Op {
@@ -56,7 +64,10 @@ impl Op {
     pub fn run(&self) -> RunId {
         match self {
             Op::Start(launch) => launch.run,
-            Op::Pause { run } | Op::Resume { run, .. } | Op::End { run, .. } => *run,
+            Op::Pause { run }
+            | Op::Resume { run, .. }
+            | Op::End { run, .. }
+            | Op::Withdraw { run, .. } => *run,
         }
     }
 }

@@ -228,6 +228,7 @@ impl Cycle {
                     self.devices = sample.devices;
                 }
                 Message::Backend(BackendEvent::Offered(offer)) => self.offers.push(*offer),
+                Message::Backend(event) if self.takes_back(&event) => {}
                 Message::Backend(event) => inputs.push(Input::Backend(event)),
                 Message::Job { job, said } => {
                     let facts = self.hear(job, &said, now.time());
@@ -274,6 +275,14 @@ impl Cycle {
             (Accepted { input, env: BTreeMap::new(), ids: vec![id] }, None)
         };
         (next_job..).zip(&self.offers).map(take).collect()
+    }
+
+    /// Whether an event withdraws a job of the engine that is not written yet: nobody need know of it.
+    fn takes_back(&mut self, event: &BackendEvent) -> bool {
+        let BackendEvent::Withdrawn { external, .. } = event else { return false };
+        let before = self.offers.len();
+        self.offers.retain(|offer| offer.external != *external);
+        self.offers.len() < before
     }
 
     /// Webhooks that were called need not be called again. If that cannot be written they are.

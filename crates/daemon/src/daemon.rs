@@ -312,6 +312,7 @@ fn start(
         sockets: sockets.clone(),
         foreign_avoid: options.foreign == Foreign::Avoid,
     };
+    let closed = backend.closed();
     let jobs = recover(&store, backend.as_mut()).map_err(bad)?;
     let next_job = sweep(backend.as_mut(), &jobs, store.next_job().map_err(bad)?);
     let now = clock.now();
@@ -329,6 +330,7 @@ fn start(
             .map_err(bad)?
             .and_then(|text| serde_json::from_str(&text).ok())
             .unwrap_or_default(),
+        closed,
     };
     crash::point();
     let write = |writing: &crate::store::Writing<'_>| {

@@ -1,7 +1,7 @@
 //! Jobs that come from an engine with a queue of its own, in our terms. What only we want to know, users
 //! write into the comment: `tandem:mem=8G,class=resnet50,estimate=2h,slowdown=1.3,exclusive`.
 
-use crate::request::JobRequest;
+use crate::request::{JobRequest, NAME_MAX};
 use crate::scheduler::Submission;
 use tandem_backends::{Offer, shown};
 
@@ -15,12 +15,13 @@ pub(crate) fn submission(
     memory_bytes: Option<u64>,
 ) -> (Submission, Vec<String>) {
     let name: String = offer.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let name = cut(if name.is_empty() { "unnamed".to_owned() } else { name });
     let mut request = JobRequest {
         // Nobody runs it; it stands for the job.
         command: vec![format!("slurm:{}", shown(&offer.external))],
-        class: Some(format!("{}/{name}", offer.user)),
+        class: Some(cut(format!("{}/{name}", offer.user))),
         name: Some(name),
-        gpus: f64::from(offer.gpus),
+        gpus: f64::from(offer.gpus.max(1)),
         time_limit_s: offer.limit_s,
         gpu_memory_bytes: memory_bytes,
         exclusive: offer.exclusive,
@@ -50,7 +51,7 @@ fn take_hints(request: &mut JobRequest, comment: &str) -> Vec<String> {
                 request.exclusive = true;
                 true
             }
-            "class" if !value.is_empty() => {
+            "class" if is_name(value) => {
                 request.class = Some(value.to_owned());
                 true
             }
@@ -63,10 +64,24 @@ fn take_hints(request: &mut JobRequest, comment: &str) -> Vec<String> {
             _ => false,
         };
         if !understood {
-            unknown.push(hint.to_owned());
+            // It is logged.
+            unknown.push(hint.escape_debug().to_string());
         }
     }
     unknown
+}
+
+/// Whether a text may be a name: it is shown to people, in terminals too.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= NAME_MAX && !text.chars().any(char::is_control)
+}
+
+/// As much of a text as a name can be.
+fn cut(mut text: String) -> String {
+    while text.len() > NAME_MAX {
+        text.pop();
+    }
+    text
 }
 
 fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
@@ -135,6 +150,19 @@ mod tests {
         assert_eq!((request.max_slowdown, request.exclusive), (Some(1.5), true));
         assert_eq!(unknown, ["colour=red"]);
         assert!(request.check().is_ok(), "{:?}", request.check());
+    }
+
+    #[test]
+    fn names_are_such_as_anybody_may_give() {
+        let long = "ü".repeat(300);
+        let hints = format!("tandem:class={long},class=a\u{1b}[2J");
+        for name in ["", "a\u{1b}[2J\0", &long] {
+            let offer = Offer { name: name.to_owned(), gpus: 0, ..offer(&hints) };
+            let (submission, unknown) = submission(3, &offer, None);
+            assert_eq!(submission.request.check(), Ok(()), "{name:?}");
+            assert_eq!(unknown.len(), 2, "{unknown:?}");
+            assert!(submission.request.class.is_some_and(|class| class.starts_with("ann/")));
+        }
     }
 
     #[test]

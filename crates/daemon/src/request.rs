@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 /// The most tasks that one submission may have.
 pub const TASKS_MAX: usize = 100_000;
-const NAME_MAX: usize = 255;
+pub(crate) const NAME_MAX: usize = 255;
 const ARGUMENTS_MAX_BYTES: usize = 1 << 20;
 const ENVIRONMENT_MAX_BYTES: usize = 1 << 20;
 const PATH_MAX_BYTES: usize = 4096;

@@ -146,7 +146,7 @@ impl Backend for Played {
                 }
                 self.report(BackendEvent::Resumed { op, run });
             }
-            Op::End { .. } => panic!("nothing is ended here"),
+            Op::End { .. } | Op::Withdraw { .. } => panic!("nothing is ended here"),
         }
     }
 
@@ -229,6 +229,7 @@ fn daemon(
         next_job: 1,
         next_op: 0,
         drained: Vec::new(),
+        closed: Vec::new(),
         over: Default::default(),
     };
     store.write(|writing| writing.start(&start)).unwrap();

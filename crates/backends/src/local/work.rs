@@ -51,6 +51,9 @@ impl Inner {
                     let deadline = asked + Duration::from_millis(grace_ms);
                     self.end(run, deadline).map_err(Obstacle::from)
                 }
+                Op::Withdraw { .. } => {
+                    Err(Obstacle::from("there is no queue but the daemon's".to_owned()))
+                }
             };
             if let Err(Obstacle { reason, passing }) = refused {
                 self.emit(BackendEvent::Refused { op: id, run: run.id, reason, passing });

@@ -82,6 +82,8 @@ impl Wanted {
 #[derive(Clone, Debug, Default)]
 struct Ours {
     wanted: Option<Wanted>,
+    /// It is to end without a run; when Slurm was last asked for that.
+    withdrawn_s: Option<u64>,
     missed: u32,
     /// The Slurm id when it was last seen, and when it was handed in: its record is looked up by them.
     seen: Option<(u64, u64)>,
@@ -210,6 +212,16 @@ impl Book {
         true
     }
 
+    /// A job that waits is to end; `false` if there is none.
+    pub(super) fn withdraw(&mut self, key: &str) -> bool {
+        let waiting = self.jobs.get_mut(key).filter(|ours| ours.wanted.is_none());
+        let is_there = waiting.is_some();
+        if let Some(ours) = waiting {
+            ours.withdrawn_s.get_or_insert(0);
+        }
+        is_there
+    }
+
     pub(super) fn forget(&mut self, run: RunId) {
         let Some(key) = self.keys.remove(&run) else { return };
         let Some(ours) = self.jobs.get_mut(&key) else { return };
@@ -332,10 +344,17 @@ impl Book {
             return;
         }
         let Some(wanted) = &mut ours.wanted else {
-            let reason = match record.state {
-                State::Pending if record.is_held => return,
-                State::Over(Over::Cancelled) => "cancelled in Slurm",
-                State::Over(_) => "it is over in Slurm",
+            let reason = match (&record.state, &mut ours.withdrawn_s) {
+                (State::Over(Over::Cancelled), _) => "cancelled in Slurm",
+                (State::Over(_), _) => "it is over in Slurm",
+                (_, Some(asked_s)) => {
+                    if now_s >= *asked_s + CANCEL_AGAIN_S {
+                        *asked_s = now_s;
+                        turn.requests.push(Request::Cancel(entry.address.clone()));
+                    }
+                    return;
+                }
+                (State::Pending, None) if record.is_held => return,
                 _ => "released by somebody else",
             };
             ours.is_dropped = true;

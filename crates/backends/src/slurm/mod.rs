@@ -166,6 +166,16 @@ impl Backend for SlurmBackend {
         }
     }
 
+    fn closed(&mut self) -> Vec<(u32, String)> {
+        let mut desk = self.shared.desk();
+        let nodes = desk.book.nodes().to_vec();
+        let closed = |event| match event {
+            BackendEvent::Device { device, closed } => Some((device, closed?)),
+            _ => None,
+        };
+        desk.book.look_at(&nodes).into_iter().filter_map(closed).collect()
+    }
+
     fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)> {
         let listing = persistently(list);
         let (mut found, forgotten) = self.shared.desk().book.recover(jobs, &listing);
@@ -194,6 +204,7 @@ impl Backend for SlurmBackend {
             Op::Pause { run } => desk.book.pause(id, *run, true),
             Op::Resume { run, .. } => desk.book.pause(id, *run, false),
             Op::End { run, .. } => desk.book.end(id, *run),
+            Op::Withdraw { external, .. } => desk.book.withdraw(external),
         };
         if !is_known {
             // What is over or never was cannot be changed; how it ended was or will be told.

@@ -2,7 +2,7 @@
 
 use super::{Active, Scheduler, Submission, new_jobs};
 use crate::job::{ArrayTask, Job, JobState};
-use crate::request::{After, Dependency};
+use crate::request::{After, Dependency, JobRequest};
 use std::collections::BTreeMap;
 use tandem_core::{Event, JobId, Span};
 
@@ -68,6 +68,9 @@ impl Scheduler {
             Some(format!("waits for job {}", first.job))
         } else if active.begin.is_some_and(|begin| begin > self.now.time()) {
             Some("waits for its time".to_owned())
+        } else if let Some(excess) = self.excess(&active.job.request) {
+            // Nobody checked jobs of the engine; such a one would be in the way of all behind it for ever.
+            Some(excess)
         } else if !self.takes_turn(id) {
             Some("waits for other tasks of its array".to_owned())
         } else {
@@ -77,6 +80,19 @@ impl Scheduler {
             Some(reason) => self.set_reason(id, Some(reason)),
             None => self.enter(id),
         }
+    }
+
+    /// What a job needs that all devices together do not have.
+    fn excess(&self, request: &JobRequest) -> Option<String> {
+        let devices = &self.setup.devices;
+        let (gang, count) = (request.gang() as usize, devices.len());
+        if gang > count {
+            return Some(format!("needs {gang} GPUs, there are {count}"));
+        }
+        let memory = devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
+        let wanted = request.gpu_memory_bytes.filter(|&wanted| wanted > memory)?;
+        let mib = |bytes: u64| bytes >> 20;
+        Some(format!("needs {} MiB of a GPU, they have {} MiB", mib(wanted), mib(memory)))
     }
 
     /// Whether a task may go on now, which it then does.

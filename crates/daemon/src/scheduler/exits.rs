@@ -34,16 +34,12 @@ impl Scheduler {
         let retries = active.job.request.retries;
         self.gone(id);
         self.outcome.forget.push(run);
+        if let (None, Some(verdict)) = (&cause, exit.verdict) {
+            self.end_as_told(id, verdict);
+            return;
+        }
         match (cause, exit.status) {
             (Some(ending), _) => self.end_as_asked(id, &ending),
-            (None, _) if let Some(verdict) = exit.verdict => {
-                let (state, reason) = match verdict {
-                    Verdict::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
-                    Verdict::TimedOut => (JobState::Timeout, "its time was up"),
-                    Verdict::OutOfMemory => (JobState::Oom, "out of memory"),
-                };
-                self.end_job(id, state, Some(reason.to_owned()));
-            }
             (None, _) if exit.oom && oom_retried => {
                 self.jobs.get_mut(&id).expect("it was just there").job.exit_code =
                     Some(OOM_EXIT_CODE);
@@ -68,6 +64,20 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// The engine has said why a run ended, which is final.
+    fn end_as_told(&mut self, id: u64, verdict: Verdict) {
+        let (state, reason) = match verdict {
+            Verdict::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
+            Verdict::TimedOut => (JobState::Timeout, "its time was up"),
+            Verdict::OutOfMemory => {
+                let active = self.jobs.get_mut(&id).expect("it was just there");
+                active.job.exit_code = Some(OOM_EXIT_CODE);
+                (JobState::Oom, "out of memory")
+            }
+        };
+        self.end_job(id, state, Some(reason.to_owned()));
     }
 
     pub(super) fn not_started(&mut self, run: RunId, reason: &str, passing: bool) {
@@ -133,6 +143,12 @@ impl Scheduler {
         active.job.done_us = 0;
         active.caps = super::Caps::default();
         active.job.caps = [false; 3];
+        active.bye = None;
+        // One that is being ended does not begin again.
+        if active.phase == Phase::Ending {
+            self.changed.insert(run.job);
+            return;
+        }
         self.set_phase(run.job, Phase::Starting, None);
         self.set_reason(run.job, Some("queued again by the engine".to_owned()));
         self.strand(run.job);
@@ -143,7 +159,10 @@ impl Scheduler {
         if let Some(&id) = self.externals.get(external)
             && self.jobs[&id].phase == Phase::Absent
         {
-            self.end_job(id, JobState::Cancelled, Some(reason.to_owned()));
+            match self.jobs[&id].job.ending.clone() {
+                Some(ending) => self.end_as_asked(id, &ending),
+                None => self.end_job(id, JobState::Cancelled, Some(reason.to_owned())),
+            }
         }
     }
 

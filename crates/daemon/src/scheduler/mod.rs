@@ -35,7 +35,7 @@ use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
 use tandem_core::{Action, Engine, Event, Span, Time, UserId};
 
-/// Jobs that have to begin elsewhere are thought of again after this.
+/// Jobs that have to begin elsewhere are thought of again so long after something happened.
 const RELOCATE_AGAIN: Span = Span(1_000_000);
 
 /// What the scheduler works with; fixed for the life of the daemon.
@@ -139,6 +139,8 @@ pub struct Scheduler {
     closed: BTreeMap<u32, String>,
     /// Jobs that have to begin again elsewhere, and the devices that are kept free for them.
     stranded: BTreeMap<u64, Vec<u32>>,
+    /// When they are thought of again.
+    relocate_at: Option<Time>,
     /// Jobs by what the engine calls them.
     externals: BTreeMap<String, u64>,
     /// Memory of strangers, by device.
@@ -180,7 +182,9 @@ impl Scheduler {
         }
         self.fire_timers();
         self.relocate();
+        let is_news = !inputs.is_empty() || !self.events.is_empty();
         self.plan();
+        self.relocate_again(is_news);
         self.settle();
         self.refresh_rates();
         self.finish_step()
@@ -215,6 +219,18 @@ impl Scheduler {
         self.outcome.actions.extend_from_slice(step.actions);
     }
 
+    /// Devices that become free in a step are seen to be in the next. If nothing happened there is none:
+    /// a job that fits nowhere may wait for days.
+    fn relocate_again(&mut self, is_news: bool) {
+        let now = self.now.time();
+        if self.stranded.is_empty() {
+            self.relocate_at = None;
+        } else if self.relocate_at.is_none_or(|at| at <= now) {
+            let happened = is_news || !self.outcome.actions.is_empty();
+            self.relocate_at = happened.then(|| now + RELOCATE_AGAIN);
+        }
+    }
+
     fn finish_step(&mut self) -> Outcome {
         for id in std::mem::take(&mut self.changed) {
             if let Some(active) = self.jobs.get_mut(&id) {
@@ -233,9 +249,7 @@ impl Scheduler {
         }
         let timer = self.timers.first().map(|&(at, _)| at);
         let mut outcome = std::mem::take(&mut self.outcome);
-        // Devices that become free in a step are seen to be in the next.
-        let again = (!self.stranded.is_empty()).then(|| self.now.time() + RELOCATE_AGAIN);
-        outcome.wake = [self.engine_wake, timer, again].into_iter().flatten().min();
+        outcome.wake = [self.engine_wake, timer, self.relocate_at].into_iter().flatten().min();
         outcome
     }
 

@@ -44,6 +44,12 @@ impl Scheduler {
         match (active.phase, want) {
             (Phase::Absent, Want::Sit(placement)) => self.start(id, &placement),
             (Phase::Running | Phase::Stopped, Want::End) => self.end_process(id),
+            // The engine may keep it waiting for hours, and ends whatever it has.
+            (Phase::Starting | Phase::Pausing | Phase::Resuming, Want::End)
+                if self.setup.keeps_queue =>
+            {
+                self.end_process(id);
+            }
             (Phase::Running, Want::Wait) => self.leave(id),
             (Phase::Running, Want::Sit(placement)) => self.adjust(id, &placement),
             (Phase::Stopped, Want::Sit(placement)) if !active.job.user_paused => {
@@ -147,14 +153,14 @@ impl Scheduler {
     }
 
     /// Makes a process leave its devices in the way that loses least: standing still where that frees
-    /// them, else by saving its state.
+    /// them, else by saving its state. One that could not begin again elsewhere stays.
     fn leave(&mut self, id: u64) {
         let active = self.jobs.get_mut(&id).expect("settled only while it is there");
         let run = run_of(active);
         if self.setup.pause_frees_device {
             self.set_phase(id, Phase::Pausing, None);
             self.ask(Op::Pause { run });
-        } else if active.caps.stop {
+        } else if active.caps.stop && self.setup.moves {
             let by = self.now.time() + Span(self.setup.stop_grace_ms * 1000);
             active.leave_by = Some(by);
             active.job.asked = true;

@@ -34,6 +34,9 @@ pub struct Start {
     pub next_op: u64,
     /// Devices that take no new jobs.
     pub drained: Vec<u32>,
+    /// Devices that the back end has closed, and why.
+    #[serde(default)]
+    pub closed: Vec<(u32, String)>,
     /// How jobs ended that others here depend on.
     #[serde(default)]
     pub over: BTreeMap<u64, JobState>,
@@ -71,6 +74,7 @@ impl Scheduler {
             drained: BTreeSet::new(),
             closed: BTreeMap::new(),
             stranded: BTreeMap::new(),
+            relocate_at: None,
             externals: BTreeMap::new(),
             foreign: BTreeMap::new(),
             dependents: BTreeMap::new(),
@@ -103,15 +107,20 @@ impl Scheduler {
         }
         for id in ids {
             scheduler.try_enter(id);
+            scheduler.withdraw_again(id);
         }
         for device in start.drained {
             scheduler.drain(device, true);
+        }
+        for (device, reason) in start.closed {
+            scheduler.close(device, Some(&reason));
         }
         // The policy decides once it has heard of everybody.
         scheduler.plan();
         for (id, phase, seat) in adopted {
             scheduler.set_phase(id, phase, Some(seat));
             scheduler.dirty.insert(id);
+            scheduler.strand(id);
         }
         let outcome = scheduler.step(start.now, &inputs);
         (scheduler, outcome)
@@ -141,6 +150,12 @@ impl Scheduler {
             Found::Exited(exit) => {
                 let ago = self.now.unix_us.saturating_sub(exit.at_unix_us);
                 job.account(self.now.at_us.saturating_sub(ago));
+            }
+            Found::Starting if self.setup.keeps_queue => {
+                // If it ran, the engine has put it back into its queue: its work is lost.
+                job.going = None;
+                job.done_us = 0;
+                job.caps = [false; 3];
             }
             _ => job.going = None,
         }
@@ -226,6 +241,14 @@ impl Scheduler {
         }
         self.admit(Active::new(job));
         ended.map(|(state, reason)| (id, state, Some(reason)))
+    }
+
+    /// Whether the engine was asked to end a job that waits, only the engine knows.
+    fn withdraw_again(&mut self, id: u64) {
+        let is_ending = |active: &Active| active.entry.is_none() && active.job.ending.is_some();
+        if self.jobs.get(&id).is_some_and(is_ending) {
+            self.withdraw(id);
+        }
     }
 
     /// Meets the dependencies of a job that were over when this life began.

@@ -4,6 +4,7 @@
 
 use super::active::Phase;
 use super::{RunId, Scheduler};
+use std::collections::BTreeSet;
 use tandem_backends::{Op, Seat};
 use tandem_core::{Event, GpuId, JobId, Placement, Work};
 
@@ -33,27 +34,13 @@ impl Scheduler {
                 self.keep_free(id, None);
                 continue;
             }
-            let kept = self.stranded[&id].clone();
-            let is_open = |device: &u32| !self.closed.contains_key(device);
-            let target = if !kept.is_empty() && kept.iter().all(is_open) {
-                Some(kept)
-            } else {
-                self.elsewhere(id)
-            };
-            let Some(target) = target else {
-                self.keep_free(id, Some(Vec::new()));
-                continue;
-            };
-            let occupancy = self.engine.state().occupancy();
-            let is_free = |&device: &u32| {
-                occupancy.tenants(GpuId(device)).is_empty()
-                    && self.present[device as usize].is_empty()
-            };
-            if target.iter().all(is_free) {
-                self.keep_free(id, None);
-                self.begin_at(id, target);
-            } else {
-                self.keep_free(id, Some(target));
+            match self.elsewhere(id) {
+                Some((target, true)) => {
+                    self.keep_free(id, None);
+                    self.begin_at(id, target);
+                }
+                Some((target, false)) => self.keep_free(id, Some(target)),
+                None => self.keep_free(id, Some(Vec::new())),
             }
         }
     }
@@ -80,8 +67,9 @@ impl Scheduler {
         }
     }
 
-    /// The same places on other nodes, with the fewest tenants.
-    fn elsewhere(&self, id: u64) -> Option<Vec<u32>> {
+    /// The same places on other nodes, and whether nobody else is there. Those that are free come first,
+    /// then those that are kept for it already, then those with the fewest others.
+    fn elsewhere(&self, id: u64) -> Option<(Vec<u32>, bool)> {
         let seat = self.jobs.get(&id)?.seat.as_ref()?;
         let nodes: Vec<&[tandem_backends::Device]> =
             self.setup.devices.chunk_by(|one, other| one.node == other.node).collect();
@@ -93,8 +81,8 @@ impl Scheduler {
         let places: Vec<usize> =
             of_first.map(|&device| (device - first[0].index) as usize).collect();
         let count = seat.devices.len() / places.len().max(1);
-        let occupancy = self.engine.state().occupancy();
-        let mut choices: Vec<(usize, Vec<u32>)> = Vec::new();
+        let kept = &self.stranded[&id];
+        let mut choices: Vec<(bool, bool, usize, Vec<u32>)> = Vec::new();
         for node in nodes {
             let devices: Option<Vec<u32>> =
                 places.iter().map(|&place| node.get(place).map(|device| device.index)).collect();
@@ -111,13 +99,27 @@ impl Scheduler {
             if devices.iter().any(shut) {
                 continue;
             }
-            let tenants = devices.iter().map(|&device| occupancy.tenants(GpuId(device)).len());
-            choices.push((tenants.sum(), devices));
+            let others = devices.iter().map(|&device| self.others(id, device)).sum();
+            let is_new = !devices.iter().all(|device| kept.contains(device));
+            choices.push((others > 0, is_new, others, devices));
         }
         choices.sort();
-        let chosen: Vec<Vec<u32>> =
-            choices.into_iter().take(count).map(|(_, devices)| devices).collect();
-        (chosen.len() == count).then(|| chosen.concat())
+        choices.truncate(count);
+        let is_free = choices.iter().all(|(is_busy, ..)| !is_busy);
+        let enough = choices.len() == count;
+        let mut target: Vec<u32> = choices.into_iter().flat_map(|(.., devices)| devices).collect();
+        target.sort_unstable();
+        enough.then_some((target, is_free))
+    }
+
+    /// Others on a device, by the plan or in fact: one that has just begun there is in no plan yet, and
+    /// one that is about to begin has no process. A job on several nodes may keep some of them.
+    fn others(&self, id: u64, device: u32) -> usize {
+        let tenants = self.engine.state().occupancy().tenants(GpuId(device));
+        let planned = tenants.iter().map(|tenant| self.entries[tenant.index()]);
+        let present = self.present[device as usize].iter().copied();
+        let others: BTreeSet<u64> = planned.chain(present).filter(|&other| other != id).collect();
+        others.len()
     }
 
     /// Begins a job on devices that no policy chose.

@@ -121,6 +121,11 @@ impl Scheduler {
         self.closed.get(&device).map(String::as_str)
     }
 
+    /// Jobs that cannot begin where they were to and wait for a place elsewhere.
+    pub fn stranded(&self) -> impl Iterator<Item = u64> + '_ {
+        self.stranded.keys().copied()
+    }
+
     /// Devices that take no new jobs because somebody said so.
     pub fn drained(&self) -> impl Iterator<Item = u32> + '_ {
         self.drained.iter().copied()

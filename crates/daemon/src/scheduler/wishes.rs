@@ -1,7 +1,8 @@
 //! What people ask of jobs and devices.
 
-use super::{Phase, Scheduler, ToJob};
+use super::{Phase, RunId, Scheduler, ToJob};
 use crate::job::{Ending, JobState};
+use tandem_backends::Op;
 use tandem_core::Event;
 
 impl Scheduler {
@@ -13,11 +14,26 @@ impl Scheduler {
         active.job.ending = Some(Ending::Cancelled { by: by.to_owned() });
         self.changed.insert(id);
         let active = &self.jobs[&id];
-        if active.phase == Phase::Absent {
-            self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
-        } else {
+        if active.phase != Phase::Absent {
             self.dirty.insert(id);
+        } else if active.job.external.is_some() {
+            self.withdraw(id);
+        } else {
+            self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
         }
+    }
+
+    /// Asks the engine to end a job that waits there. It is over when the engine says so: until then the
+    /// engine still has it, and a later daemon would be offered it again.
+    pub(super) fn withdraw(&mut self, id: u64) {
+        let Some(active) = self.jobs.get_mut(&id) else { return };
+        let Some(external) = active.job.external.clone() else { return };
+        let run = RunId { job: id, run: active.job.runs };
+        if let Some(entry) = active.entry.take() {
+            self.events.push(Event::Cancelled { job: entry });
+        }
+        self.set_reason(id, Some("is being cancelled".to_owned()));
+        self.ask(Op::Withdraw { run, external });
     }
 
     pub(super) fn hold(&mut self, id: u64) {
@@ -36,7 +52,7 @@ impl Scheduler {
 
     pub(super) fn release(&mut self, id: u64) {
         let Some(active) = self.jobs.get_mut(&id) else { return };
-        if active.job.state == JobState::Held {
+        if active.job.state == JobState::Held && active.job.ending.is_none() {
             active.job.state = JobState::Pending;
             self.set_reason(id, None);
             self.try_enter(id);

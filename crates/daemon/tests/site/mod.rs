@@ -1,0 +1,282 @@
+//! A site whose engine keeps the queue, played by hand.
+
+pub(crate) mod cycle;
+
+use std::collections::{BTreeMap, BTreeSet};
+use tandem_backends::{BackendEvent, Device, Enforcement, Exit, Found, Op, OpId, RunId, Status};
+use tandem_daemon::job::{Job, JobState};
+use tandem_daemon::request::JobRequest;
+use tandem_daemon::scheduler::{
+    Active, Beliefs, Input, Kept, Now, Outcome, Phase, Scheduler, Setup, Start, Submission,
+};
+use tandem_models::interference::Online;
+use tandem_policies::PolicySpec;
+use tandem_sim::interference::ModelFile;
+
+pub(crate) struct Site {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) now: Now,
+    /// All that was asked for.
+    pub(crate) ops: Vec<Op>,
+    pub(crate) outcome: Outcome,
+    setup: Setup,
+    each: u32,
+    next_job: u64,
+    jobs: BTreeMap<u64, Job>,
+    /// Jobs beside which nobody may be.
+    alone: BTreeSet<u64>,
+}
+
+/// What a daemon believes before it has measured anything.
+pub(crate) fn beliefs() -> Beliefs {
+    let shipped = ModelFile::shipped();
+    let model = shipped.for_gpu(Some("v100"), "shipped").unwrap();
+    Beliefs::online(Online::new(model.offline.clone()))
+}
+
+/// Nodes of `each` GPUs.
+pub(crate) fn setup(nodes: u32, each: u32, policy: &str) -> Setup {
+    let device = |index| Device {
+        index,
+        name: format!("n{}:g{}", index / each, index % each),
+        kind: "gpu".to_owned(),
+        memory_bytes: 16 << 30,
+        node: format!("n{}", index / each),
+    };
+    Setup {
+        devices: (0..nodes * each).map(device).collect(),
+        policy: policy.to_owned(),
+        share: true,
+        pause_frees_device: false,
+        may_pause: true,
+        gangs_share: false,
+        moves: false,
+        measures_memory: false,
+        keeps_queue: true,
+        learn: true,
+        believe_rates: true,
+        restore_s: 0.0,
+        kill_grace_ms: 1000,
+        stop_grace_ms: 1000,
+        sockets: "/nowhere".into(),
+        foreign_avoid: true,
+    }
+}
+
+pub(crate) fn start(setup: Setup, now: Now, jobs: Vec<Kept>) -> Start {
+    Start {
+        now,
+        setup,
+        next_job: jobs.iter().map(|kept| kept.job.id + 1).max().unwrap_or(1),
+        jobs,
+        classes: BTreeMap::new(),
+        next_op: now.at_us,
+        drained: Vec::new(),
+        closed: Vec::new(),
+        over: BTreeMap::new(),
+    }
+}
+
+/// A job of one GPU that says nothing about its memory.
+pub(crate) fn submission(id: u64) -> Submission {
+    Submission {
+        first: id,
+        uid: 1001,
+        gid: 1001,
+        user: "ann".to_owned(),
+        request: JobRequest {
+            command: vec![format!("slurm:{id}")],
+            class: Some("ann/train".to_owned()),
+            gpus: 1.0,
+            ..JobRequest::default()
+        },
+        over: Vec::new(),
+        external: Some(format!("{id}#tag")),
+        submit_unix_us: Some(7),
+    }
+}
+
+pub(crate) fn exit(status: Status) -> Exit {
+    Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom: false, at_unix_us: 0, verdict: None }
+}
+
+pub(crate) fn kept(job: &Job, found: Option<Found>) -> Kept {
+    Kept { job: job.clone(), request: job.request.clone(), found }
+}
+
+impl Site {
+    pub(crate) fn new(nodes: u32, each: u32, policy: &str) -> Self {
+        let now = Now { at_us: 1_000_000, unix_us: 1_700_000_000_000_000 };
+        let start = start(setup(nodes, each, policy), now, Vec::new());
+        Self::begin(start, each, BTreeMap::new(), BTreeSet::new())
+    }
+
+    pub(crate) fn begin(
+        start: Start,
+        each: u32,
+        jobs: BTreeMap<u64, Job>,
+        alone: BTreeSet<u64>,
+    ) -> Self {
+        let policy = PolicySpec::parse(&start.setup.policy).unwrap();
+        let (now, setup, next_job) = (start.now, start.setup.clone(), start.next_job);
+        let (scheduler, outcome) = Scheduler::begin(start, &policy, beliefs());
+        let ops = Vec::new();
+        let mut site = Self { scheduler, now, ops, outcome, setup, each, next_job, jobs, alone };
+        site.note();
+        site
+    }
+
+    /// Another life of the daemon, a minute later.
+    pub(crate) fn restart(self, kept: Vec<Kept>) -> Self {
+        self.restart_without(kept, &[])
+    }
+
+    /// The same, with devices that are closed.
+    pub(crate) fn restart_without(self, kept: Vec<Kept>, closed: &[u32]) -> Self {
+        let now = Now { at_us: self.now.at_us + 60_000_000, ..self.now };
+        let closed = closed.iter().map(|&device| (device, "down".to_owned())).collect();
+        let next_job = self.next_job;
+        let start = Start { closed, next_job, ..start(self.setup, now, kept) };
+        Self::begin(start, self.each, self.jobs, self.alone)
+    }
+
+    pub(crate) fn pass(&mut self, seconds: u64) {
+        self.now.at_us += seconds * 1_000_000;
+        self.now.unix_us += seconds * 1_000_000;
+    }
+
+    /// A second later.
+    pub(crate) fn step(&mut self, inputs: &[Input]) {
+        self.pass(1);
+        self.outcome = self.scheduler.step(self.now, inputs);
+        self.note();
+    }
+
+    /// Steps as long as the scheduler wants to, three times at most.
+    pub(crate) fn again(&mut self) {
+        for _ in 0..3 {
+            if self.outcome.wake.is_some() {
+                self.step(&[]);
+            }
+        }
+    }
+
+    fn note(&mut self) {
+        for job in &self.outcome.changed {
+            self.jobs.insert(job.id, job.clone());
+        }
+        self.ops.extend(self.outcome.ops.iter().map(|(_, op)| op.clone()));
+        for device in 0..self.setup.devices.len() as u32 {
+            let present: Vec<u64> = self.scheduler.present(device).collect();
+            let tenants: Vec<u64> = self.scheduler.tenants(device).collect();
+            for jobs in [present, tenants] {
+                let is_alone = jobs.len() == 1 || !jobs.iter().any(|job| self.alone.contains(job));
+                assert!(is_alone, "device {device}: {jobs:?}");
+            }
+        }
+    }
+
+    pub(crate) fn submit(&mut self, change: impl FnOnce(&mut Submission)) -> u64 {
+        let id = self.next_job;
+        self.next_job += 1;
+        let mut submission = submission(id);
+        change(&mut submission);
+        let request = &submission.request;
+        if request.gpus > 1.0 || request.exclusive || request.gpu_memory_bytes.is_none() {
+            self.alone.insert(id);
+        }
+        self.step(&[Input::Submit(Box::new(submission))]);
+        id
+    }
+
+    pub(crate) fn offer(&mut self, gpus: u32) -> u64 {
+        self.submit(|submission| submission.request.gpus = f64::from(gpus))
+    }
+
+    pub(crate) fn active(&self, job: u64) -> &Active {
+        self.scheduler.job(job).unwrap_or_else(|| panic!("job {job} is over"))
+    }
+
+    /// As it was last told.
+    pub(crate) fn job(&self, job: u64) -> &Job {
+        &self.jobs[&job]
+    }
+
+    pub(crate) fn state(&self, job: u64) -> JobState {
+        self.jobs[&job].state
+    }
+
+    pub(crate) fn phase(&self, job: u64) -> Phase {
+        self.scheduler.job(job).map_or(Phase::Absent, |active| active.phase)
+    }
+
+    pub(crate) fn devices(&self, job: u64) -> Vec<u32> {
+        self.active(job).seat.as_ref().map_or_else(Vec::new, |seat| seat.devices.clone())
+    }
+
+    pub(crate) fn run(&self, job: u64) -> RunId {
+        RunId { job, run: self.active(job).job.runs }
+    }
+
+    pub(crate) fn started(&mut self, job: u64) {
+        let (op, run) = (OpId(0), self.run(job));
+        let (pid, enforcement) = (u32::try_from(job).unwrap(), Enforcement::None);
+        self.step(&[Input::Backend(BackendEvent::Started { op, run, pid, enforcement })]);
+        assert_eq!(self.phase(job), Phase::Running, "job {job}");
+    }
+
+    pub(crate) fn ended(&mut self, job: u64, exit: Exit) {
+        let run = self.run(job);
+        self.step(&[Input::Backend(BackendEvent::Exited { run, exit })]);
+        assert!(self.scheduler.job(job).is_none(), "job {job} is over");
+    }
+
+    pub(crate) fn finish(&mut self, job: u64) {
+        self.ended(job, exit(Status::Code(0)));
+    }
+
+    pub(crate) fn requeued(&self, job: u64) -> Input {
+        Input::Backend(BackendEvent::Requeued { run: self.run(job) })
+    }
+
+    pub(crate) fn requeue(&mut self, job: u64) {
+        self.step(&[self.requeued(job)]);
+    }
+
+    pub(crate) fn cancel(&mut self, job: u64) {
+        self.step(&[Input::Cancel { job, by: "ann".to_owned() }]);
+    }
+
+    pub(crate) fn withdraw(&mut self, job: u64) {
+        let (external, reason) = (format!("{job}#tag"), "scancel".to_owned());
+        self.step(&[Input::Backend(BackendEvent::Withdrawn { external, reason })]);
+    }
+
+    /// The events of a node that is lost, or back.
+    pub(crate) fn closing(&self, node: u32, closes: bool) -> Vec<Input> {
+        let closed = closes.then(|| "down".to_owned());
+        let of = |device| BackendEvent::Device { device, closed: closed.clone() };
+        (node * self.each..(node + 1) * self.each)
+            .map(|device| Input::Backend(of(device)))
+            .collect()
+    }
+
+    pub(crate) fn close(&mut self, node: u32) {
+        self.step(&self.closing(node, true));
+    }
+
+    pub(crate) fn open(&mut self, node: u32) {
+        self.step(&self.closing(node, false));
+    }
+
+    /// Nobody is there, nothing is kept, nothing is to be done.
+    pub(crate) fn is_idle(&mut self) {
+        self.again();
+        assert_eq!(self.scheduler.jobs().count(), 0);
+        for device in 0..self.setup.devices.len() as u32 {
+            assert!(!self.scheduler.is_shut(device), "device {device} is kept for nobody");
+            assert_eq!(self.scheduler.tenants(device).count(), 0);
+        }
+        assert_eq!(self.scheduler.stranded().count(), 0);
+    }
+}
