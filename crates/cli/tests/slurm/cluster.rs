@@ -214,7 +214,8 @@ impl Cluster {
         let log =
             File::options().create(true).append(true).open(self.path("daemon.log")).expect("a log");
         let mut command = self.program(env!("CARGO_BIN_EXE_tandem"));
-        command.args(["daemon", "--provider", "slurm"]);
+        // Jobs here last for seconds; reviews that let others in have to come as often.
+        command.args(["daemon", "--provider", "slurm", "--policy", "tandem:slice_s=2"]);
         command
             .arg("--state")
             .arg(self.path("state"))

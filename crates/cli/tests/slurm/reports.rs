@@ -39,13 +39,10 @@ fn jobs_on_nodes_report_and_obey() {
         assert_eq!(heard, 0, "{answer}: {rest}");
     }
     // The socket beside the job is its user's alone.
-    let sockets: Vec<_> =
-        std::fs::read_dir("/run/tandem/slurm").expect("relays").flatten().collect();
-    let socket = sockets
-        .iter()
-        .map(std::fs::DirEntry::path)
-        .find(|path| path.extension() == Some("sock".as_ref()));
-    let socket = socket.expect("that of the job");
+    let task = cluster.records().into_iter().find(|record| record["array_task_id"] == 7);
+    let id = task.and_then(|task| task["job_id"].as_u64()).expect("its number");
+    let socket = std::path::Path::new("/run/tandem/slurm").join(format!("{id}.sock"));
+    assert!(socket.exists(), "{}", socket.display());
     let knock = format!(
         "import socket; s = socket.socket(socket.AF_UNIX); s.connect({:?}); print('in')",
         socket.display().to_string()
