@@ -1,6 +1,6 @@
 //! The way out, which needs no daemon: held jobs of ours become plain jobs of Slurm again.
 
-use super::commands::{self, CallError, Request};
+use super::commands::{self, Request};
 use super::jobs::State;
 use super::{OpenError, list};
 
@@ -46,11 +46,7 @@ pub fn hand_back(dry: bool) -> Result<HandedBack, OpenError> {
     }
     if !dry && !requests.is_empty() {
         let requests: Vec<Request> = requests.into_iter().map(Request::Control).collect();
-        done.refused = ask(&requests)?;
+        done.refused = commands::ask(&requests)?;
     }
     Ok(done)
-}
-
-fn ask(requests: &[Request]) -> Result<Vec<String>, CallError> {
-    commands::ask(requests)
 }
