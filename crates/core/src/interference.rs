@@ -38,13 +38,20 @@ pub struct Share<'a> {
     pub budget: Ppm,
 }
 
-/// What a job showed about itself while it ran beside one other job for a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl<'a> Share<'a> {
+    /// Without a cap.
+    pub fn whole(profile: &'a Profile) -> Self {
+        Self { profile, budget: Ppm::ONE }
+    }
+}
+
+/// What a job showed about itself while it ran beside the same others for a while.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The job.
     pub job: Profile,
-    /// The one beside it.
-    pub beside: Profile,
+    /// Who was beside it on each of its GPUs, where that differs: the GPU that is slowest counts.
+    pub beside: Vec<Vec<Profile>>,
     /// The kind of GPU.
     pub gpu: GpuTypeId,
     /// Its speed relative to its speed alone there.

@@ -131,15 +131,13 @@ impl Meter {
             None if beside.is_empty() => 1.0,
             None => return facts,
         };
-        if let (&[other], Some(solo)) = (beside.as_slice(), solo)
+        if let Some(solo) = solo
+            && !beside.is_empty()
             && now.saturating_sub(watched.told_pair_at) >= PAIR_AGAIN_US
-            && let Some(other) = scheduler.job(other)
         {
             watched.told_pair_at = now;
-            let class = class.clone();
-            let beside = other.job.class.clone();
             let noise = NOISE / (seconds / self.options.window_s).sqrt().max(1.0);
-            facts.push(Fact::Pair { class, beside, rate: rate / solo, noise });
+            facts.extend(scheduler.clues(job, rate / solo, noise));
         }
         let changed = watched.told_rate.is_none_or(|told| (relative / told - 1.0).abs() > STEADY);
         if changed || !active.rate_is_measured() {

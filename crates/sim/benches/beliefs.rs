@@ -26,7 +26,7 @@ fn beliefs(criterion: &mut Criterion) {
     let ask = || beliefs.rate(black_box(&job), black_box(&beside), gpu);
     group.bench_function("rate of a pair", |bencher| bencher.iter(ask));
     let (rate, noise) = (Ratio::from_f64(0.8), Ratio::from_f64(0.02));
-    let observation = Observation { job, beside, gpu, rate, noise };
+    let observation = Observation { job, beside: vec![vec![beside]], gpu, rate, noise };
     group.bench_function("observation", |bencher| bencher.iter(|| beliefs.observe(&observation)));
     group.finish();
 }

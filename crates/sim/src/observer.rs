@@ -1,5 +1,5 @@
 //! Measures how fast jobs run beside each other, as their own reported steps would show it: over a
-//! while with the same partner, and not exactly.
+//! while in the same company, and not exactly.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -7,7 +7,10 @@ use rand_distr::{Distribution, Normal};
 use std::collections::{BTreeMap, VecDeque};
 use tandem_core::{GpuTypeId, JobId, Observation, Profile, Ratio, Span, Time};
 
-/// Time beside the same partner before a rate can be told from noise.
+/// The others on each GPU of a job where it has company, those of equal GPUs once.
+pub(crate) type Company = Vec<Vec<JobId>>;
+
+/// Time in the same company before a rate can be told from noise.
 const WINDOW: Span = Span::from_secs(60);
 /// Standard deviation of a measured rate: about that of repeated published measurements.
 const NOISE: f64 = 0.02;
@@ -15,9 +18,9 @@ const NOISE: f64 = 0.02;
 pub(crate) struct Observer {
     rng: ChaCha8Rng,
     noise: Normal<f64>,
-    /// Beside whom a job has been running since when, or since it was last measured.
-    watched: BTreeMap<JobId, (JobId, Time)>,
-    /// Who began to run beside someone when, in order: a first measurement does not wait for the end.
+    /// In whose company a job has been running since when, or since it was last measured.
+    watched: BTreeMap<JobId, (Company, Time)>,
+    /// Who began to run beside others when, in order: a first measurement does not wait for the end.
     begun: VecDeque<(Time, JobId)>,
 }
 
@@ -31,35 +34,39 @@ impl Observer {
         }
     }
 
-    /// From now on `job` runs beside `partner`. The partner it ran beside until now, if that is a
+    /// From now on `job` runs in `company`, if any can be measured. The company until now, if that is a
     /// measurement.
-    pub(crate) fn watch(&mut self, job: JobId, partner: Option<JobId>, now: Time) -> Option<JobId> {
-        let before = self.watched.get(&job).copied();
-        if before.map(|(beside, _)| beside) == partner {
+    pub(crate) fn watch(
+        &mut self,
+        job: JobId,
+        company: Option<Company>,
+        now: Time,
+    ) -> Option<Company> {
+        if self.watched.get(&job).map(|(before, _)| before) == company.as_ref() {
             return None;
         }
-        match partner {
-            Some(partner) => {
+        let before = match company {
+            Some(company) => {
                 self.begun.push_back((now, job));
-                self.watched.insert(job, (partner, now))
+                self.watched.insert(job, (company, now))
             }
             None => self.watched.remove(&job),
         };
-        let (beside, since) = before?;
-        (now.since(since) >= WINDOW).then_some(beside)
+        let (company, since) = before?;
+        (now.since(since) >= WINDOW).then_some(company)
     }
 
-    /// The next job that has run beside the same partner for long enough by now, and that partner.
-    pub(crate) fn next_due(&mut self, now: Time) -> Option<(JobId, JobId)> {
+    /// The next job that has run in the same company for long enough by now, and that company.
+    pub(crate) fn next_due(&mut self, now: Time) -> Option<(JobId, Company)> {
         while let Some(&(began, job)) = self.begun.front()
             && now.since(began) >= WINDOW
         {
             self.begun.pop_front();
-            if let Some((partner, since)) = self.watched.get_mut(&job)
+            if let Some((company, since)) = self.watched.get_mut(&job)
                 && *since == began
             {
                 *since = now;
-                return Some((job, *partner));
+                return Some((job, company.clone()));
             }
         }
         None
@@ -68,7 +75,7 @@ impl Observer {
     pub(crate) fn measure(
         &mut self,
         job: Profile,
-        beside: Profile,
+        beside: Vec<Vec<Profile>>,
         gpu: GpuTypeId,
         truth: Ratio,
     ) -> Observation {

@@ -2,7 +2,7 @@
 //! happens. It plays the part that real GPUs play for the daemon.
 
 use crate::links::{Links, spanned_nodes};
-use crate::observer::Observer;
+use crate::observer::{Company, Observer};
 use crate::record::Recorder;
 use crate::workload::WorkloadJob;
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 use std::ops::Range;
 use tandem_core::{
     Action, Cluster, Event, GpuId, Gpus, Interference, JobId, JobMap, JobSpec, NodeId, Placement,
-    Ppm, Progress, Ratio, Share, Span, Tenants, Time, Work, only_tenant,
+    Ppm, Profile, Progress, Ratio, Share, Span, Tenants, Time, Work, only_tenant,
 };
 
 /// The costs of this world.
@@ -216,10 +216,10 @@ impl<'a> World<'a> {
 
     /// Hands over what jobs have reported since the last step.
     pub(crate) fn report(&mut self, now: Time, events: &mut Vec<Event>) {
-        while let Some((job, beside)) =
+        while let Some((job, company)) =
             self.observer.as_mut().and_then(|observer| observer.next_due(now))
         {
-            self.observe(job, beside);
+            self.observe(job, &company);
         }
         events.append(&mut self.reports);
     }
@@ -416,8 +416,8 @@ impl<'a> World<'a> {
             && self.bodies[job].gpus().iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
         let rate = self.rate(job, shares);
         if self.observer.is_some() {
-            let partner = if shares { self.only_partner(job) } else { None };
-            self.watch(job, partner, now);
+            let company = if shares { self.company(job) } else { None };
+            self.watch(job, company, now);
         }
         let body = &mut self.bodies[job];
         match (shares, body.shared_since) {
@@ -443,35 +443,52 @@ impl<'a> World<'a> {
         self.reports.push(Event::Progress { job, progress: body.progress });
     }
 
-    /// Tells the observer beside whom a job runs from now on, and reports what it saw until now.
-    fn watch(&mut self, job: JobId, partner: Option<JobId>, now: Time) {
+    /// Tells the observer in whose company a job runs from now on, and reports what it saw until now.
+    fn watch(&mut self, job: JobId, company: Option<Company>, now: Time) {
         let Some(observer) = &mut self.observer else { return };
-        if let Some(beside) = observer.watch(job, partner, now) {
-            self.observe(job, beside);
+        if let Some(company) = observer.watch(job, company, now) {
+            self.observe(job, &company);
         }
     }
 
-    fn observe(&mut self, job: JobId, beside: JobId) {
+    fn observe(&mut self, job: JobId, company: &Company) {
         let Some(observer) = &mut self.observer else { return };
         let profile = |job: JobId| self.jobs[job.index()].spec.profile;
         let gpu = self.bodies[job].gpus().first().expect("a job that was watched has GPUs");
         let kind = self.cluster.gpu(*gpu).kind;
-        let (of_job, of_other) = (profile(job), profile(beside));
-        if let Some(rate) = self.truth.rate(&of_job, &of_other, kind) {
-            let observation = observer.measure(of_job, of_other, kind, rate);
+        let of_job = profile(job);
+        let beside: Vec<Vec<Profile>> = company
+            .iter()
+            .map(|others| others.iter().map(|&other| profile(other)).collect())
+            .collect();
+        let rate = |others: &Vec<Profile>| {
+            let others: Vec<Share<'_>> = others.iter().map(Share::whole).collect();
+            self.truth.group_rate(Share::whole(&of_job), &others, kind)
+        };
+        let rates: Option<Vec<Ratio>> = beside.iter().map(rate).collect();
+        if let Some(rate) = rates.and_then(|rates| rates.into_iter().min()) {
+            let observation = observer.measure(of_job, beside, kind, rate);
             self.reports.push(Event::Observed(observation));
         }
     }
 
-    /// The one job that it shares GPUs with, if there is exactly one and both run.
-    fn only_partner(&self, job: JobId) -> Option<JobId> {
-        let body = &self.bodies[job];
-        let seats = body.gpus().iter().flat_map(|gpu| self.tenants[gpu.index()].iter().copied());
-        let mut others = seats.filter(|&other| other != job);
-        let first = others.next()?;
-        // What a pair does under caps says little about what it does without.
+    /// Who shares its GPUs with a job, if all of them run, and at full speed.
+    fn company(&self, job: JobId) -> Option<Company> {
+        // What jobs do under caps says little about what they do without.
         let runs = |job: JobId| !self.bodies[job].paused && self.bodies[job].budget == Ppm::ONE;
-        (runs(job) && runs(first) && others.all(|other| other == first)).then_some(first)
+        let mut company = Company::new();
+        for gpu in self.bodies[job].gpus() {
+            let tenants = &self.tenants[gpu.index()];
+            if !tenants.iter().all(|&tenant| runs(tenant)) {
+                return None;
+            }
+            let others: Vec<JobId> =
+                tenants.iter().copied().filter(|&tenant| tenant != job).collect();
+            if !others.is_empty() && !company.contains(&others) {
+                company.push(others);
+            }
+        }
+        Some(company)
     }
 
     /// The slowest of its GPUs counts (synchronous data parallelism); on each, the speed of the GPU's

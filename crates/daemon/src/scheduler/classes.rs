@@ -9,7 +9,7 @@ use tandem_core::{
     SubBatch, SubBatches, UserId,
 };
 use tandem_models::history::{History, Traits, UNKNOWN};
-use tandem_models::interference::{ClassProfile, Online};
+use tandem_models::interference::{ClassProfile, Clue, Company, Online};
 use tandem_models::memory::ObservedMemory;
 
 /// Classes whose pairs are learned; every pair has a belief of its own. Jobs of later classes share
@@ -110,6 +110,30 @@ impl Classes {
     pub fn believed(&self, name: &str, beside: &str) -> Option<f64> {
         let (a, b) = (self.numbers.get(name)?, self.numbers.get(beside)?);
         self.beliefs.rate_of(*a, *b)
+    }
+
+    /// What a class at `rate` among others, on devices with these `companies`, says about each of its
+    /// pairs: the other class, the pair's rate, and how uncertain that is.
+    pub fn clues(
+        &self,
+        name: &str,
+        companies: &[Vec<&str>],
+        rate: f64,
+        noise: f64,
+    ) -> Vec<(String, f64, f64)> {
+        let company = |names: &Vec<&str>| {
+            let classes: Option<Vec<u32>> =
+                names.iter().map(|&name| self.numbers.get(name).copied()).collect();
+            Some(Company { classes: classes?, known: 1.0 })
+        };
+        let companies: Option<Vec<Company>> = companies.iter().map(company).collect();
+        let (Some(&class), Some(companies)) = (self.numbers.get(name), companies) else {
+            return Vec::new();
+        };
+        let clues = self.beliefs.clues(class, &companies, rate, noise).into_iter();
+        clues
+            .map(|clue| (self.names[clue.beside as usize].clone(), clue.rate, clue.noise))
+            .collect()
     }
 
     /// How long a job will take, as far as jobs like it tell; `None` if there were none.
@@ -257,6 +281,23 @@ impl Beliefs {
                 }
             }
         });
+    }
+
+    /// What a rate among several says about each pair; about a pair alone it says what it is.
+    fn clues(&self, a: u32, companies: &[Company], rate: f64, noise: f64) -> Vec<Clue> {
+        if let [Company { classes, .. }] = companies
+            && let &[beside] = classes.as_slice()
+        {
+            return vec![Clue { beside, rate, noise }];
+        }
+        self.with(|state| {
+            let Source::Online(online) = &state.source else { return Vec::new() };
+            let mut classes = companies.iter().flat_map(|company| &company.classes).chain([&a]);
+            match classes.all(|&class| (class as usize) < state.rates.len()) {
+                true => online.clues(a, companies, rate, noise),
+                false => Vec::new(),
+            }
+        })
     }
 
     fn learn(&self, a: u32, b: u32, rate: f64, noise: f64) {

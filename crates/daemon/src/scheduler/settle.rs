@@ -1,7 +1,7 @@
 //! Brings processes in line with what the engine wants, one step at a time.
 
 use super::active::{Active, Phase};
-use super::{Scheduler, Setup, ToJob};
+use super::{Fact, Scheduler, Setup, ToJob};
 use std::collections::BTreeMap;
 use tandem_backends::{Launch, Op, OpId, Owner, RunId, Seat};
 use tandem_core::{GpuId, Placement, Ppm, Span, Time};
@@ -252,6 +252,29 @@ impl Scheduler {
         others.sort_unstable();
         others.dedup();
         others
+    }
+
+    /// What a job's rate in its present company says about each of its pairs.
+    pub fn clues(&self, id: u64, rate: f64, noise: f64) -> Vec<Fact> {
+        let Some((active, seat)) = self.jobs.get(&id).and_then(|active| {
+            let seat = active.seat.as_ref()?;
+            Some((active, seat))
+        }) else {
+            return Vec::new();
+        };
+        let class_of = |job: &u64| self.jobs.get(job).map(|active| active.job.class.as_str());
+        let mut companies: Vec<Vec<&str>> = Vec::new();
+        for &device in &seat.devices {
+            let others = self.present[device as usize].iter().filter(|&&other| other != id);
+            let company: Vec<&str> = others.filter_map(class_of).collect();
+            if !company.is_empty() && !companies.contains(&company) {
+                companies.push(company);
+            }
+        }
+        let class = &active.job.class;
+        let clues = self.classes.clues(class, &companies, rate, noise).into_iter();
+        let fact = |(beside, rate, noise)| Fact::Pair { class: class.clone(), beside, rate, noise };
+        clues.map(fact).collect()
     }
 
     /// Where company changed, rates are what is believed of it until they are measured.

@@ -4,14 +4,17 @@
 //! - `gaussian`: a Gaussian process over ordered pairs of classes.
 //! - [`offline`]: the predictor, fitted to measured pairs.
 //! - [`online`]: beliefs that start from the predictor and follow what is observed.
+//! - `company`: what a job among several shows about each of its pairs.
 //! - [`evaluate`]: how good both are on pairs that they have not seen.
 
+mod company;
 pub mod evaluate;
 mod gaussian;
 pub mod offline;
 pub mod online;
 pub mod profile;
 
+pub use company::{Clue, Company};
 pub use offline::{FitError, Offline, Prediction};
 pub use online::{Belief, Online};
 pub use profile::{ClassProfile, MeasuredPair};

@@ -9,9 +9,9 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
 use tandem_core::{
-    ClassId, ClosedForm, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Utilisation,
+    ClassId, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Utilisation,
 };
-use tandem_models::interference::{ClassProfile, FitError, Offline, Online};
+use tandem_models::interference::{ClassProfile, Company, FitError, Offline, Online};
 use thiserror::Error;
 
 /// Why there is nothing to believe.
@@ -38,15 +38,17 @@ pub struct Learning {
     pub online: bool,
 }
 
-/// Believed rates for the classes of one trace. Whether a pair fits into memory is known; jobs
-/// without a class go by the closed form.
+/// Believed rates for the classes of one trace. Whether a pair fits into memory is known. A pair that
+/// the table lacks, or a job without a class, follows a rule in the simulated world, and beliefs follow
+/// the same rule: no measurement stands behind it that a predictor could have learned from.
 #[derive(Clone)]
 pub struct Beliefs {
     truth: Arc<dyn Interference>,
     online: Online,
     learns: bool,
-    /// `rates[a][b]`: believed speed of `a` next to `b`, by the trace's classes.
-    rates: Vec<Vec<Ratio>>,
+    /// `rates[a][b]`: believed speed of `a` next to `b`, by the trace's classes; `None` if the table
+    /// lacks the pair.
+    rates: Vec<Vec<Option<Ratio>>>,
 }
 
 impl Beliefs {
@@ -69,21 +71,19 @@ impl Beliefs {
         for profile in &profiles {
             online.class(profile);
         }
-        let mut beliefs = Self {
-            truth,
-            online,
-            learns: learning.online,
-            rates: Vec::with_capacity(profiles.len()),
-        };
+        let numbers: Vec<Option<u32>> =
+            trace.classes.iter().map(|class| table?.classes.find(class)).collect();
+        let lacks =
+            |a: usize, b: usize| table.is_some_and(|table| table.lacks(numbers[a], numbers[b]));
         let count = profiles.len();
-        for a in 0..count {
-            beliefs.rates.push((0..count).map(|b| beliefs.believed(a, b)).collect());
-        }
-        Ok(beliefs)
+        let believed = |a: usize, b: usize| (!lacks(a, b)).then(|| believed(&online, a, b));
+        let rates = (0..count).map(|a| (0..count).map(|b| believed(a, b)).collect()).collect();
+        Ok(Self { truth, online, learns: learning.online, rates })
     }
 
-    /// What is believed of the trace's class `a` beside `b`, whether they fit or not.
-    pub(crate) fn of_classes(&self, a: ClassId, b: ClassId) -> Ratio {
+    /// What is believed of the trace's class `a` beside `b`, whether they fit or not; `None` if the
+    /// table lacks the pair.
+    pub(crate) fn of_classes(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
         self.rates[a.index()][b.index()]
     }
 
@@ -92,34 +92,59 @@ impl Beliefs {
         self.learns
     }
 
-    fn believed(&self, a: usize, b: usize) -> Ratio {
-        let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
-        Ratio::from_f64(self.online.belief(number(a), number(b)).rate)
+    /// Those beside a job as its beliefs see them: what follows a rule is known, and says nothing about
+    /// the pairs that were measured.
+    fn company(&self, job: &Profile, others: &[Profile], gpu: GpuTypeId) -> Company {
+        let mut company = Company { classes: Vec::new(), known: 1.0 };
+        for other in others {
+            let pair = job.class.zip(other.class);
+            match pair.filter(|&(a, b)| self.of_classes(a, b).is_some()) {
+                Some((_, ClassId(class))) => company.classes.push(class),
+                None => {
+                    let by_rule = self.truth.rate(job, other, gpu);
+                    company.known *= by_rule.map_or(1.0, |rate| rate.as_f64());
+                }
+            }
+        }
+        company
     }
+
+    /// What `a` suffers and what `b` inflicts is known better now, whoever is beside them.
+    fn refresh(&mut self, a: usize, b: usize) {
+        for other in 0..self.rates.len() {
+            for (a, b) in [(a, other), (other, b)] {
+                if let Some(rate) = &mut self.rates[a][b] {
+                    *rate = believed(&self.online, a, b);
+                }
+            }
+        }
+    }
+}
+
+fn believed(online: &Online, a: usize, b: usize) -> Ratio {
+    let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
+    Ratio::from_f64(online.belief(number(a), number(b)).rate)
 }
 
 impl Interference for Beliefs {
     fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
-        self.truth.rate(job, beside, gpu)?;
-        match (job.class, beside.class) {
-            (Some(a), Some(b)) => Some(self.rates[a.index()][b.index()]),
-            _ => ClosedForm.rate(job, beside, gpu),
-        }
+        let by_rule = self.truth.rate(job, beside, gpu)?;
+        let pair = job.class.zip(beside.class);
+        let believed = pair.and_then(|(a, b)| self.of_classes(a, b));
+        Some(believed.unwrap_or(by_rule))
     }
 
     fn observe(&mut self, observation: &Observation) {
-        let (Some(ClassId(a)), Some(ClassId(b)), true) =
-            (observation.job.class, observation.beside.class, self.learns)
-        else {
-            return;
-        };
+        let (Some(class), true) = (observation.job.class, self.learns) else { return };
+        let companies: Vec<Company> = observation
+            .beside
+            .iter()
+            .map(|others| self.company(&observation.job, others, observation.gpu))
+            .collect();
         let (rate, noise) = (observation.rate.as_f64(), observation.noise.as_f64());
-        self.online.observe(a, b, rate, noise);
-        // What `a` suffers and what `b` inflicts is known better now, whoever is beside them.
-        let (a, b) = (a as usize, b as usize);
-        for other in 0..self.rates.len() {
-            self.rates[a][other] = self.believed(a, other);
-            self.rates[other][b] = self.believed(other, b);
+        for clue in self.online.clues(class.0, &companies, rate, noise) {
+            self.online.observe(class.0, clue.beside, clue.rate, clue.noise);
+            self.refresh(class.index(), clue.beside as usize);
         }
     }
 }

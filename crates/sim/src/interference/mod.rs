@@ -152,6 +152,12 @@ impl PairTable {
         }
     }
 
+    /// Whether nothing was measured of a pair of classes, by their numbers.
+    fn lacks(&self, a: Option<u32>, b: Option<u32>) -> bool {
+        let entry = a.zip(b).map(|(a, b)| self.rates[a as usize][b as usize]);
+        entry.is_none_or(|entry| entry == Entry::Missing)
+    }
+
     /// The table as it applies to the classes of `trace`.
     pub fn for_trace(&self, trace: &Trace) -> Result<Measured, TableError> {
         let numbers: Vec<Option<u32>> =

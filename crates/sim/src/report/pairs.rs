@@ -21,7 +21,7 @@ pub struct PairRates {
     /// `measured[a][b]`: speed of `a` beside `b`; 0 if they do not fit, nothing if nobody measured.
     measured: Vec<Vec<Option<f64>>>,
     /// The same as policies believed when the run began, if they were not told the truth.
-    believed: Option<Vec<Vec<f64>>>,
+    believed: Option<Vec<Vec<Option<f64>>>>,
 }
 
 impl PairRates {
@@ -41,8 +41,9 @@ impl PairRates {
             jobs: chosen.iter().map(|class| counts[class.index()]).collect(),
             all_classes,
             measured: grid(&chosen, |a, b| truth.measured(a, b).map(|rate| rate.as_f64())),
-            believed: beliefs
-                .map(|beliefs| grid(&chosen, |a, b| beliefs.of_classes(a, b).as_f64())),
+            believed: beliefs.map(|beliefs| {
+                grid(&chosen, |a, b| beliefs.of_classes(a, b).map(|rate| rate.as_f64()))
+            }),
         }
     }
 }
