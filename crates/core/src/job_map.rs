@@ -22,6 +22,11 @@ impl<T> Default for JobMap<T> {
 }
 
 impl<T> JobMap<T> {
+    /// A map without values, with room to find those of so many jobs.
+    pub fn for_jobs(count: usize) -> Self {
+        Self { places: Vec::with_capacity(count), ..Self::default() }
+    }
+
     /// Adds a value, or replaces the one that is there.
     pub fn insert(&mut self, job: JobId, value: T) {
         if job.index() >= self.places.len() {

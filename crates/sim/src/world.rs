@@ -82,6 +82,30 @@ impl Body {
     }
 }
 
+/// When a job ends if nothing changes, in order of time, then job: one number, because a heap compares
+/// without a branch what it can compare at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Completion(u128);
+
+impl Completion {
+    fn new(at: Time, job: JobId, version: u32) -> Self {
+        Self(u128::from(at.0) << 64 | u128::from(job.0) << 32 | u128::from(version))
+    }
+
+    fn at(self) -> Time {
+        Time((self.0 >> 64) as u64)
+    }
+
+    fn job(self) -> JobId {
+        JobId((self.0 >> 32) as u32)
+    }
+
+    /// The version of the job under which it was scheduled.
+    fn version(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 /// GPU-time by number of tenants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meters {
@@ -119,7 +143,7 @@ pub(crate) struct World<'a> {
     /// Nodes of first placements in the order touched: index within the partition, GPUs.
     pub(crate) nodes: Vec<(u32, u32)>,
     tenants: Vec<Tenants>,
-    completions: BinaryHeap<Reverse<(Time, JobId, u32)>>,
+    completions: BinaryHeap<Reverse<Completion>>,
     /// Jobs whose rate may have changed at this instant.
     unsettled: Vec<JobId>,
     /// What the jobs report about themselves at the next step.
@@ -147,9 +171,10 @@ impl<'a> World<'a> {
             truth,
             options,
             links: None,
-            bodies: JobMap::default(),
+            bodies: JobMap::for_jobs(jobs.len()),
             outcomes: vec![Outcome::default(); jobs.len()],
-            nodes: Vec::new(),
+            // Most jobs sit on one node.
+            nodes: Vec::with_capacity(jobs.len()),
             tenants: vec![Tenants::new(); cluster.gpus().len()],
             completions: BinaryHeap::new(),
             unsettled: Vec::new(),
@@ -196,18 +221,19 @@ impl<'a> World<'a> {
 
     /// When the next job ends if nothing changes.
     pub(crate) fn next_completion(&mut self) -> Option<Time> {
-        while let Some(&Reverse((at, job, version))) = self.completions.peek() {
-            if self.is_due(job, version) {
-                return Some(at);
+        while let Some(&Reverse(completion)) = self.completions.peek() {
+            if self.is_due(completion) {
+                return Some(completion.at());
             }
             self.completions.pop();
         }
         None
     }
 
-    /// Whether a completion scheduled under `version` still holds.
-    fn is_due(&self, job: JobId, version: u32) -> bool {
-        self.bodies.get(job).is_some_and(|body| body.version == version)
+    /// Whether a scheduled completion still holds.
+    fn is_due(&self, completion: Completion) -> bool {
+        let body = self.bodies.get(completion.job());
+        body.is_some_and(|body| body.version == completion.version())
     }
 
     pub(crate) fn advance(&mut self, now: Time) {
@@ -221,18 +247,22 @@ impl<'a> World<'a> {
         {
             self.observe(job, beside);
         }
-        events.append(&mut self.reports);
+        match events.is_empty() {
+            true => std::mem::swap(events, &mut self.reports),
+            false => events.append(&mut self.reports),
+        }
     }
 
     /// Ends every job whose work is done at `now`.
     pub(crate) fn finish(&mut self, now: Time, events: &mut Vec<Event>) {
-        while let Some(&Reverse((at, job, version))) = self.completions.peek()
-            && at <= now
+        while let Some(&Reverse(completion)) = self.completions.peek()
+            && completion.at() <= now
         {
             self.completions.pop();
-            if !self.is_due(job, version) {
+            if !self.is_due(completion) {
                 continue;
             }
+            let job = completion.job();
             self.leave(job, now);
             self.bodies.remove(job);
             self.outcomes[job.index()].end = Some(now);
@@ -438,7 +468,7 @@ impl<'a> World<'a> {
         let left = Work::of(self.jobs[job.index()].duration).saturating_sub(body.progress.done);
         if let Some(span) = left.time_at(rate) {
             // A job that would end at the end of time never does; the run stops when it gets there.
-            self.completions.push(Reverse((at + span, job, body.version)));
+            self.completions.push(Reverse(Completion::new(at + span, job, body.version)));
         }
         self.reports.push(Event::Progress { job, progress: body.progress });
     }
