@@ -209,7 +209,9 @@ impl Occupancy {
             }
             let taken = free.remove_range(stretch.clone());
             nodes.shift(cluster, node, |free| free - count(taken));
-            nodes.partition_mut(cluster, node).up_gpus += reopened;
+            if reopened > 0 {
+                nodes.partition_mut(cluster, node).up_gpus += reopened;
+            }
             if let Some(lone) = lone {
                 nodes.relist_lone(cluster, node, lone, stretch, seats);
             }
@@ -240,7 +242,9 @@ impl Occupancy {
                 stretch.clone().filter(is_free).for_each(|gpu| free.insert(gpu));
             }
             nodes.shift(cluster, node, |free| free + count(freed));
-            nodes.partition_mut(cluster, node).up_gpus -= retired;
+            if retired > 0 {
+                nodes.partition_mut(cluster, node).up_gpus -= retired;
+            }
             if let Some(lone) = lone {
                 nodes.relist_lone(cluster, node, lone, stretch, seats);
             }
