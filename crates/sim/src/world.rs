@@ -191,6 +191,7 @@ impl<'a> World<'a> {
 
     /// A job has done work before this world began, and may sit on GPUs. Its rate is known once
     /// [`World::act`] has been called.
+    #[inline(never)]
     pub(crate) fn adopt(
         &mut self,
         job: JobId,
@@ -271,6 +272,7 @@ impl<'a> World<'a> {
     }
 
     /// A GPU is lost: its tenants fall back to their last checkpoint.
+    #[inline(never)]
     pub(crate) fn lose(&mut self, gpu: GpuId, now: Time, events: &mut Vec<Event>) {
         let interval = Work::of(self.options.checkpoint).0;
         for job in self.tenants[gpu.index()].clone() {
@@ -331,10 +333,7 @@ impl<'a> World<'a> {
         } else {
             self.nodes.truncate(first);
         }
-        if self.bodies.get(job).is_none() {
-            self.bodies.insert(job, Body::default());
-        }
-        let body = &mut self.bodies[job];
+        let body = self.bodies.or_default(job);
         body.spread = spread;
         body.accumulating = match placement.sub_batches {
             1 => None,
@@ -376,7 +375,9 @@ impl<'a> World<'a> {
     }
 
     fn leave(&mut self, job: JobId, now: Time) {
-        self.watch(job, None, now);
+        if self.observer.is_some() {
+            self.watch(job, None, now);
+        }
         let body = &mut self.bodies[job];
         let done = body.progress.done_by(now);
         body.progress = Progress { done, at: now, rate: Ppm::ZERO };
@@ -474,6 +475,7 @@ impl<'a> World<'a> {
     }
 
     /// Tells the observer beside whom a job runs from now on, and reports what it saw until now.
+    #[inline(never)]
     fn watch(&mut self, job: JobId, partner: Option<JobId>, now: Time) {
         let Some(observer) = &mut self.observer else { return };
         if let Some(beside) = observer.watch(job, partner, now) {
@@ -481,6 +483,7 @@ impl<'a> World<'a> {
         }
     }
 
+    #[inline(never)]
     fn observe(&mut self, job: JobId, beside: JobId) {
         let Some(observer) = &mut self.observer else { return };
         let profile = |job: JobId| self.jobs[job.index()].spec.profile;
@@ -494,6 +497,7 @@ impl<'a> World<'a> {
     }
 
     /// The one job that it shares GPUs with, if there is exactly one and both run.
+    #[inline(never)]
     fn only_partner(&self, job: JobId) -> Option<JobId> {
         let body = &self.bodies[job];
         let seats = body.gpus().iter().flat_map(|gpu| self.tenants[gpu.index()].iter().copied());
@@ -544,6 +548,7 @@ impl<'a> World<'a> {
     }
 
     /// What a job keeps on one of its GPUs, where more counts than pairs.
+    #[inline(never)]
     fn group_rate(&self, job: JobId, gpu: GpuId) -> Ratio {
         let share = |job: JobId| Share {
             profile: &self.spec(job).profile,
@@ -558,6 +563,7 @@ impl<'a> World<'a> {
     }
 
     /// What the network leaves a gang across nodes of its rate.
+    #[inline(never)]
     fn links_keep(&self, job: JobId) -> Ratio {
         let Some(links) = &self.links else { return Ratio::ONE };
         let spec = self.spec(job);
