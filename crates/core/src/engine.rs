@@ -227,6 +227,7 @@ impl Engine {
         self.touch(partition);
     }
 
+    #[inline(never)]
     fn describe(&mut self, job: JobId, description: &Description) {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
@@ -242,6 +243,7 @@ impl Engine {
         }
     }
 
+    #[inline(never)]
     fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
         self.state.occupancy.set_condition(gpu, condition);
         self.touch(self.state.cluster().partition_of(gpu));

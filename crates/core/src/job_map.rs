@@ -21,9 +21,28 @@ impl<T> Default for JobMap<T> {
     }
 }
 
+impl<T: Default> JobMap<T> {
+    /// The value of a job, which is new if it has none.
+    pub fn or_default(&mut self, job: JobId) -> &mut T {
+        let place = self.place_of(job);
+        self.values[place].get_or_insert_default()
+    }
+}
+
 impl<T> JobMap<T> {
+    /// A map without values, with room to find those of so many jobs.
+    pub fn for_jobs(count: usize) -> Self {
+        Self { places: Vec::with_capacity(count), ..Self::default() }
+    }
+
     /// Adds a value, or replaces the one that is there.
     pub fn insert(&mut self, job: JobId, value: T) {
+        let place = self.place_of(job);
+        self.values[place] = Some(value);
+    }
+
+    /// Where the value of a job stands; a vacant place if it has none.
+    fn place_of(&mut self, job: JobId) -> usize {
         if job.index() >= self.places.len() {
             self.places.resize(job.index() + 1, NOWHERE);
         }
@@ -34,7 +53,7 @@ impl<T> JobMap<T> {
                 u32::try_from(self.values.len() - 1).expect("jobs are counted in u32")
             });
         }
-        self.values[*place as usize] = Some(value);
+        *place as usize
     }
 
     /// Takes a value out.

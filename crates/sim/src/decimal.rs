@@ -116,8 +116,14 @@ pub(crate) fn push_seconds(out: &mut Vec<u8>, micros: u64) {
     let fraction = micros % MICROS_PER_SECOND;
     if fraction != 0 {
         out.push(b'.');
-        let digits = format!("{fraction:06}");
-        out.extend_from_slice(digits.trim_end_matches('0').as_bytes());
+        let mut digits = [0; 6];
+        let mut rest = fraction;
+        for digit in digits.iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        let last = digits.iter().rposition(|&digit| digit != b'0').unwrap_or(0);
+        out.extend_from_slice(&digits[..=last]);
     }
 }
 

@@ -75,12 +75,14 @@ impl Learned {
     }
 
     /// What the scheduler is told about a job that is submitted now; called in order of submission.
+    #[inline(never)]
     pub(crate) fn estimate(&mut self, workload: &Workload, job: JobId) -> Span {
         let estimate = self.history.estimate(&self.traits(workload, job));
         self.estimates.push(estimate);
         estimate
     }
 
+    #[inline(never)]
     pub(crate) fn finish(&mut self, workload: &Workload, job: JobId) {
         let traits = self.traits(workload, job);
         self.history.finish(&traits, workload.duration(job));

@@ -43,6 +43,7 @@ impl Links {
     }
 
     /// A gang takes its place on the links of its nodes; whoever is there already becomes unsettled.
+    #[inline(never)]
     pub(crate) fn enter(&mut self, job: JobId, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
         self.touch(nodes, unsettled);
         for node in nodes {
@@ -50,6 +51,7 @@ impl Links {
         }
     }
 
+    #[inline(never)]
     pub(crate) fn leave(&mut self, job: JobId, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
         for node in nodes {
             self.gangs[node.index()].retain(|&gang| gang != job);
@@ -81,6 +83,7 @@ impl Links {
 }
 
 /// The nodes of a placement, each once, in order; none if it stays inside one.
+#[inline(never)]
 pub(crate) fn spanned_nodes(cluster: &Cluster, gpus: &[GpuId]) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = cluster.node_runs(gpus).map(|(node, _)| node).collect();
     nodes.sort_unstable();

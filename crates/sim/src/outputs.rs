@@ -79,7 +79,7 @@ pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> i
             rows.extend_from_slice(id.as_bytes());
         }
         rows.push(b',');
-        if let Some(partition) = job.named_partition {
+        if let Some(partition) = job.named_partition() {
             rows.extend_from_slice(partitions[partition as usize].as_bytes());
         }
         for time in [spec.submit, start, end] {

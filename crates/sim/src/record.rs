@@ -39,7 +39,8 @@ pub struct Record {
     pub samples: Vec<Sample>,
 }
 
-/// Writes the history of a run while it happens.
+/// Writes the history of a run while it happens. Out of line, as everything is that most runs do without:
+/// the event loop is short enough to stay in the cache of the processor.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     /// Stays that have not ended, by job.
@@ -48,10 +49,12 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
+    #[inline(never)]
     pub(crate) fn enter(&mut self, job: JobId, now: Time, placement: &Placement) {
         self.open.insert(job, (now, placement.clone()));
     }
 
+    #[inline(never)]
     pub(crate) fn leave(&mut self, job: JobId, now: Time) {
         if let Some((from, placement)) = self.open.remove(&job)
             && from < now
@@ -66,6 +69,7 @@ impl Recorder {
         self.open.len()
     }
 
+    #[inline(never)]
     pub(crate) fn sample(&mut self, sample: Sample) {
         let samples = &mut self.record.samples;
         match samples.last_mut() {

@@ -246,6 +246,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    #[inline(never)]
     fn first_unfinished(&self) -> &str {
         let first = self.driver.world.outcomes.iter().position(|outcome| outcome.end.is_none());
         let first = first.expect("the loop ends with the last job");
@@ -255,8 +256,12 @@ impl<'a> Simulation<'a> {
     /// One instant: completions, faults and repairs, arrivals, plan, apply, rates.
     fn step(&mut self, now: Time, stopwatch: &mut Stopwatch) -> Result<(), RunError> {
         let first_finished = self.driver.collect(now);
-        self.learn(first_finished);
-        self.faults_at(now)?;
+        if self.learned.is_some() {
+            self.learn(first_finished);
+        }
+        if self.faults.is_some() {
+            self.faults_at(now)?;
+        }
         let Self { workload, driver, learned, .. } = self;
         driver.arrive(now, |spec| {
             if let Some(learned) = learned {
@@ -273,6 +278,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Remembers the jobs that have finished: the events from `first` on.
+    #[inline(never)]
     fn learn(&mut self, first: usize) {
         let Some(learned) = &mut self.learned else { return };
         for event in &self.driver.events[first..] {
@@ -282,6 +288,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    #[inline(never)]
     fn verify(&mut self, now: Time) {
         self.driver.engine.state().assert_consistent();
         let partitions = self.workload.cluster.partitions().len();
@@ -292,6 +299,7 @@ impl<'a> Simulation<'a> {
         assert!(again.actions.is_empty(), "asked twice at {now:?}, wants {:?}", again.actions);
     }
 
+    #[inline(never)]
     fn faults_at(&mut self, now: Time) -> Result<(), RunError> {
         let Some(faults) = &mut self.faults else { return Ok(()) };
         let Driver { world, events, arrived, finished, .. } = &mut self.driver;

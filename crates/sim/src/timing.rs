@@ -72,7 +72,7 @@ impl Stopwatch {
 
 /// The time that at least 99 % of the decisions do not exceed; `None` if there were none.
 fn p99_ms(timed: &mut [(u32, u32)]) -> Option<f64> {
-    timed.sort_unstable();
+    timed.sort_unstable_by_key(|&(nanos, _)| nanos);
     let weight = |&(_, stands_for): &(u32, u32)| u64::from(stands_for);
     let rank = (timed.iter().map(weight).sum::<u64>() * 99).div_ceil(100);
     let mut below = 0;

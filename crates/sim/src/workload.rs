@@ -104,16 +104,26 @@ pub struct WorkloadJob {
     pub spec: JobSpec,
     /// The truth.
     pub duration: Span,
-    /// The partition that the trace names, by its number there; the cluster may not care.
-    pub named_partition: Option<u32>,
+    /// The partition that the trace names, by its number there; [`UNNAMED`] if it names none.
+    named_partition: u32,
     /// Position in the file.
     file_index: u32,
 }
 
+const UNNAMED: u32 = u32::MAX;
+
+// Jobs take over the memory of the rows they come from, which works only if they are no larger.
+const _: () = assert!(size_of::<WorkloadJob>() <= size_of::<TraceJob>());
+
 impl WorkloadJob {
     /// A job of no trace.
     pub(crate) fn assumed(spec: JobSpec, duration: Span) -> Self {
-        Self { spec, duration, named_partition: None, file_index: 0 }
+        Self { spec, duration, named_partition: UNNAMED, file_index: 0 }
+    }
+
+    /// The partition that the trace names, by its number there; the cluster may not care.
+    pub fn named_partition(&self) -> Option<u32> {
+        (self.named_partition != UNNAMED).then_some(self.named_partition)
     }
 }
 
@@ -140,13 +150,17 @@ impl Workload {
     ) -> Result<Self, TraceError> {
         let mut admission = Admission::new(&trace, &cluster, options);
         let mut bad = Vec::new();
+        let mut ids = (0..).map(JobId);
         // The rows are not needed again, so the jobs take over their memory.
         let rows = std::mem::take(&mut trace.jobs);
         let mut jobs: Vec<WorkloadJob> = rows
             .into_iter()
             .enumerate()
             .filter_map(|(index, row)| match admission.check(&trace, &row) {
-                Ok(partition) => Some(prepare(&row, index, partition, options.estimates)),
+                Ok(partition) => {
+                    let id = ids.next().expect("jobs are counted in u32");
+                    Some(prepare(&row, id, index, partition, options.estimates))
+                }
                 Err(row) => {
                     bad.push(row);
                     None
@@ -157,18 +171,22 @@ impl Workload {
             return Err(TraceError::Row { file: file.to_owned(), row: bad.swap_remove(0) });
         }
         trace.skipped.append(&mut bad);
-        let Some(first) = jobs.iter().map(|job| job.spec.submit).min() else {
+        if jobs.is_empty() {
             return Err(TraceError::File { file: file.to_owned(), problem: Problem::NoJobs });
-        };
+        }
         if options.load != Load::ONE {
+            let first = jobs.iter().map(|job| job.spec.submit).min().unwrap_or_default();
             for job in &mut jobs {
                 job.spec.submit = options.load.apply(first, job.spec.submit);
             }
         }
-        // Stable: jobs of one instant stay in file order.
-        jobs.sort_by_key(|job| job.spec.submit);
-        for (id, job) in (0..).map(JobId).zip(&mut jobs) {
-            job.spec.id = id;
+        // Most traces are, and every pass over the jobs of a long one is felt.
+        if !jobs.is_sorted_by_key(|job| job.spec.submit) {
+            // Stable: jobs of one instant stay in file order.
+            jobs.sort_by_key(|job| job.spec.submit);
+            for (id, job) in (0..).map(JobId).zip(&mut jobs) {
+                job.spec.id = id;
+            }
         }
         if let Estimates::Noisy { sigma } = options.estimates {
             let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
@@ -239,9 +257,10 @@ impl Workload {
     }
 }
 
-/// A row as a job; its id and the effect of load and noise come when all rows are known.
+/// A row as a job; the effect of load, order and noise comes when all rows are known.
 fn prepare(
     row: &TraceJob,
+    id: JobId,
     index: usize,
     partition: PartitionId,
     estimates: Estimates,
@@ -253,7 +272,7 @@ fn prepare(
         Estimates::Trace => row.estimate.expect("admission refuses a job without an estimate"),
     };
     let spec = JobSpec {
-        id: JobId(0),
+        id,
         user: row.user,
         partition,
         submit: row.submit,
@@ -275,7 +294,7 @@ fn prepare(
     WorkloadJob {
         spec,
         duration: row.duration,
-        named_partition: row.partition,
+        named_partition: row.partition.unwrap_or(UNNAMED),
         file_index: u32::try_from(index).expect("jobs are counted in u32"),
     }
 }

@@ -82,6 +82,30 @@ impl Body {
     }
 }
 
+/// When a job ends if nothing changes, in order of time, then job: one number, because a heap compares
+/// without a branch what it can compare at once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Completion(u128);
+
+impl Completion {
+    fn new(at: Time, job: JobId, version: u32) -> Self {
+        Self(u128::from(at.0) << 64 | u128::from(job.0) << 32 | u128::from(version))
+    }
+
+    fn at(self) -> Time {
+        Time((self.0 >> 64) as u64)
+    }
+
+    fn job(self) -> JobId {
+        JobId((self.0 >> 32) as u32)
+    }
+
+    /// The version of the job under which it was scheduled.
+    fn version(self) -> u32 {
+        self.0 as u32
+    }
+}
+
 /// GPU-time by number of tenants.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meters {
@@ -119,7 +143,7 @@ pub(crate) struct World<'a> {
     /// Nodes of first placements in the order touched: index within the partition, GPUs.
     pub(crate) nodes: Vec<(u32, u32)>,
     tenants: Vec<Tenants>,
-    completions: BinaryHeap<Reverse<(Time, JobId, u32)>>,
+    completions: BinaryHeap<Reverse<Completion>>,
     /// Jobs whose rate may have changed at this instant.
     unsettled: Vec<JobId>,
     /// What the jobs report about themselves at the next step.
@@ -147,9 +171,10 @@ impl<'a> World<'a> {
             truth,
             options,
             links: None,
-            bodies: JobMap::default(),
+            bodies: JobMap::for_jobs(jobs.len()),
             outcomes: vec![Outcome::default(); jobs.len()],
-            nodes: Vec::new(),
+            // Most jobs sit on one node.
+            nodes: Vec::with_capacity(jobs.len()),
             tenants: vec![Tenants::new(); cluster.gpus().len()],
             completions: BinaryHeap::new(),
             unsettled: Vec::new(),
@@ -166,6 +191,7 @@ impl<'a> World<'a> {
 
     /// A job has done work before this world began, and may sit on GPUs. Its rate is known once
     /// [`World::act`] has been called.
+    #[inline(never)]
     pub(crate) fn adopt(
         &mut self,
         job: JobId,
@@ -196,18 +222,19 @@ impl<'a> World<'a> {
 
     /// When the next job ends if nothing changes.
     pub(crate) fn next_completion(&mut self) -> Option<Time> {
-        while let Some(&Reverse((at, job, version))) = self.completions.peek() {
-            if self.is_due(job, version) {
-                return Some(at);
+        while let Some(&Reverse(completion)) = self.completions.peek() {
+            if self.is_due(completion) {
+                return Some(completion.at());
             }
             self.completions.pop();
         }
         None
     }
 
-    /// Whether a completion scheduled under `version` still holds.
-    fn is_due(&self, job: JobId, version: u32) -> bool {
-        self.bodies.get(job).is_some_and(|body| body.version == version)
+    /// Whether a scheduled completion still holds.
+    fn is_due(&self, completion: Completion) -> bool {
+        let body = self.bodies.get(completion.job());
+        body.is_some_and(|body| body.version == completion.version())
     }
 
     pub(crate) fn advance(&mut self, now: Time) {
@@ -221,18 +248,22 @@ impl<'a> World<'a> {
         {
             self.observe(job, &company);
         }
-        events.append(&mut self.reports);
+        match events.is_empty() {
+            true => std::mem::swap(events, &mut self.reports),
+            false => events.append(&mut self.reports),
+        }
     }
 
     /// Ends every job whose work is done at `now`.
     pub(crate) fn finish(&mut self, now: Time, events: &mut Vec<Event>) {
-        while let Some(&Reverse((at, job, version))) = self.completions.peek()
-            && at <= now
+        while let Some(&Reverse(completion)) = self.completions.peek()
+            && completion.at() <= now
         {
             self.completions.pop();
-            if !self.is_due(job, version) {
+            if !self.is_due(completion) {
                 continue;
             }
+            let job = completion.job();
             self.leave(job, now);
             self.bodies.remove(job);
             self.outcomes[job.index()].end = Some(now);
@@ -241,6 +272,7 @@ impl<'a> World<'a> {
     }
 
     /// A GPU is lost: its tenants fall back to their last checkpoint.
+    #[inline(never)]
     pub(crate) fn lose(&mut self, gpu: GpuId, now: Time, events: &mut Vec<Event>) {
         let interval = Work::of(self.options.checkpoint).0;
         for job in self.tenants[gpu.index()].clone() {
@@ -301,10 +333,7 @@ impl<'a> World<'a> {
         } else {
             self.nodes.truncate(first);
         }
-        if self.bodies.get(job).is_none() {
-            self.bodies.insert(job, Body::default());
-        }
-        let body = &mut self.bodies[job];
+        let body = self.bodies.or_default(job);
         body.spread = spread;
         body.accumulating = match placement.sub_batches {
             1 => None,
@@ -346,7 +375,9 @@ impl<'a> World<'a> {
     }
 
     fn leave(&mut self, job: JobId, now: Time) {
-        self.watch(job, None, now);
+        if self.observer.is_some() {
+            self.watch(job, None, now);
+        }
         let body = &mut self.bodies[job];
         let done = body.progress.done_by(now);
         body.progress = Progress { done, at: now, rate: Ppm::ZERO };
@@ -438,12 +469,13 @@ impl<'a> World<'a> {
         let left = Work::of(self.jobs[job.index()].duration).saturating_sub(body.progress.done);
         if let Some(span) = left.time_at(rate) {
             // A job that would end at the end of time never does; the run stops when it gets there.
-            self.completions.push(Reverse((at + span, job, body.version)));
+            self.completions.push(Reverse(Completion::new(at + span, job, body.version)));
         }
         self.reports.push(Event::Progress { job, progress: body.progress });
     }
 
     /// Tells the observer in whose company a job runs from now on, and reports what it saw until now.
+    #[inline(never)]
     fn watch(&mut self, job: JobId, company: Option<Company>, now: Time) {
         let Some(observer) = &mut self.observer else { return };
         if let Some(company) = observer.watch(job, company, now) {
@@ -451,6 +483,7 @@ impl<'a> World<'a> {
         }
     }
 
+    #[inline(never)]
     fn observe(&mut self, job: JobId, company: &Company) {
         let Some(observer) = &mut self.observer else { return };
         let profile = |job: JobId| self.jobs[job.index()].spec.profile;
@@ -473,6 +506,7 @@ impl<'a> World<'a> {
     }
 
     /// Who shares its GPUs with a job, if all of them run, and at full speed.
+    #[inline(never)]
     fn company(&self, job: JobId) -> Option<Company> {
         // What jobs do under caps says little about what they do without.
         let runs = |job: JobId| !self.bodies[job].paused && self.bodies[job].budget == Ppm::ONE;
@@ -531,6 +565,7 @@ impl<'a> World<'a> {
     }
 
     /// What a job keeps on one of its GPUs, where more counts than pairs.
+    #[inline(never)]
     fn group_rate(&self, job: JobId, gpu: GpuId) -> Ratio {
         let share = |job: JobId| Share {
             profile: &self.spec(job).profile,
@@ -545,6 +580,7 @@ impl<'a> World<'a> {
     }
 
     /// What the network leaves a gang across nodes of its rate.
+    #[inline(never)]
     fn links_keep(&self, job: JobId) -> Ratio {
         let Some(links) = &self.links else { return Ratio::ONE };
         let spec = self.spec(job);

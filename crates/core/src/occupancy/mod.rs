@@ -7,7 +7,7 @@ use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, NodeId, PartitionId};
 use crate::job::JobId;
 use crate::units::Memory;
-use nodes::{NodeIndex, node_id};
+use nodes::{NodeIndex, StrictNodes, node_id};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -209,7 +209,9 @@ impl Occupancy {
             }
             let taken = free.remove_range(stretch.clone());
             nodes.shift(cluster, node, |free| free - count(taken));
-            nodes.partition_mut(cluster, node).up_gpus += reopened;
+            if reopened > 0 {
+                nodes.partition_mut(cluster, node).up_gpus += reopened;
+            }
             if let Some(lone) = lone {
                 nodes.relist_lone(cluster, node, lone, stretch, seats);
             }
@@ -240,7 +242,9 @@ impl Occupancy {
                 stretch.clone().filter(is_free).for_each(|gpu| free.insert(gpu));
             }
             nodes.shift(cluster, node, |free| free + count(freed));
-            nodes.partition_mut(cluster, node).up_gpus -= retired;
+            if retired > 0 {
+                nodes.partition_mut(cluster, node).up_gpus -= retired;
+            }
             if let Some(lone) = lone {
                 nodes.relist_lone(cluster, node, lone, stretch, seats);
             }
@@ -313,6 +317,12 @@ impl Occupancy {
             PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
             PlacementRule::Strict => {
                 let nodes = self.nodes.strict(&self.cluster, partition, gpus)?;
+                if let StrictNodes { whole: 0, part: Some((node, count)) } = nodes {
+                    // Most gangs: what is counted before is collected without a detour.
+                    let mut free = self.free_in(node);
+                    let next = |_| free.next().expect("a node with so many free GPUs");
+                    return Some((0..count).map(next).collect());
+                }
                 let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
                 for node in self.whole_nodes(partition).take(nodes.whole as usize) {
                     chosen.extend(self.cluster.nodes()[node.index()].gpus.clone().map(GpuId));
