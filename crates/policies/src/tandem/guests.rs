@@ -242,7 +242,7 @@ impl View<'_, '_> {
             let then = beside(draft, tenant, others.chain([self.guest]), gpu)?;
             let present = rate(draft, tenant.id(), None).max(1);
             let worth = self.ledger.of(tenant.id());
-            cost = cost.saturating_add(times((present - then).max(0), worth.price));
+            cost = cost.saturating_add(times((present - then).max(0), worth.delay()));
             let end_ms = worth.left_ms.saturating_mul(ONE) / present;
             others_end_ms = others_end_ms.min(end_ms);
         }

@@ -134,7 +134,7 @@ impl Policy for Tandem {
 
     fn over(&mut self, job: &Job, now: Time) {
         self.fairness.add(job, now);
-        self.ledger.forget(job.id());
+        self.ledger.close(job, now);
     }
 
     fn plan(&mut self, draft: &mut Draft<'_>) {

@@ -86,7 +86,7 @@ fn gain_of_pair(
     let (of_guest, of_host) = draft.pair_rates(draft.job(guest), draft.job(host), kind)?;
     let rate = slowed(i64::from(of_guest.0), way.price).max(1);
     let host_rate = i64::from(of_host.0).max(1);
-    let cost = times((i64::from(PPM_ONE) - host_rate).max(0), ledger.of(host).price);
+    let cost = times((i64::from(PPM_ONE) - host_rate).max(0), ledger.of(host).delay());
     let host_end_ms = ledger.of(host).left_ms.saturating_mul(i64::from(PPM_ONE)) / host_rate;
     let gain = gain(draft.job(guest), ledger.of(guest), rate, cost, host_end_ms);
     (gain > 0).then_some(gain)

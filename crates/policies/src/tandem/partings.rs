@@ -140,7 +140,7 @@ pub(super) fn part_losers(draft: &mut Draft<'_>, ledger: &Ledger) -> bool {
             let present = present(other);
             refused |= present == 0;
             let lost = without(other) - present;
-            balance -= i128::from(lost) * i128::from(ledger.of(other).price);
+            balance -= i128::from(lost) * i128::from(ledger.of(other).delay());
         }
         let known = draft.job(job);
         let loses = refused || balance < 0 && is_settled(known, draft.now());

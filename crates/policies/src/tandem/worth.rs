@@ -4,13 +4,18 @@
 //! completion time where the sum of 1/r of their tenants is greatest: shortest remaining time first, but
 //! counted per GPU and added up where one gang takes the place of several jobs. A gang of g counts
 //! g^¼ times: between one job and g jobs, because gangs are harder to place again, and because whoever
-//! is passed over for long are the large ones.
+//! is passed over for long are the large ones. One that needs a good part of its partition waits
+//! longest for room by itself, and counts up to half as much again.
 //!
 //! **Price.** Sharing is a different question: one job loses a moment, another wins one. If a job ends a
 //! moment later, so does everyone who waits for its GPUs: with n jobs in the queue of a partition of P
 //! GPUs, a gang of g that is late costs 1 + g·n/P moments. For one GPU and jobs in order of remaining
 //! time that is the exact derivative of the sum of completion times: each job counts once for itself
 //! and once for everyone behind it.
+//!
+//! **Delay.** A guest that stays takes its moments from the same hosts again and again: those with most
+//! left, who are the last to finish anyway. So that the mean is not bought with the tail, what is taken
+//! from a job counts for more the longer it will have taken compared with those that are over.
 
 use super::fairness::Fairness;
 use crate::remaining::{left_ms, restore_ms};
@@ -21,6 +26,10 @@ use tandem_core::{Draft, Job, JobId, JobMap, JobState, PPM_ONE, Time};
 const VALUE_SCALE: i128 = 1 << 30;
 /// What is left counts as at least this: estimates are not better.
 const LEFT_MS_MIN: i64 = 1000;
+/// A delay counts for its price and at most one part in this of the job's own weight more,
+const TAIL_PARTS: i128 = 4;
+/// half of that for a job that takes this many times as long as usual.
+const TAIL_AT: i128 = 4;
 /// Priorities beyond this count as this.
 const PRIORITY_MAX: i8 = 10;
 
@@ -37,6 +46,8 @@ pub(super) struct Worth {
     pub(super) loss: i64,
     /// How many moments are lost if it loses one, in parts per million.
     pub(super) price: i64,
+    /// How much more a moment counts that others take from it.
+    tail: i64,
 }
 
 /// What a job counts for by its priority, in parts per million.
@@ -46,11 +57,12 @@ fn weight(job: &Job) -> i64 {
     if priority >= 0 { one << priority } else { one >> -priority }
 }
 
-/// The fourth root of the GPUs of a gang, in parts per million.
-fn gang_factor(gpus: u32) -> i128 {
+/// What a gang counts for among the GPUs of its partition, in parts per million.
+fn gang_factor(gpus: u32, of: u32) -> i128 {
     let one = u128::from(PPM_ONE);
     let root = (u128::from(gpus) * one * one * one * one).isqrt().isqrt();
-    i128::try_from(root).expect("a root of 112 bits is small")
+    let root = i128::try_from(root).expect("a root of 112 bits is small");
+    root + root * i128::from(gpus) / (2 * i128::from(of))
 }
 
 /// Where a job stands among those that wait, the smallest first: remaining time × GPUs / weight. It
@@ -70,19 +82,61 @@ pub(super) fn is_settled(job: &Job, now: Time) -> bool {
 }
 
 impl Worth {
-    const UNKNOWN: Worth =
-        Worth { left_ms: LEFT_MS_MIN, gpus: 1, weight: 1, value: 1, loss: i64::MAX, price: 1 };
+    const UNKNOWN: Worth = Worth {
+        left_ms: LEFT_MS_MIN,
+        gpus: 1,
+        weight: 1,
+        value: 1,
+        loss: i64::MAX,
+        price: 1,
+        tail: 0,
+    };
 
-    fn of(job: &Job, now: Time, fairness: &Fairness) -> Self {
+    fn of(job: &Job, now: Time, fairness: &Fairness, gpus: u32, usual: &Usual) -> Self {
         let restores = job.placement().is_none() && job.must_restore;
         let restore = if restores { restore_ms(job) } else { 0 };
         let left_ms = (left_ms(job, now) + restore).max(LEFT_MS_MIN);
         let weight = fairness.adjust(job.spec.user, weight(job));
         let value = i128::from(weight) * VALUE_SCALE / i128::from(left_ms);
-        let value = value * gang_factor(job.spec.gpus) / i128::from(PPM_ONE);
+        let value = value * gang_factor(job.spec.gpus, gpus) / i128::from(PPM_ONE);
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         let loss = if is_settled(job, now) { value } else { i64::MAX };
-        Self { left_ms, gpus: job.spec.gpus, weight, value, loss, price: weight }
+        let tail = usual.tail(age_ms(job, now) + left_ms, weight);
+        Self { left_ms, gpus: job.spec.gpus, weight, value, loss, price: weight, tail }
+    }
+
+    /// How many moments are lost if others take one from it, in parts per million.
+    pub(super) fn delay(&self) -> i64 {
+        self.price.saturating_add(self.tail)
+    }
+}
+
+fn age_ms(job: &Job, now: Time) -> i64 {
+    i64::try_from(now.since(job.spec.submit).0 / 1000).unwrap_or(i64::MAX / 2)
+}
+
+/// How long jobs take.
+#[derive(Default)]
+struct Usual {
+    jobs: u64,
+    sum_ms: i128,
+}
+
+impl Usual {
+    fn add(&mut self, job: &Job, now: Time) {
+        self.jobs += 1;
+        self.sum_ms += i128::from(age_ms(job, now));
+    }
+
+    /// What a job that takes `takes_ms` from submission to end has more of than its price; nothing as long
+    /// as none is over.
+    fn tail(&self, takes_ms: i64, weight: i64) -> i64 {
+        if self.jobs == 0 {
+            return 0;
+        }
+        let (takes, mean) = (i128::from(takes_ms), self.sum_ms / i128::from(self.jobs));
+        let tail = i128::from(weight) * takes / (TAIL_PARTS * (takes + TAIL_AT * mean).max(1));
+        i64::try_from(tail).unwrap_or(i64::MAX)
     }
 }
 
@@ -92,6 +146,7 @@ pub(super) struct Ledger {
     worths: JobMap<Worth>,
     /// Jobs that wait, the most valuable per GPU first.
     waiting: Vec<JobId>,
+    usual: Usual,
 }
 
 impl Ledger {
@@ -107,15 +162,18 @@ impl Ledger {
         self.waiting.extend(waiting);
         let jobs = || draft.placed().chain(self.waiting.iter().map(|&job| draft.job(job)));
         fairness.compare(jobs(), now);
+        let gpus = draft.up_count().max(1);
         for job in jobs() {
-            self.worths.insert(job.id(), Worth::of(job, now, fairness));
+            self.worths.insert(job.id(), Worth::of(job, now, fairness, gpus, &self.usual));
         }
         self.sort();
     }
 
-    pub(super) fn forget(&mut self, job: JobId) {
-        if self.worths.get(job).is_some() {
-            self.worths.remove(job);
+    /// A job is over.
+    pub(super) fn close(&mut self, job: &Job, now: Time) {
+        self.usual.add(job, now);
+        if self.worths.get(job.id()).is_some() {
+            self.worths.remove(job.id());
         }
     }
 
