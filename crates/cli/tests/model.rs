@@ -145,6 +145,11 @@ fn online_prints_the_error_after_each_observation() {
     for field in ["rates", "offline_mae", "online_mae", "gain"] {
         number(&object["fourth_partner"], field);
     }
+    let repeated = &object["fourth_partner"]["repeated"];
+    assert_eq!(repeated["observations"], 4);
+    for field in ["online_mae", "gain"] {
+        number(repeated, field);
+    }
     assert_eq!(succeed_in(dir.path(), &args).json(), object);
 }
 
