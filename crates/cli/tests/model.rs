@@ -145,6 +145,11 @@ fn online_prints_the_error_after_each_observation() {
     for field in ["rates", "offline_mae", "online_mae", "gain"] {
         number(&object["fourth_partner"], field);
     }
+    let repeated = &object["fourth_partner"]["repeated"];
+    assert_eq!(repeated["observations"], 4);
+    for field in ["online_mae", "gain"] {
+        number(repeated, field);
+    }
     assert_eq!(succeed_in(dir.path(), &args).json(), object);
 }
 
@@ -158,7 +163,7 @@ fn model_files_of_another_version_or_damaged_are_refused() {
     let other = if &good[digit..=digit] == "7" { "8" } else { "7" };
     let damaged = format!("{}{other}{}", &good[..digit], &good[digit + 1..]);
     let cases: [(&str, String, &[&str]); 6] = [
-        ("version", good.replacen("\"version\":1", "\"version\":2", 1), &["is of version 2"]),
+        ("version", good.replacen("\"version\":2", "\"version\":3", 1), &["is of version 3"]),
         ("digit", damaged, &["is damaged"]),
         ("cut", good[..good.len() / 2].to_owned(), &["bad.json:1: not a model file"]),
         ("empty", String::new(), &["bad.json:1: not a model file"]),

@@ -119,15 +119,20 @@ pub(super) fn online(
     let mae = learning_curve(&data, observations, noise, None)?;
     let drift = learning_curve(&data, observations, noise, Some(DRIFT))?;
     let drift = &drift[observations + 1..];
-    let fourth = fourth_partner(&data, DRAWS, noise)?;
-    let gain = 1.0 - fourth.online_mae / fourth.offline_mae.max(f64::MIN_POSITIVE);
+    let fourth = fourth_partner(&data, DRAWS, observations, noise)?;
+    let gain = |mae: f64| 1.0 - mae / fourth.offline_mae.max(f64::MIN_POSITIVE);
+    let (once, repeated) = (gain(fourth.once_mae), gain(fourth.repeated_mae));
     if json {
         let object = json!({
             "schema": SCHEMA, "mae": mae,
             "drift": { "moved": DRIFT, "mae": drift },
             "fourth_partner": {
                 "rates": fourth.rates, "offline_mae": fourth.offline_mae,
-                "online_mae": fourth.online_mae, "gain": gain,
+                "online_mae": fourth.once_mae, "gain": once,
+                "repeated": {
+                    "observations": observations,
+                    "online_mae": fourth.repeated_mae, "gain": repeated,
+                },
             },
         });
         return print(&object.to_string());
@@ -139,10 +144,13 @@ pub(super) fn online(
     let after = format!("MAE after the truth moved by {DRIFT}");
     print(&table::plain(&["observations", "MAE", &after], rows))?;
     print(&format!(
-        "A class of an unknown model, seen with three partners, beside a fourth: MAE {:.4}, {:.0} % below {:.4} offline",
-        fourth.online_mae,
-        gain * 100.0,
-        fourth.offline_mae
+        "A class of an unknown model beside a fourth partner: MAE {:.4} offline\n\
+         seen with three others, once each: {:.4}, {:.0} % less; {observations} times each: {:.4}, {:.0} % less",
+        fourth.offline_mae,
+        fourth.once_mae,
+        once * 100.0,
+        fourth.repeated_mae,
+        repeated * 100.0,
     ))
 }
 

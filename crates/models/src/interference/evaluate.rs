@@ -223,22 +223,33 @@ pub fn learning_curve(
 pub struct FourthPartner {
     /// Of the predictor alone, which has never seen the class's model.
     pub offline_mae: f64,
-    /// After the class was observed beside three others.
-    pub online_mae: f64,
+    /// After the class was observed beside three others, once each.
+    pub once_mae: f64,
+    /// After it was observed beside them again and again.
+    pub repeated_mae: f64,
     /// Rates predicted.
     pub rates: usize,
 }
 
-/// Shows every class, its model held out, beside three partners and asks about a fourth, both
-/// directions, with partners drawn anew `repeats` times.
+/// Shows every class, its model held out, beside three partners, up to `observations` times each, and
+/// asks about a fourth, both directions, with partners drawn anew `repeats` times.
 pub fn fourth_partner(
     data: &PairData,
     repeats: usize,
+    observations: usize,
     noise: Noise,
 ) -> Result<FourthPartner, FitError> {
     let mut draws = Draws::new(noise);
     let mut order = ChaCha8Rng::seed_from_u64(noise.seed);
-    let (mut offline_sum, mut online_sum, mut rates) = (0.0, 0.0, 0);
+    // Before anything is observed, beliefs are the predictor's.
+    let errors = |online: &mut Online, asked: &[(usize, usize, f64)]| -> f64 {
+        let error = |&(a, b, truth): &(usize, usize, f64)| {
+            let [a, b] = [a, b].map(|class| online.class(&data.profiles[class]));
+            (online.belief(a, b).rate - truth).abs()
+        };
+        asked.iter().map(error).sum()
+    };
+    let (mut offline_sum, mut once_sum, mut repeated_sum, mut rates) = (0.0, 0.0, 0.0, 0);
     for (model, part) in parts(data, Protocol::LeaveModelOut, noise.seed) {
         let start = Online::new(fit_without(data, &part, noise.seed)?);
         let model = model.expect("this protocol names the model");
@@ -256,21 +267,28 @@ pub fn fourth_partner(
             for _ in 0..repeats {
                 partners.shuffle(&mut order);
                 let mut online = start.clone();
-                for (a, b, truth) in directions(data, &partners[..3]) {
-                    let [a, b] = [a, b].map(|class| online.class(&data.profiles[class]));
-                    online.observe(a, b, draws.around(truth), noise.deviation);
+                let asked = directions(data, &partners[3..4]);
+                offline_sum += errors(&mut online, &asked);
+                let shown = directions(data, &partners[..3]);
+                for round in 0..observations.max(1) {
+                    for &(a, b, truth) in &shown {
+                        let [a, b] = [a, b].map(|class| online.class(&data.profiles[class]));
+                        online.observe(a, b, draws.around(truth), noise.deviation);
+                    }
+                    if round == 0 {
+                        once_sum += errors(&mut online, &asked);
+                    }
                 }
-                for (a, b, truth) in directions(data, &partners[3..4]) {
-                    let [profile_a, profile_b] = [a, b].map(|class| &data.profiles[class]);
-                    let predicted = start.offline().predict(profile_a, profile_b).rate;
-                    let [a, b] = [profile_a, profile_b].map(|profile| online.class(profile));
-                    offline_sum += (predicted - truth).abs();
-                    online_sum += (online.belief(a, b).rate - truth).abs();
-                    rates += 1;
-                }
+                repeated_sum += errors(&mut online, &asked);
+                rates += asked.len();
             }
         }
     }
     let count = rates.max(1) as f64;
-    Ok(FourthPartner { offline_mae: offline_sum / count, online_mae: online_sum / count, rates })
+    Ok(FourthPartner {
+        offline_mae: offline_sum / count,
+        once_mae: once_sum / count,
+        repeated_mae: repeated_sum / count,
+        rates,
+    })
 }

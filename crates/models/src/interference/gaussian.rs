@@ -61,6 +61,21 @@ pub(super) struct Point {
     pub(super) model: String,
 }
 
+/// How alike two classes are in a role whose reach is stretched, 0 to 1.
+fn closeness(role: usize, stretch: f64, one: &Point, other: &Point) -> f64 {
+    let reach = REACH[role].map(|reach| reach * stretch);
+    let square = |feature: usize| {
+        let distance = one.features[feature] - other.features[feature];
+        (distance / reach[feature]).powi(2)
+    };
+    (-0.5 * (0..FEATURES).map(square).sum::<f64>()).exp()
+}
+
+/// How alike two classes are to a third that runs beside them, 0 to 1.
+pub(super) fn likeness(one: &Point, other: &Point) -> f64 {
+    closeness(2, 1.0, one, other)
+}
+
 /// Covariances between one class and all classes of the table, in each of its roles.
 struct Near {
     subject: Vec<f64>,
@@ -75,14 +90,7 @@ impl Near {
     fn new(scales: &Scales, points: &[Point], point: &Point, known: Option<usize>) -> Self {
         let [_, _, _, class, model, _] = scales.variance;
         let near = |role: usize| {
-            let reach = REACH[role].map(|reach| reach * scales.reach[role]);
-            let closeness = |other: &Point| {
-                let square = |feature: usize| {
-                    let distance = point.features[feature] - other.features[feature];
-                    (distance / reach[feature]).powi(2)
-                };
-                (-0.5 * (0..FEATURES).map(square).sum::<f64>()).exp()
-            };
+            let closeness = |other: &Point| closeness(role, scales.reach[role], point, other);
             points.iter().map(closeness).collect()
         };
         let kin = |(at, other): (usize, &Point)| {

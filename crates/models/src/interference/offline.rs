@@ -5,7 +5,7 @@
 //! tuned on the table itself; for a class that was not, one with fixed scales that puts little trust in
 //! what single classes do. Each knows how far off it is on pairs that it was not shown.
 
-use super::gaussian::{Point, Process, Rate, Scales, held_out_errors, tune};
+use super::gaussian::{Point, Process, Rate, Scales, held_out_errors, likeness, tune};
 use super::profile::{ClassProfile, MeasuredPair, Standard};
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use rand::SeedableRng;
@@ -37,12 +37,35 @@ pub enum FitError {
     },
 }
 
+/// Variance of what a class adds to the predictor's errors: the same beside every other class, or the
+/// same beside classes that are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Effect {
+    constant: f64,
+    varying: f64,
+}
+
+impl Effect {
+    /// Covariance beside two classes of this likeness.
+    pub(super) fn covariance(&self, likeness: f64) -> f64 {
+        self.constant + self.varying * likeness
+    }
+
+    pub(super) fn variance(&self) -> f64 {
+        self.covariance(1.0)
+    }
+
+    fn scaled(self, factor: f64) -> Self {
+        Self { constant: factor * self.constant, varying: factor * self.varying }
+    }
+}
+
 /// Variances of the predictor's errors at unit [`load`]: how much belongs to the subject, to the partner
 /// and to the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Errors {
-    pub(super) sensitivity: f64,
-    pub(super) pressure: f64,
+    pub(super) sensitivity: Effect,
+    pub(super) pressure: Effect,
     pub(super) pair: f64,
 }
 
@@ -121,7 +144,7 @@ impl Offline {
                     *error *= spread / load(predicted);
                 }
             }
-            Errors::of(&sample, groups, &errors, left_out)
+            Errors::of(&points, &sample, groups, &errors, left_out)
         };
         let everywhere = |_: usize, _: usize| true;
         let is_of = |group: usize, class: usize| points[class].model == by_model[group].0;
@@ -147,7 +170,9 @@ impl Offline {
         let (point_a, point_b) = (point(&self.standard, a), point(&self.standard, b));
         let value = process.predict(&self.points, (&point_a, known_a), (&point_b, known_b));
         let rate = (self.mean + self.spread * value).clamp(RATE_MIN, RATE_MAX);
-        let rmse = load(rate) * self.errors(familiar).total().sqrt();
+        let sensitivity = self.errors(known_a.is_some()).sensitivity.variance();
+        let pressure = self.errors(known_b.is_some()).pressure.variance();
+        let rmse = load(rate) * (sensitivity + pressure + self.errors(familiar).pair).sqrt();
         Prediction { rate, rmse, familiar }
     }
 
@@ -160,6 +185,11 @@ impl Offline {
         self.classes.binary_search(&class.name).ok()
     }
 
+    /// How alike two classes are to a third that runs beside them, 0 to 1.
+    pub(super) fn likeness(&self, one: &ClassProfile, other: &ClassProfile) -> f64 {
+        likeness(&point(&self.standard, one), &point(&self.standard, other))
+    }
+
     pub(super) fn errors(&self, familiar: bool) -> Errors {
         if familiar { self.familiar_errors } else { self.stranger_errors }
     }
@@ -169,7 +199,7 @@ impl Offline {
 /// easy to predict, and where the partner presses hard, small differences between classes show.
 pub(super) fn load(predicted: f64) -> f64 {
     const LEAST: f64 = 0.1;
-    LEAST + (1.0 - predicted).abs()
+    (LEAST + (1.0 - predicted).abs()).sqrt()
 }
 
 fn point(standard: &Standard, profile: &ClassProfile) -> Point {
@@ -239,6 +269,7 @@ impl Errors {
     /// Splits held-out errors into what a subject has in common over its partners, what a partner has
     /// in common over its subjects, and the rest: covariances of errors that share a class.
     fn of(
+        points: &[Point],
         rates: &[Rate],
         groups: &[Vec<usize>],
         errors: &[Vec<f64>],
@@ -252,56 +283,83 @@ impl Errors {
                 squares += error * error;
                 count += 1.0;
                 if left_out(number, a) {
-                    as_subject.add(a, error);
+                    as_subject.add(a, b, error);
                 }
                 if left_out(number, b) {
-                    as_partner.add(b, error);
+                    as_partner.add(b, a, error);
                 }
             }
         }
         // Without a single held-out error nothing is known; as wrong as the slow-down itself.
         let total = if count > 0.0 { squares / count } else { 1.0 };
-        let (sensitivity, pressure) = (as_subject.covariance(), as_partner.covariance());
-        let shared = (sensitivity + pressure).max(1e-12);
+        let (sensitivity, pressure) = (as_subject.effect(points), as_partner.effect(points));
+        // A class that was not left out added nothing to the error.
+        let added =
+            |effect: &Effect, errors: &Shared| effect.variance() * errors.count() / count.max(1.0);
+        let shared = added(&sensitivity, &as_subject) + added(&pressure, &as_partner);
         // Some of it is always the pair's own, or one observation would be taken to tell all.
-        let fit = (0.8 * total / shared).min(1.0);
+        let fit = (0.8 * total / shared.max(1e-12)).min(1.0);
         // No table is free of noise.
         let at_least = |variance: f64| variance.max(1e-6);
-        let (sensitivity, pressure) = (sensitivity * fit, pressure * fit);
+        let effect = |effect: Effect| {
+            let effect = effect.scaled(fit);
+            Effect { constant: at_least(effect.constant), ..effect }
+        };
         Self {
-            sensitivity: at_least(sensitivity),
-            pressure: at_least(pressure),
-            pair: at_least(total - sensitivity - pressure),
+            sensitivity: effect(sensitivity),
+            pressure: effect(pressure),
+            pair: at_least(total - fit * shared),
         }
-    }
-
-    fn total(&self) -> f64 {
-        self.sensitivity + self.pressure + self.pair
     }
 }
 
-/// Errors by the class that they share.
+/// Errors by the class that they share, with the other class of each.
 #[derive(Default)]
 struct Shared {
-    /// Count, sum and sum of squares.
-    by_class: BTreeMap<usize, (f64, f64, f64)>,
+    by_class: BTreeMap<usize, Vec<(usize, f64)>>,
 }
 
 impl Shared {
-    fn add(&mut self, class: usize, error: f64) {
-        let (count, sum, squares) = self.by_class.entry(class).or_default();
-        *count += 1.0;
-        *sum += error;
-        *squares += error * error;
+    fn add(&mut self, class: usize, beside: usize, error: f64) {
+        self.by_class.entry(class).or_default().push((beside, error));
     }
 
-    /// Mean product of two different errors of one class, not below zero.
-    fn covariance(&self) -> f64 {
-        let (mut products, mut count) = (0.0, 0.0);
-        for (errors, sum, squares) in self.by_class.values() {
-            products += sum * sum - squares;
-            count += errors * (errors - 1.0);
+    fn count(&self) -> f64 {
+        self.by_class.values().map(|errors| errors.len() as f64).sum()
+    }
+
+    /// The covariance that comes nearest to the products of two different errors of one class.
+    fn effect(&self, points: &[Point]) -> Effect {
+        // Least squares of the products on one and on likeness, neither with a negative factor.
+        let (mut count, mut x, mut xx, mut y, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        for errors in self.by_class.values() {
+            for (at, &(one, error)) in errors.iter().enumerate() {
+                for &(other, other_error) in &errors[..at] {
+                    let (likeness, product) =
+                        (likeness(&points[one], &points[other]), error * other_error);
+                    count += 1.0;
+                    x += likeness;
+                    xx += likeness * likeness;
+                    y += product;
+                    xy += likeness * product;
+                }
+            }
         }
-        if count > 0.0 { (products / count).max(0.0) } else { 0.0 }
+        let determinant = count * xx - x * x;
+        if determinant > 1e-9 * count * xx {
+            let constant = (xx * y - x * xy) / determinant;
+            let varying = (count * xy - x * y) / determinant;
+            if constant >= 0.0 && varying >= 0.0 {
+                return Effect { constant, varying };
+            }
+        }
+        let alone = |product: f64, square: f64| {
+            if square > 0.0 { (product / square).max(0.0) } else { 0.0 }
+        };
+        let (constant, varying) = (alone(y, count), alone(xy, xx));
+        match constant * y >= varying * xy {
+            true => Effect { constant, varying: 0.0 },
+            false => Effect { constant: 0.0, varying },
+        }
     }
 }

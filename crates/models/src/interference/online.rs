@@ -2,13 +2,16 @@
 //!
 //! rate(a | b) = prediction + load · (sensitivity of a + pressure of b + what is the pair's own), all
 //! Gaussian, with variances that the predictor measured on pairs it had not seen; the load is larger
-//! where a larger slow-down is predicted. What a pair shows about itself is weighed exactly; what other
+//! where a larger slow-down is predicted. Sensitivity and pressure vary with the other class of the pair,
+//! alike where the other classes are. What a pair shows about itself is weighed exactly; what other
 //! pairs show reaches it through the sensitivity and the pressure that it shares with them.
 
-use super::offline::{Offline, load};
+use super::offline::{Effect, Offline, load};
 use super::profile::ClassProfile;
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
+use crate::linalg::{Inverse, Square, dot};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// What is believed about a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +79,32 @@ struct Pair {
     rising: Watch,
 }
 
+/// What a class adds to the rates beside another, as sensitivity or as pressure.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Share {
+    /// Expected from all that was observed.
+    mean: f64,
+    /// Expected from all pairs but this one, which must not hear its own voice twice.
+    from_others: f64,
+    /// Variance of that.
+    variance: f64,
+}
+
+impl Share {
+    fn unknown(effect: Effect) -> Self {
+        Self { mean: 0.0, from_others: 0.0, variance: effect.variance() }
+    }
+}
+
+/// What one pair shows of a share.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// The other class of the pair.
+    beside: u32,
+    value: f64,
+    variance: f64,
+}
+
 /// A class and what has been learned about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Class {
@@ -84,8 +113,12 @@ struct Class {
     familiar: bool,
     /// Its predicted rate beside each class, by position: predicting takes long, and it never changes.
     predicted: Vec<f64>,
-    sensitivity: f64,
-    pressure: f64,
+    /// How alike it and each class are to others, by position.
+    likeness: Vec<f64>,
+    /// By position of the partner.
+    sensitivity: Vec<Share>,
+    /// By position of the subject.
+    pressure: Vec<Share>,
     /// What it showed beside each class, by position.
     pairs: Vec<Option<Pair>>,
     /// Observed beside these, by position.
@@ -123,22 +156,32 @@ impl Online {
         let offline = &self.offline;
         for class in &mut self.classes {
             class.predicted.push(offline.predict(&class.profile, profile).rate);
+            class.likeness.push(offline.likeness(&class.profile, profile));
             class.pairs.push(None);
         }
-        let others = self.classes.iter().map(|class| &class.profile);
-        let beside = others.chain([profile]).map(|other| offline.predict(profile, other).rate);
-        let predicted: Vec<f64> = beside.collect();
+        let others = self.classes.iter().map(|class| &class.profile).chain([profile]);
+        let predicted = others.clone().map(|other| offline.predict(profile, other).rate).collect();
+        let likeness = others.map(|other| offline.likeness(profile, other)).collect();
+        let (number, familiar) = (self.classes.len(), offline.knows(profile));
+        let errors = offline.errors(familiar);
         self.classes.push(Class {
             profile: profile.clone(),
-            familiar: self.offline.knows(profile),
-            pairs: vec![None; predicted.len()],
+            familiar,
             predicted,
-            sensitivity: 0.0,
-            pressure: 0.0,
+            likeness,
+            sensitivity: vec![Share::unknown(errors.sensitivity); number + 1],
+            pressure: vec![Share::unknown(errors.pressure); number + 1],
+            pairs: vec![None; number + 1],
             partners: Vec::new(),
             subjects: Vec::new(),
         });
-        self.classes.len() - 1
+        for class in 0..number {
+            let sensitivity = self.sensitivity(class as u32, number..number + 1);
+            let pressure = self.pressure(class as u32, number..number + 1);
+            self.classes[class].sensitivity.extend(sensitivity);
+            self.classes[class].pressure.extend(pressure);
+        }
+        number
     }
 
     /// `a` ran at `rate` beside `b`; `noise` is the standard deviation of such a measurement.
@@ -168,8 +211,9 @@ impl Online {
             pair.drifted += (pair.evidence.mean - before.rate).powi(2);
             (pair.falling, pair.rising) = (Watch::default(), Watch::default());
         }
-        self.classes[a as usize].sensitivity = self.sensitivity(a, None).0;
-        self.classes[b as usize].pressure = self.pressure(b, None).0;
+        let all = 0..self.classes.len();
+        self.classes[a as usize].sensitivity = self.sensitivity(a, all.clone());
+        self.classes[b as usize].pressure = self.pressure(b, all);
     }
 
     /// What is believed about the rate of `a` beside `b`.
@@ -177,10 +221,11 @@ impl Online {
         let own = self.pair(a, b);
         let predicted = self.predicted(a, b);
         let load = load(predicted);
-        let (sensitivity, of_sensitivity) = self.sensitivity(a, Some(b));
-        let (pressure, of_pressure) = self.pressure(b, Some(a));
-        let expected = predicted + load * (sensitivity + pressure);
-        let variance = load.powi(2) * (of_sensitivity + of_pressure + self.pair_variance(a, b))
+        let sensitivity = &self.classes[a as usize].sensitivity[b as usize];
+        let pressure = &self.classes[b as usize].pressure[a as usize];
+        let expected = predicted + load * (sensitivity.from_others + pressure.from_others);
+        let shared = sensitivity.variance + pressure.variance;
+        let variance = load.powi(2) * (shared + self.pair_variance(a, b))
             + own.map_or(0.0, |pair| pair.drifted);
         let evidence = own.map_or_else(Evidence::default, |pair| pair.evidence);
         let precision = 1.0 / variance + evidence.precision;
@@ -204,37 +249,73 @@ impl Online {
         self.offline.errors(self.knows(a) && self.knows(b)).pair
     }
 
-    /// Sensitivity of `a` and its variance, from all pairs but the one with `except`, which must not
-    /// hear its own voice twice.
-    fn sensitivity(&self, a: u32, except: Option<u32>) -> (f64, f64) {
-        let partners = self.classes[a as usize].partners.iter().filter(|&&b| Some(b) != except);
-        let shown = partners.map(|&b| ((a, b), self.classes[b as usize].pressure));
-        self.shared(self.offline.errors(self.knows(a)).sensitivity, shown)
+    /// Sensitivity of `a` beside each of `asked`.
+    fn sensitivity(&self, a: u32, asked: Range<usize>) -> Vec<Share> {
+        let Class { partners, familiar, .. } = &self.classes[a as usize];
+        let explained = |b: u32| self.classes[b as usize].pressure[a as usize].mean;
+        let shown = |&b: &u32| self.shown((a, b), b, explained(b));
+        let shown: Vec<Shown> = partners.iter().filter_map(shown).collect();
+        self.shares(self.offline.errors(*familiar).sensitivity, &shown, asked)
     }
 
-    /// Pressure of `b` and its variance, likewise.
-    fn pressure(&self, b: u32, except: Option<u32>) -> (f64, f64) {
-        let subjects = self.classes[b as usize].subjects.iter().filter(|&&a| Some(a) != except);
-        let shown = subjects.map(|&a| ((a, b), self.classes[a as usize].sensitivity));
-        self.shared(self.offline.errors(self.knows(b)).pressure, shown)
+    /// Pressure of `b` on each of `asked`.
+    fn pressure(&self, b: u32, asked: Range<usize>) -> Vec<Share> {
+        let Class { subjects, familiar, .. } = &self.classes[b as usize];
+        let explained = |a: u32| self.classes[a as usize].sensitivity[b as usize].mean;
+        let shown = |&a: &u32| self.shown((a, b), a, explained(a));
+        let shown: Vec<Shown> = subjects.iter().filter_map(shown).collect();
+        self.shares(self.offline.errors(*familiar).pressure, &shown, asked)
     }
 
-    /// What pairs have in common, given the part of each that is explained by its other class.
-    fn shared(
-        &self,
-        prior_variance: f64,
-        shown: impl Iterator<Item = ((u32, u32), f64)>,
-    ) -> (f64, f64) {
-        let (mut precision, mut sum) = (1.0 / prior_variance, 0.0);
-        for ((a, b), explained) in shown {
-            let Some(Pair { evidence, drifted, .. }) = self.pair(a, b) else { continue };
-            let predicted = self.predicted(a, b);
-            let load = load(predicted);
-            let noise = (drifted + 1.0 / evidence.precision) / load.powi(2);
-            let weight = 1.0 / (self.pair_variance(a, b) + noise);
-            precision += weight;
-            sum += weight * ((evidence.mean - predicted) / load - explained);
-        }
-        (sum / precision, 1.0 / precision)
+    /// What a pair shows of the share of one of its classes, given the part that is explained by the
+    /// class beside it.
+    fn shown(&self, (a, b): (u32, u32), beside: u32, explained: f64) -> Option<Shown> {
+        let Pair { evidence, drifted, .. } = self.pair(a, b)?;
+        let predicted = self.predicted(a, b);
+        let load = load(predicted);
+        let noise = (drifted + 1.0 / evidence.precision) / load.powi(2);
+        Some(Shown {
+            beside,
+            value: (evidence.mean - predicted) / load - explained,
+            variance: self.pair_variance(a, b) + noise,
+        })
+    }
+
+    /// A class's shares beside each of `asked`: a Gaussian process over the classes beside it,
+    /// conditioned on what it showed.
+    fn shares(&self, effect: Effect, shown: &[Shown], asked: Range<usize>) -> Vec<Share> {
+        let covariance =
+            |one: u32, other: usize| effect.covariance(self.classes[one as usize].likeness[other]);
+        let matrix = Square::from_fn(shown.len(), |row, column| {
+            let noise = if row == column { shown[row].variance } else { 0.0 };
+            covariance(shown[row].beside, shown[column].beside as usize) + noise
+        });
+        let Some(inverse) = Inverse::of(&matrix).filter(|_| !shown.is_empty()) else {
+            return vec![Share::unknown(effect); asked.len()];
+        };
+        let values: Vec<f64> = shown.iter().map(|shown| shown.value).collect();
+        let weights = inverse.times(&values);
+        let mut place = vec![None; self.classes.len()];
+        shown.iter().enumerate().for_each(|(at, shown)| place[shown.beside as usize] = Some(at));
+        let share = |other: usize| match place[other] {
+            Some(at) => {
+                let (Shown { value, variance, .. }, own) = (shown[at], inverse.at(at, at));
+                Share {
+                    mean: value - variance * weights[at],
+                    // Without one of the values, a process expects value − [K⁻¹·y] / [K⁻¹] of it.
+                    from_others: value - weights[at] / own,
+                    variance: (1.0 / own - variance).max(0.0),
+                }
+            }
+            None => {
+                let near: Vec<f64> =
+                    shown.iter().map(|shown| covariance(shown.beside, other)).collect();
+                let mean = dot(&near, &weights);
+                let known = dot(&near, &inverse.times(&near));
+                let variance = (effect.variance() - known).max(0.0);
+                Share { mean, from_others: mean, variance }
+            }
+        };
+        asked.map(share).collect()
     }
 }
