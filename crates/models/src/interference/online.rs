@@ -96,6 +96,10 @@ impl Share {
     }
 }
 
+/// What a class has in common over others is told by so many of them, the first: the cost grows with
+/// their cube, and the next one would say little more.
+const SHOWN_MAX: usize = 64;
+
 /// What one pair shows of a share.
 #[derive(Clone, Copy)]
 struct Shown {
@@ -254,7 +258,7 @@ impl Online {
         let Class { partners, familiar, .. } = &self.classes[a as usize];
         let explained = |b: u32| self.classes[b as usize].pressure[a as usize].mean;
         let shown = |&b: &u32| self.shown((a, b), b, explained(b));
-        let shown: Vec<Shown> = partners.iter().filter_map(shown).collect();
+        let shown: Vec<Shown> = partners.iter().take(SHOWN_MAX).filter_map(shown).collect();
         self.shares(self.offline.errors(*familiar).sensitivity, &shown, asked)
     }
 
@@ -263,7 +267,7 @@ impl Online {
         let Class { subjects, familiar, .. } = &self.classes[b as usize];
         let explained = |a: u32| self.classes[a as usize].sensitivity[b as usize].mean;
         let shown = |&a: &u32| self.shown((a, b), a, explained(a));
-        let shown: Vec<Shown> = subjects.iter().filter_map(shown).collect();
+        let shown: Vec<Shown> = subjects.iter().take(SHOWN_MAX).filter_map(shown).collect();
         self.shares(self.offline.errors(*familiar).pressure, &shown, asked)
     }
 
