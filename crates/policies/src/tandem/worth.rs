@@ -26,10 +26,10 @@ use tandem_core::{Draft, Job, JobId, JobMap, JobState, PPM_ONE, Time};
 const VALUE_SCALE: i128 = 1 << 30;
 /// What is left counts as at least this: estimates are not better.
 const LEFT_MS_MIN: i64 = 1000;
-/// A delay counts for its price and at most one part in this of the job's own weight more,
-const TAIL_PARTS: i128 = 4;
+/// A delay counts for its price and at most so many eighths of the job's own weight more,
+const TAIL_EIGHTHS: i128 = 3;
 /// half of that for a job that takes this many times as long as usual.
-const TAIL_AT: i128 = 4;
+const TAIL_AT: i128 = 3;
 /// Priorities beyond this count as this.
 const PRIORITY_MAX: i8 = 10;
 
@@ -135,7 +135,8 @@ impl Usual {
             return 0;
         }
         let (takes, mean) = (i128::from(takes_ms), self.sum_ms / i128::from(self.jobs));
-        let tail = i128::from(weight) * takes / (TAIL_PARTS * (takes + TAIL_AT * mean).max(1));
+        let part = (takes + TAIL_AT * mean).max(1);
+        let tail = i128::from(weight) * TAIL_EIGHTHS * takes / (8 * part);
         i64::try_from(tail).unwrap_or(i64::MAX)
     }
 }

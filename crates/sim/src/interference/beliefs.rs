@@ -76,7 +76,8 @@ impl Beliefs {
         let lacks =
             |a: usize, b: usize| table.is_some_and(|table| table.lacks(numbers[a], numbers[b]));
         let count = profiles.len();
-        let believed = |a: usize, b: usize| (!lacks(a, b)).then(|| believed(&online, a, b));
+        let believed =
+            |a: usize, b: usize| (!lacks(a, b)).then(|| believed(&online, learning.online, a, b));
         let rates = (0..count).map(|a| (0..count).map(|b| believed(a, b)).collect()).collect();
         Ok(Self { truth, online, learns: learning.online, rates })
     }
@@ -114,16 +115,20 @@ impl Beliefs {
         for other in 0..self.rates.len() {
             for (a, b) in [(a, other), (other, b)] {
                 if let Some(rate) = &mut self.rates[a][b] {
-                    *rate = believed(&self.online, a, b);
+                    *rate = believed(&self.online, self.learns, a, b);
                 }
             }
         }
     }
 }
 
-fn believed(online: &Online, a: usize, b: usize) -> Ratio {
+/// The benefit of the doubt in standard deviations: what is never tried is never learned.
+const HOPE: f64 = 0.5;
+
+fn believed(online: &Online, learns: bool, a: usize, b: usize) -> Ratio {
     let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
-    Ratio::from_f64(online.belief(number(a), number(b)).rate)
+    let belief = online.belief(number(a), number(b));
+    Ratio::from_f64(if learns { belief.cautious(-HOPE) } else { belief.rate })
 }
 
 impl Interference for Beliefs {
