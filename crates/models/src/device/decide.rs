@@ -161,8 +161,6 @@ fn budgets_of(ranked: Vec<Ranked>) -> Vec<Vec<Ppm>> {
 
 struct Entrant<const N: usize> {
     ranked: Ranked,
-    /// The best that was known before the race.
-    defends: bool,
     run: Paused<N>,
 }
 
@@ -242,8 +240,7 @@ impl<const N: usize> Race<'_, N> {
     }
 
     /// Ranks vectors, the best first. Those for which there is no time if each gets `glance_ns` at least
-    /// are left out, the last first. The first, the best so far, is in the race to the end: whoever takes its
-    /// place has beaten it over the longest look.
+    /// are left out, the last first.
     fn run(&mut self, mut vectors: Vec<Vec<Ppm>>, part: f64, glance_ns: f64) -> Vec<Ranked> {
         let mut seen = BTreeSet::new();
         vectors.retain(|vector| seen.insert(vector.clone()));
@@ -272,12 +269,7 @@ impl<const N: usize> Race<'_, N> {
             (passed_ns, spent) = (window_ns, spent + events);
             racing.iter_mut().for_each(|entrant| self.judge(entrant, passed_ns));
             racing.sort_by(|a, b| by_rank(&a.ranked, &b.ranked));
-            let kept = kept(racing.len());
-            let defender = racing.iter().position(|entrant| entrant.defends);
-            if let Some(place) = defender.filter(|&place| 0 < kept && kept <= place) {
-                racing[kept - 1..=place].rotate_right(1);
-            }
-            let beaten = racing.split_off(kept);
+            let beaten = racing.split_off(kept(racing.len()));
             ranked.splice(0..0, beaten.into_iter().map(|entrant| entrant.ranked));
             if racing.len() < 2 {
                 ranked.splice(0..0, racing.into_iter().map(|entrant| entrant.ranked));
@@ -314,13 +306,11 @@ fn enter<const N: usize>(
     let mut firsts = |vector: &Vec<Ppm>| vector.iter().enumerate().map(&mut first).collect();
     let firsts: Vec<Vec<u32>> = vectors.iter().map(&mut firsts).collect();
     let each = vectors.into_iter().zip(firsts);
-    each.enumerate()
-        .map(|(place, (budgets, first))| Entrant {
-            run: Paused::new(asks, &first),
-            ranked: Ranked { budgets, broken: 0.0, value: 0.0 },
-            defends: place == 0,
-        })
-        .collect()
+    each.map(|(budgets, first)| Entrant {
+        run: Paused::new(asks, &first),
+        ranked: Ranked { budgets, broken: 0.0, value: 0.0 },
+    })
+    .collect()
 }
 
 /// Promises come first, then the objective; the best is least.
