@@ -6,7 +6,6 @@
 //! either, or with live measurements: all it needs is [`Throughput`].
 
 mod allocate;
-mod batch;
 mod decide;
 mod duty;
 mod evaluate;

@@ -3,8 +3,7 @@
 #![allow(
     clippy::unwrap_used,
     unreachable_pub,
-    dead_code,
-    reason = "shared by tests, benchmarks and examples that may panic, of which not all need everything"
+    reason = "shared by tests and examples that may panic"
 )]
 
 use rand::{RngExt, SeedableRng};
