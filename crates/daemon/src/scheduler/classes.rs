@@ -347,3 +347,47 @@ impl Interference for Beliefs {
         // The scheduler teaches them by class name.
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classes(names: &[&str]) -> Classes {
+        let mut classes = Classes::new(BTreeMap::new(), crate::journal::beliefs());
+        names.iter().for_each(|name| {
+            classes.number(name);
+        });
+        classes
+    }
+
+    #[test]
+    fn a_rate_among_two_others_teaches_both_pairs() {
+        let mut classes = classes(&["a", "b", "c"]);
+        let lone = classes.clues("a", &[vec!["b"]], 0.7, 0.05);
+        assert_eq!(lone, [("b".to_owned(), 0.7, 0.05)], "beside one other it is what was measured");
+        let product = |classes: &Classes| {
+            let believed = |other| classes.believed("a", other).expect("both are known");
+            believed("b") * believed("c")
+        };
+        let seen = product(&classes) / 2.0;
+        let clues = classes.clues("a", &[vec!["b", "c"]], seen, 0.05);
+        assert_eq!(clues.len(), 2);
+        for (beside, rate, noise) in clues {
+            assert!(noise > 0.05, "{beside}: the other one is uncertain too");
+            classes.observe("a", &beside, rate, noise);
+        }
+        assert!(product(&classes) < 1.5 * seen, "{} is not near {seen}", product(&classes));
+    }
+
+    #[test]
+    fn of_classes_beyond_those_that_are_learned_nothing_is_told() {
+        let names: Vec<String> =
+            (0..=CLASSES_MAX).map(|number| format!("class {number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let classes = classes(&names);
+        let last = names[CLASSES_MAX];
+        assert!(classes.clues(last, &[vec![names[0], names[1]]], 0.5, 0.05).is_empty());
+        assert!(classes.clues(names[0], &[vec![names[1], last]], 0.5, 0.05).is_empty());
+        assert!(classes.clues(names[0], &[vec!["never heard of"]], 0.5, 0.05).is_empty());
+    }
+}
