@@ -312,8 +312,8 @@ fn a_store_without_room_accepts_nothing_and_harms_nobody() {
     assert!(ran.stdout.contains("identical"), "{ran:?}");
 }
 
-/// A store as version 1 of the tables wrote it: jobs that are over, one that waits, one that is held, and
-/// a drained device.
+/// A store as version 1 of the tables wrote it, which no later program can write again: jobs that are over,
+/// one that waits, one that is held, and a drained device.
 const STORE_1: &str = "crates/cli/tests/fixtures/state-1.db";
 
 /// A daemon about to start on a copy of a store.
@@ -323,36 +323,6 @@ fn on_a_copy() -> Daemon {
     std::fs::copy(common::workspace().join(STORE_1), daemon.state.join("state.db"))
         .expect("the fixture is there");
     daemon
-}
-
-#[test]
-#[ignore = "no test: rewrites tests/fixtures/state-1.db, which stands for the stores of the first release"]
-fn write_the_fixture() {
-    let mut daemon = Daemon::start(Options::fake(1));
-    let shell = |line: &str| JobRequest {
-        env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
-        dir: "/tmp".into(),
-        stdout: Some("/dev/null".into()),
-        ..daemon.shell(line)
-    };
-    let done = daemon.submit(&shell("exit 0"));
-    let failed = daemon.submit(&shell("exit 3"));
-    let array = JobRequest { array: Some("1-2".to_owned()), ..shell("exit 0") };
-    let array = daemon.submit(&array);
-    for id in [done, array, array + 1] {
-        daemon.await_state(id, "completed");
-    }
-    daemon.await_state(failed, "failed");
-    daemon.ok(&["gpus", "drain", "0"]);
-    let waits = JobRequest { dependency: Some(format!("afterok:{done}")), ..shell("exit 4") };
-    daemon.submit(&waits);
-    daemon.submit(&JobRequest { hold: true, ..shell("exit 0") });
-    let cancelled = daemon.submit(&shell("exit 0"));
-    daemon.ok(&["cancel", &cancelled.to_string()]);
-    daemon.stop();
-    let fixture = common::workspace().join(STORE_1);
-    std::fs::create_dir_all(fixture.parent().expect("a folder")).expect("a folder can be made");
-    std::fs::copy(daemon.state.join("state.db"), fixture).expect("a file can be copied");
 }
 
 #[test]

@@ -256,12 +256,8 @@ impl Scheduler {
 
     /// What a job's rate in its present company says about each of its pairs.
     pub fn clues(&self, id: u64, rate: f64, noise: f64) -> Vec<Fact> {
-        let Some((active, seat)) = self.jobs.get(&id).and_then(|active| {
-            let seat = active.seat.as_ref()?;
-            Some((active, seat))
-        }) else {
-            return Vec::new();
-        };
+        let Some(active) = self.jobs.get(&id) else { return Vec::new() };
+        let Some(seat) = &active.seat else { return Vec::new() };
         let class_of = |job: &u64| self.jobs.get(job).map(|active| active.job.class.as_str());
         let mut companies: Vec<Vec<&str>> = Vec::new();
         for &device in &seat.devices {

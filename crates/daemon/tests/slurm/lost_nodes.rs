@@ -13,6 +13,17 @@ fn at_second_place(nodes: u32) -> (Site, u64) {
     (site, job)
 }
 
+/// Two nodes with a job each, of which the first was lost and its job queued again: it has nowhere to go.
+fn stranded() -> (Site, u64, u64) {
+    let mut site = Site::new(2, 1, "fifo");
+    let (job, other) = (site.offer(1), site.offer(1));
+    site.started(job);
+    site.started(other);
+    site.requeue(job);
+    site.close(0);
+    (site, job, other)
+}
+
 #[test]
 fn a_job_of_a_lost_node_begins_at_the_same_place_of_another() {
     for is_closed_first in [true, false] {
@@ -91,12 +102,7 @@ fn a_stranded_job_waits_for_a_busy_place_and_comes_next() {
 
 #[test]
 fn a_node_that_comes_back_keeps_its_jobs() {
-    let mut site = Site::new(2, 1, "fifo");
-    let (job, other) = (site.offer(1), site.offer(1));
-    site.started(job);
-    site.started(other);
-    site.requeue(job);
-    site.close(0);
+    let (mut site, job, other) = stranded();
     site.again();
     assert!(site.scheduler.is_shut(1), "it is kept");
     site.open(0);
@@ -237,12 +243,7 @@ fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
 
 #[test]
 fn a_stranded_job_that_is_cancelled_leaves_nothing() {
-    let mut site = Site::new(2, 1, "fifo");
-    let (job, other) = (site.offer(1), site.offer(1));
-    site.started(job);
-    site.started(other);
-    site.requeue(job);
-    site.close(0);
+    let (mut site, job, other) = stranded();
     assert!(site.scheduler.is_shut(1));
     site.cancel(job);
     site.again();
