@@ -1,16 +1,23 @@
-//! How long a decision about budgets takes, as `tandem device` makes it, with a promise and without;
-//! beside it a search with the summary only, a thorough one with operators, and one evaluation of each.
+//! How long a decision about budgets takes, as `tandem device` makes it, on several random mixes of two to eight
+//! tenants, so that the worst can be seen; with a promise; beside it a search with the summary only, a thorough one with operators, and one evaluation of each.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that panics has failed")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::hint::black_box;
+use std::time::Duration;
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Effort, Goal, Gpu, Kind, Objective, Operator, Operators, Promise, Sharing, Summary, Tenant,
-    Throughput, allocate, decide,
+    Effort, Goal, Gpu, Kind, Objective, Operator, Operators, Sharing, Summary, Tenant, Throughput,
+    allocate, decide,
 };
+
+#[path = "../tests/cases/mod.rs"]
+mod cases;
+
+/// Seeds of random mixes, for each number of tenants.
+const MIXES: std::ops::Range<u64> = 0..4;
 
 /// Tenants of 150 operators each, narrow to wide.
 fn tenants(count: usize) -> Vec<Tenant> {
@@ -29,8 +36,25 @@ fn tenants(count: usize) -> Vec<Tenant> {
 }
 
 fn goal(count: usize) -> Goal {
-    let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
-    Goal { objective: Objective::Nash, promises: vec![promise; count] }
+    cases::goal(Objective::Nash, count)
+}
+
+fn mixes(criterion: &mut Criterion) {
+    let gpu = Gpu::known("v100").unwrap();
+    let mut group = criterion.benchmark_group("random");
+    group.sample_size(20).measurement_time(Duration::from_secs(2));
+    for count in 2..=8 {
+        for seed in MIXES {
+            let tenants = cases::random_tenants(seed, count);
+            let goal = goal(count);
+            group.bench_function(format!("decision, {count} tenants, mix {seed}"), |bencher| {
+                bencher.iter(|| {
+                    let mut exact = Operators::new(&gpu, black_box(&tenants), 1).unwrap();
+                    decide(&mut exact, &goal).unwrap()
+                });
+            });
+        }
+    }
 }
 
 fn device(criterion: &mut Criterion) {
@@ -78,5 +102,5 @@ fn device(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, device);
+criterion_group!(benches, mixes, device);
 criterion_main!(benches);

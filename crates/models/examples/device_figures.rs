@@ -1,7 +1,9 @@
 //! The figures of docs/device.md on random tenants: how good decisions and thorough searches are by the
 //! operators, and how good the summary is. Takes minutes.
 //!
-//! `cargo run --release -p tandem-models --example device_figures`
+//! `cargo run --release -p tandem-models --example device_figures [FROM TO [TENANTS]]`
+//!
+//! With seeds FROM to TO, decisions only, against exhaustive search, for TENANTS (2 or 3) or both.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -12,14 +14,15 @@
 mod cases;
 
 use cases::{goal, grid, random_tenants, score};
+use std::ops::Range;
 use tandem_core::Ppm;
 use tandem_models::device::{
     Effort, Gpu, Objective, Operators, Summary, Throughput, allocate, decide,
 };
 
-const SEEDS: std::ops::Range<u64> = 200..216;
+const SEEDS: Range<u64> = 200..216;
 /// For decisions, which miss the limit of 1 % seldom.
-const MANY_SEEDS: std::ops::Range<u64> = 200..300;
+const MANY_SEEDS: Range<u64> = 200..300;
 /// From one start only.
 const ONE_CLIMB: Effort = Effort { starts: 1, ..Effort::THOROUGH };
 
@@ -37,8 +40,14 @@ fn percent(values: &[f64]) -> String {
 
 fn main() {
     let gpu = Gpu::known("v100").unwrap();
+    let args: Vec<u64> = std::env::args().skip(1).map(|arg| arg.parse().unwrap()).collect();
+    if let [from, to, ref tenants @ ..] = args[..] {
+        let counts = tenants.first().map_or(vec![2, 3], |&count| vec![count as usize]);
+        counts.into_iter().for_each(|count| exhaustive(&gpu, count, from..to, 0..0));
+        return;
+    }
     for count in [2, 3] {
-        exhaustive(&gpu, count);
+        exhaustive(&gpu, count, MANY_SEEDS, SEEDS);
     }
     for count in [2, 3, 5, 8] {
         summaries(&gpu, count);
@@ -46,10 +55,10 @@ fn main() {
 }
 
 /// What is lost against the best vector of the grid; less than nothing is a gain.
-fn exhaustive(gpu: &Gpu, count: usize) {
+fn exhaustive(gpu: &Gpu, count: usize, seeds: Range<u64>, searched: Range<u64>) {
     let objectives = [Objective::Nash, Objective::Stp];
     let mut losses = vec![Vec::new(); 6];
-    for seed in MANY_SEEDS {
+    for seed in seeds {
         let tenants = random_tenants(seed, count);
         let mut exact = Operators::new(gpu, &tenants, 1).unwrap();
         let all: Vec<Vec<f64>> =
@@ -59,7 +68,7 @@ fn exhaustive(gpu: &Gpu, count: usize) {
             let score = |y: &[f64]| score(objective, &goal, y);
             let best = most(&all.iter().map(|y| score(y)).collect::<Vec<f64>>());
             let mut found = vec![decide(&mut exact, &goal).unwrap().budgets];
-            if SEEDS.contains(&seed) {
+            if searched.contains(&seed) {
                 for effort in [Effort::THOROUGH, ONE_CLIMB] {
                     found.push(allocate(&mut exact, &goal, effort).unwrap().budgets);
                 }
@@ -73,6 +82,9 @@ fn exhaustive(gpu: &Gpu, count: usize) {
     for (how, name) in ["decision", "thorough search", "one climb"].into_iter().enumerate() {
         for (which, objective) in objectives.into_iter().enumerate() {
             let losses = &losses[2 * how + which];
+            if losses.is_empty() {
+                continue;
+            }
             let beyond = losses.iter().filter(|loss| **loss > 0.01).count();
             println!(
                 "{count} tenants, {objective:?}: {name} behind exhaustive search: {}, beyond 1 %: {beyond} of {}",

@@ -7,8 +7,8 @@ mod cases;
 use cases::{goal, grid, random_tenants, score};
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Allocation, Effort, Gpu, Measurement, Objective, Operators, Sharing, Summary, Tenant,
-    Throughput, Unallocated, allocate, decide,
+    Allocation, Effort, Gpu, Measurement, Mode, Objective, Operators, Sharing, Summary, Tenant,
+    Throughput, Unallocated, allocate, compare, decide,
 };
 
 /// How far the allocator stays behind the best vector of the grid, relative to it.
@@ -68,6 +68,28 @@ fn decided_is_within_a_percent_of_exhaustive_search_with_operators() {
                 let behind = 1.0 - score(objective, &goal, &found) / best;
                 assert!(behind < 0.01, "seed {seed}, {count} tenants, {objective:?}: {behind}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_search_is_never_below_a_fixed_mode_and_a_decision_hardly_ever() {
+    let gpu = Gpu::known("v100").unwrap();
+    for (seed, count) in (0..24).flat_map(|seed| [2, 3, 4, 5, 8].map(|count| (300 + seed, count))) {
+        let tenants = random_tenants(seed, count);
+        let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
+        for objective in [Objective::Nash, Objective::Stp] {
+            let goal = goal(objective, count);
+            let mut reached = |mode: &Mode| {
+                score(objective, &goal, &compare(&mut device, mode, &goal).unwrap().measured.y)
+            };
+            let fixed = [Mode::Equal, Mode::Double, Mode::Uncapped].map(|mode| reached(&mode));
+            let best = fixed.into_iter().fold(0.0, f64::max);
+            let case = format!("seed {seed}, {count} tenants, {objective:?}");
+            assert!(reached(&Mode::Search) >= best, "{case}");
+            let decision = decide(&mut device, &goal).unwrap();
+            let decided = score(objective, &goal, &device.measure(&decision.budgets).unwrap().y);
+            assert!(decided >= 0.997 * best, "{case}: {decided} and {best}");
         }
     }
 }

@@ -59,7 +59,7 @@ impl Measurement {
 }
 
 /// Of the mean of these values; zero of fewer than two.
-fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
+pub(super) fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let count = values.clone().count() as f64;
     if count < 2.0 {
         return 0.0;

@@ -1,55 +1,81 @@
 //! A decision in milliseconds: many vectors of budgets race, event by event.
 //!
-//! All run for a short while, the better ones for longer, and so on until one is left. For two
-//! and three tenants these are all vectors of steps, because single vectors can be better than
-//! all of their neighbours; for more, or where iterations are too long for that, the summary
-//! proposes. What it may cost is a number of events and not a time, so that the same tenants
-//! always get the same budgets.
+//! For two and three tenants these are all vectors of steps, because single vectors can be better than
+//! all of their neighbours, and then what lies between the steps near the best. For more, or where
+//! iterations are too long for that, they are what the summary proposes, and then the neighbours of
+//! the best. The fixed modes are in every last race, and what is not ahead of them by more than the
+//! noise is not taken. What it may cost is a number of events and not a time, so that the same
+//! tenants always get the same budgets.
 
 use super::DeviceError;
-use super::allocate::{Effort, Goal, Measurement, Promise, STEPS, Unallocated, part, proposals};
+use super::allocate::{
+    Allocation, Effort, Goal, Measurement, Objective, Promise, STEPS, Unallocated, part, proposals,
+    standard_error,
+};
 use super::evaluate::{Operators, Sharing};
-use super::modes::thorough;
-use super::run::{Ask, Run, with_lanes};
+use super::modes::{is_budget, thorough};
+use super::race::{Race, Ranked, budgets_of};
+use super::run::with_lanes;
 use super::summary::Summary;
 use super::tenant::Tenant;
-use std::cmp::Ordering;
-use std::collections::BTreeMap;
 use tandem_core::Ppm;
 
 /// Tenants for which all vectors of steps are looked at.
 const GRID_MAX: usize = 3;
-/// The shortest look at a vector of the grid, in iterations of the slowest tenant alone.
-const GRID_ITERATIONS: f64 = 0.5;
-/// The part of the vectors that goes on after each look, and how much longer the next look is.
-const KEPT: f64 = 0.6;
-const GROWTH: f64 = 1.6;
-/// The shortest look at a vector that was proposed: some iterations of the slowest tenant alone, and
-/// no longer than this.
-const GLANCE_ITERATIONS: f64 = 4.0;
-const GLANCE_NS_MAX: f64 = 8e6;
-/// Vectors that the summary may try.
-const PROPOSE: Effort = Effort { evaluations: 64, ..Effort::QUICK };
-/// What a decision may cost, and what an event does: so much, and so much more for each lane
-/// of a run, of which there are as many as tenants or a few more.
-const COST: f64 = 4_400_000.0;
-const COST_OF_EVENT: f64 = 11.0;
-const COST_OF_LANE: f64 = 3.0;
-/// The part of it that is spent on the grid's plain vectors.
-const PLAIN: f64 = 0.05;
-/// Without the grid: the part that is spent on proposals, on the neighbours of the best so far, once and
-/// again, and on comparing what was found with the best plain vector. The rest is for the summary.
-const PROPOSALS: f64 = 0.16;
-const NEIGHBOURS: [f64; 2] = [0.14, 0.14];
-const DUEL: f64 = 0.1;
-/// Where promises have to be checked, only this part of it all is spent.
-const PROMISED: f64 = 0.25;
-/// Proposals that differ by no more than this in any budget are alike; one of them is enough, as the
-/// neighbours of the best are looked at later.
-const ALIKE: u32 = 100_000;
+/// The shortest first look at a vector of the grid, in iterations of the slowest tenant alone.
+const GRID_ITERATIONS: f64 = 0.1;
+/// The shortest first look at any other: some of these iterations, and no longer than this.
+const GLANCE_ITERATIONS: f64 = 2.0;
+const GLANCE_NS_MAX: f64 = 4e6;
+/// What a decision may cost; about a nanosecond each on the machine of docs/device.md.
+const COST: f64 = 5_000_000.0;
+/// What an event costs: so much, and so much more for each lane of a run, of which there are as many as
+/// tenants or a few more.
+const COST_OF_EVENT: f64 = 3.3;
+const COST_OF_LANE: f64 = 0.9;
+/// What an evaluation by the summary costs, in the same way.
+const COST_OF_SUMMARY: f64 = 16_000.0;
+const COST_OF_TENANT: f64 = 5_400.0;
+/// Budgets of the first race that all tenants have, beside the fixed modes, in halves of an equal part: a
+/// batch costs the same however few vectors are in it.
+const OPENING: [usize; 4] = [3, 5, 6, 8];
+/// How much less than the best of the first race, which is short, a vector of the grid may promise, for
+/// each tenant: a share of the speed for `nash`, of the speed alone for `stp`.
+const HOPE: f64 = 0.02;
+/// The part of the events that is left for what lies between the steps, near the best of the grid; of
+/// which there are so many; and how many race again.
+const FINE: f64 = 0.45;
+const FINE_BASES: usize = 2;
+const FINE_SHIFTS: [i32; 2] = [50_000, 100_000];
+/// Without the grid: evaluations by the summary; how many of the vectors that it likes best race, and of
+/// those of the first race; and the part of the cost that is left for races at least, however
+/// many tenants there are.
+const PROPOSE: Effort = Effort { evaluations: 24, ..Effort::QUICK };
+const PROPOSED: usize = 12;
+const OPENED: usize = 4;
+const RACES_MIN: f64 = 0.3;
+/// Budgets of the tenants that keep most of the GPU busy, where the others have all of it.
+const HELD_BACK: [Ppm; 3] = [Ppm(100_000), Ppm(200_000), Ppm(400_000)];
+/// The part that is spent on all of these, and on the neighbours of the best so far, again and again. The rest is
+/// for the last race.
+const PROPOSALS: f64 = 0.15;
+const NEIGHBOURS: [f64; 3] = [0.2, 0.2, 0.15];
 /// Runners-up that meet the neighbours of the best.
 const RUNNERS_UP: usize = 2;
-/// Vectors that are checked for promises before a thorough search is made.
+/// Those of a race that are in the last one, beside the fixed modes.
+const FINALISTS: usize = 5;
+/// What a vector has to be ahead of the best fixed mode by: twice the noise, within these bounds, relative
+/// to the speeds. A race does not see less than the first, and beyond the second it is not noise.
+const LEAD_NOISE: f64 = 2.0;
+const LEAD_MIN: f64 = 0.002;
+const LEAD_MAX: f64 = 0.004;
+/// Fixed modes that are behind by less than this are rivals: a race could be wrong about them.
+const RIVAL: f64 = 0.01;
+/// Where promises have to be checked, only this part of it all is spent; races aim higher than
+/// what was promised by this factor, because they are short; and so many vectors are checked before a
+/// thorough search is made.
+const PROMISED: f64 = 0.36;
+const MARGIN: f64 = 1.01;
 const CHECKED: usize = 2;
 
 /// Budgets that were chosen.
@@ -57,12 +83,14 @@ const CHECKED: usize = 2;
 pub struct Decision {
     /// One for each tenant.
     pub budgets: Vec<Ppm>,
+    /// The budgets of fixed modes that seem hardly worse: a full evaluation may find them better.
+    pub rivals: Vec<Vec<Ppm>>,
     /// Vectors that were looked at, however shortly.
     pub evaluations: usize,
 }
 
 /// Chooses budgets within milliseconds. They keep every promise: where there are any, what is chosen is
-/// evaluated in full, and where it breaks one, or tenants answer requests, which the summary knows nothing
+/// evaluated in full, and where it breaks one, or tenants answer requests, which a race knows nothing
 /// of, the search is thorough and takes seconds.
 pub fn decide(
     device: &mut Operators<'_>,
@@ -71,55 +99,43 @@ pub fn decide(
     let is_answering = device.list().iter().any(|tenant| tenant.requests.is_some());
     if !is_answering {
         let is_promised = goal.promises.iter().any(Promise::is_one);
-        let (ranked, evaluations) =
+        let Found { ranked, rivals, evaluations } =
             choose(device, goal, is_promised).map_err(Unallocated::Measure)?;
         for budgets in ranked.into_iter().take(CHECKED) {
             let keeps = |measured: Measurement| goal.failing(&measured).is_empty();
             let checked = || device.evaluate(Sharing::Budgets(&budgets)).map(keeps);
             if !is_promised || checked().map_err(Unallocated::Measure)? {
-                return Ok(Decision { budgets, evaluations });
+                return Ok(Decision { budgets, rivals, evaluations });
             }
         }
     }
     let found = thorough(device, goal)?;
-    Ok(Decision { budgets: found.budgets, evaluations: found.evaluations })
+    let Allocation { budgets, evaluations, .. } = found;
+    Ok(Decision { budgets, rivals: Vec::new(), evaluations })
 }
 
-/// Vectors of budgets, the best first, and how many were looked at.
-type Found = (Vec<Vec<Ppm>>, usize);
+/// What races have found.
+struct Found {
+    /// Vectors of budgets, the best first.
+    ranked: Vec<Vec<Ppm>>,
+    /// Fixed modes that are hardly behind.
+    rivals: Vec<Vec<Ppm>>,
+    /// How many were looked at.
+    evaluations: usize,
+}
 
 fn choose(device: &Operators<'_>, goal: &Goal, is_promised: bool) -> Result<Found, DeviceError> {
-    let tenants = device.list().len();
     let cost = if is_promised { PROMISED * COST } else { COST };
-    let lanes = with_lanes!(tenants, LANES => LANES as f64);
-    let events_max = cost / (COST_OF_EVENT + COST_OF_LANE * lanes);
-    let plain = [1, 2, tenants].map(|times| vec![part(times, tenants); tenants]);
-    let race = Race { device, goal, events_max, per_ns: events_per_ns(device, &plain[1])? };
-    if tenants <= GRID_MAX
-        && let Some(found) = race.grid(&plain)?
-    {
-        return Ok(found);
-    }
-    race.proposals(&plain)
-}
-
-/// How often anything happens.
-fn events_per_ns(device: &Operators<'_>, budgets: &[Ppm]) -> Result<f64, DeviceError> {
-    let caps: Vec<u32> = budgets.iter().map(|&budget| device.gpu().cap(budget)).collect();
-    let asks: Vec<Vec<Ask>> =
-        caps.iter().enumerate().map(|(index, &cap)| device.asks(index, cap)).collect();
-    let asks: Vec<&[Ask]> = asks.iter().map(Vec::as_slice).collect();
-    let window_ns = glance_ns(device);
-    let events = with_lanes!(device.list().len(), LANES => {
-        let mut run = Run::<LANES>::new(device, &asks, false);
-        run.until(window_ns, |_| {})?;
-        run.events()
-    });
-    Ok(events.max(1) as f64 / window_ns)
-}
-
-fn glance_ns(device: &Operators<'_>) -> f64 {
-    (GLANCE_ITERATIONS * slowest_ns(device)).min(GLANCE_NS_MAX)
+    let mut aim = goal.clone();
+    aim.promises.iter_mut().for_each(|promise| promise.floor *= MARGIN);
+    let tenants = device.list().len();
+    let fixed = [1, 2, tenants].map(|times| vec![part(times, tenants); tenants]).to_vec();
+    let glance_ns = (GLANCE_ITERATIONS * slowest_ns(device)).min(GLANCE_NS_MAX);
+    with_lanes!(tenants, LANES => {
+        let cost_of_event = COST_OF_EVENT + COST_OF_LANE * LANES as f64;
+        let race = Race::<LANES>::new(device, aim, cost / cost_of_event);
+        Search { device, goal, cost_of_event, race, fixed, glance_ns }.run()
+    })
 }
 
 /// An iteration of the slowest tenant alone.
@@ -151,10 +167,6 @@ fn grid(device: &Operators<'_>) -> Vec<(Vec<Ppm>, Vec<f64>)> {
     vectors
 }
 
-fn is_alike(a: &[Ppm], b: &[Ppm]) -> bool {
-    a.iter().zip(b).all(|(a, b)| a.0.abs_diff(b.0) <= ALIKE)
-}
-
 /// The same with one budget set to another step, the nearest steps first.
 fn neighbours(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
     let mut vectors = Vec::new();
@@ -170,205 +182,291 @@ fn neighbours(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
     vectors.into_iter().map(|(_, vector)| vector).collect()
 }
 
-/// A comparison of vectors by how the operators run under them.
-#[derive(Clone, Copy)]
-struct Race<'a> {
+/// What lies between the steps: one budget more or less, or some of it given to another tenant.
+fn near(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
+    let with = |changes: &[(usize, i32)]| {
+        let mut vector = budgets.to_vec();
+        for &(tenant, by) in changes {
+            vector[tenant] = Ppm(vector[tenant].0.saturating_add_signed(by));
+        }
+        vector.iter().all(|&budget| is_budget(budget)).then_some(vector)
+    };
+    let mut vectors = Vec::new();
+    for by in FINE_SHIFTS {
+        for taker in 0..budgets.len() {
+            vectors.extend(with(&[(taker, by)]));
+            vectors.extend(with(&[(taker, -by)]));
+            for giver in (0..budgets.len()).filter(|&giver| giver != taker) {
+                vectors.extend(with(&[(taker, by), (giver, -by)]));
+            }
+        }
+    }
+    vectors
+}
+
+/// The tenants that keep most of the GPU busy held back, and the others not: one of them, two, and so on.
+fn held_back(device: &Operators<'_>) -> Vec<Vec<Ppm>> {
+    let duties: Vec<f64> = device.list().iter().map(|tenant| tenant.duty(device.gpu())).collect();
+    let mut order: Vec<usize> = (0..duties.len()).collect();
+    // Stable: among equals an earlier tenant goes first.
+    order.sort_by(|&a, &b| duties[b].total_cmp(&duties[a]));
+    let mut vectors = Vec::new();
+    for budget in HELD_BACK {
+        let mut vector = vec![Ppm::ONE; duties.len()];
+        for &tenant in &order[..duties.len() - 1] {
+            vector[tenant] = budget;
+            vectors.push(vector.clone());
+        }
+    }
+    vectors
+}
+
+/// What changes of single budgets gained that took part in a race with `base`, made together: the two
+/// that gained most, the three, and so on.
+fn together(base: &[Ppm], ranked: &[Ranked]) -> Vec<Vec<Ppm>> {
+    let Some(least) = ranked.iter().find(|entrant| entrant.budgets == base) else {
+        return Vec::new();
+    };
+    let mut best: Vec<Option<(f64, Ppm)>> = vec![None; base.len()];
+    for entrant in ranked {
+        let mut changed = (0..base.len()).filter(|&tenant| entrant.budgets[tenant] != base[tenant]);
+        if let (Some(tenant), None) = (changed.next(), changed.next()) {
+            let gain = entrant.at_first - least.at_first;
+            if gain > best[tenant].map_or(0.0, |(most, _)| most) {
+                best[tenant] = Some((gain, entrant.budgets[tenant]));
+            }
+        }
+    }
+    let mut changes: Vec<(f64, usize, Ppm)> = best
+        .into_iter()
+        .enumerate()
+        .filter_map(|(tenant, best)| best.map(|(gain, budget)| (gain, tenant, budget)))
+        .collect();
+    // Stable, as above.
+    changes.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let mut vector = base.to_vec();
+    let mut vectors = Vec::new();
+    for (_, tenant, budget) in changes {
+        vector[tenant] = budget;
+        vectors.push(vector.clone());
+    }
+    vectors.drain(..vectors.len().min(1));
+    vectors
+}
+
+/// The search of one decision.
+struct Search<'a, const N: usize> {
     device: &'a Operators<'a>,
     goal: &'a Goal,
-    /// Events that it may take.
-    events_max: f64,
-    /// Events in a nanosecond, roughly: to plan with before there are any.
-    per_ns: f64,
+    cost_of_event: f64,
+    race: Race<'a, N>,
+    /// The budgets of equal, double and uncapped, which are in every last race.
+    fixed: Vec<Vec<Ppm>>,
+    /// The shortest first look.
+    glance_ns: f64,
 }
 
-/// A vector, and what it achieved for as long as it took part.
-#[derive(Clone)]
-struct Ranked {
-    budgets: Vec<Ppm>,
-    broken: f64,
-    value: f64,
-}
-
-fn budgets_of(ranked: Vec<Ranked>) -> Vec<Vec<Ppm>> {
-    ranked.into_iter().map(|entrant| entrant.budgets).collect()
-}
-
-struct Entrant<'a, const N: usize> {
-    ranked: Ranked,
-    run: Run<'a, N>,
-}
-
-/// What operators ask, by tenant and cap: most vectors have their caps in common with others.
-type Asks = BTreeMap<(usize, u32), Vec<Ask>>;
-
-impl Race<'_> {
-    /// Some part of it.
-    fn part(self, part: f64) -> Self {
-        Self { events_max: self.events_max * part, ..self }
+impl<const N: usize> Search<'_, N> {
+    fn run(mut self) -> Result<Found, DeviceError> {
+        let tenants = self.device.list().len();
+        let mut vectors = self.fixed.clone();
+        vectors.extend(OPENING.map(|halves| vec![part(halves, 2 * tenants); tenants]));
+        let opening = self.race.run(vectors, 0, 0.0, self.glance_ns);
+        let found = if tenants <= GRID_MAX { self.grid(&opening[0]) } else { None };
+        let found = match found {
+            Some(found) => found,
+            None => self.climb(&opening)?,
+        };
+        Ok(self.settle(found))
     }
 
-    /// Runs with all vectors of steps that could be better than the plain ones. `None` if there are too
-    /// many of them for so few events.
-    fn grid(self, plain: &[Vec<Ppm>]) -> Result<Option<Found>, DeviceError> {
-        let first = self.part(PLAIN).run(plain.to_vec(), 0.0)?;
-        // A plain vector that breaks a promise is no measure.
-        let least = if first[0].broken > 0.0 { f64::NEG_INFINITY } else { first[0].value };
+    /// Runs with all vectors of steps that could be better than the best so far, and then with what is near
+    /// the best of them. `None` if there are too many of them for so few events.
+    fn grid(&mut self, opening: &Ranked) -> Option<Vec<Ranked>> {
+        // A vector that breaks a promise is no measure.
+        let hope = HOPE * self.device.list().len() as f64;
+        let least = if opening.broken > 0.0 { f64::NEG_INFINITY } else { opening.value - hope };
         let is_hopeful = |y: Vec<f64>| {
             self.goal.value(&y) > least
                 && self.goal.failing(&Measurement { y, ..Measurement::default() }).is_empty()
         };
-        let mut vectors = budgets_of(first);
+        let mut vectors = self.fixed.clone();
         for (budgets, y) in grid(self.device) {
-            if is_hopeful(y) && !plain.contains(&budgets) {
+            if is_hopeful(y) {
                 vectors.push(budgets);
             }
         }
-        let race = self.part(1.0 - PLAIN);
-        if race.window_ns(vectors.len()) < GRID_ITERATIONS * slowest_ns(self.device) {
-            return Ok(None);
+        let events = self.race.left() * (1.0 - FINE);
+        let window_ns = self.race.window_ns(vectors.len(), events)?;
+        if window_ns < GRID_ITERATIONS * slowest_ns(self.device) {
+            return None;
         }
-        let evaluations = vectors.len();
-        Ok(Some((budgets_of(race.run(vectors, 0.0)?), evaluations)))
+        let stay = self.fixed.len();
+        let best = budgets_of(&self.race.run(vectors, stay, events, window_ns));
+        let bases = best.iter().take(FINE_BASES);
+        let fine: Vec<Vec<Ppm>> = bases.flat_map(|base| near(base)).collect();
+        let finalists = best.into_iter().take(FINALISTS).chain(fine);
+        Some(self.last(finalists))
     }
 
-    /// Runs with what the summary proposes, and then with the neighbours of the best.
-    fn proposals(self, plain: &[Vec<Ppm>]) -> Result<Found, DeviceError> {
+    /// Runs with what the summary proposes, and then with the neighbours of the best, and with the best changes
+    /// together.
+    fn climb(&mut self, opening: &[Ranked]) -> Result<Vec<Ranked>, DeviceError> {
         let mut summary = Summary::new(self.device.gpu(), self.device.list())?;
         let proposed = proposals(&mut summary, self.goal, PROPOSE)?;
-        let mut evaluations = proposed.len();
-        let glance_ns = glance_ns(self.device);
-        let race = |vectors, part| self.part(part).run(vectors, glance_ns).map(budgets_of);
+        let each = COST_OF_SUMMARY + COST_OF_TENANT * self.device.list().len() as f64;
+        let events = proposed.len() as f64 * each / self.cost_of_event;
+        self.race.spend(proposed.len(), events, RACES_MIN * self.race.left());
 
-        let mut vectors = plain.to_vec();
-        for vector in proposed {
-            if !vectors.iter().any(|other| is_alike(other, &vector)) {
-                vectors.push(vector);
-            }
-        }
-        let first = race(vectors, PROPOSALS)?;
-        let mut ranked = first.clone();
+        let mut vectors = budgets_of(opening);
+        vectors.truncate(OPENED);
+        vectors.extend(proposed.into_iter().take(PROPOSED));
+        vectors.extend(held_back(self.device));
+        let events = self.race.left();
+        let mut ranked = self.race.run(vectors, 0, PROPOSALS * events, self.glance_ns);
+        let mut changes = Vec::new();
         for part in NEIGHBOURS {
-            let mut near = neighbours(&ranked[0]);
+            let base = ranked[0].budgets.clone();
             ranked.truncate(1 + RUNNERS_UP);
-            evaluations += near.len();
-            ranked.append(&mut near);
-            ranked = race(ranked, part)?;
+            let mut vectors = budgets_of(&ranked);
+            vectors.append(&mut changes);
+            vectors.extend(neighbours(&base));
+            ranked = self.race.run(vectors, 1, part * events, self.glance_ns);
+            changes = together(&base, &ranked);
         }
-        // A plain vector that lost by bad luck gets another chance.
-        let best_plain = first.iter().find(|vector| plain.contains(vector));
-        if let Some(best_plain) = best_plain.filter(|vector| **vector != ranked[0]) {
-            let winner = race(vec![ranked[0].clone(), best_plain.clone()], DUEL)?.swap_remove(0);
-            ranked.retain(|vector| *vector != winner);
-            ranked.insert(0, winner);
-        }
-        Ok((ranked, evaluations))
+        changes.extend(budgets_of(&ranked).into_iter().take(FINALISTS));
+        Ok(self.last(changes))
     }
 
-    /// Ranks vectors, the best first. Those for which there is no time if each gets `glance_ns` at least
-    /// are left out, the last first.
-    fn run(&self, vectors: Vec<Vec<Ppm>>, glance_ns: f64) -> Result<Vec<Ranked>, DeviceError> {
-        with_lanes!(self.device.list().len(), LANES => self.run_in::<LANES>(vectors, glance_ns))
+    /// Runs with these and the fixed modes for all events that are left.
+    fn last(&mut self, vectors: impl IntoIterator<Item = Vec<Ppm>>) -> Vec<Ranked> {
+        let vectors = self.fixed.iter().cloned().chain(vectors).collect();
+        self.race.run(vectors, self.fixed.len(), self.race.left(), self.glance_ns)
     }
 
-    fn run_in<const N: usize>(
-        &self,
-        mut vectors: Vec<Vec<Ppm>>,
-        glance_ns: f64,
-    ) -> Result<Vec<Ranked>, DeviceError> {
-        let mut seen = Vec::new();
-        vectors.retain(|vector| {
-            let is_new = !seen.contains(vector);
-            seen.push(vector.clone());
-            is_new
-        });
-        while vectors.len() > 2 && self.window_ns(vectors.len()) < glance_ns {
-            vectors.pop();
-        }
-        let mut window_ns = self.window_ns(vectors.len()).max(glance_ns);
-        let asks = self.asks(&vectors);
-        let enter = |budgets: Vec<Ppm>| Entrant {
-            run: self.begin::<N>(&asks, &budgets),
-            ranked: Ranked { budgets, broken: 0.0, value: 0.0 },
+    /// Puts the best fixed mode first if nothing is ahead of it by more than the noise.
+    fn settle(&self, mut found: Vec<Ranked>) -> Found {
+        let is_fixed = |entrant: &Ranked| self.fixed.contains(&entrant.budgets);
+        let place = found.iter().position(is_fixed).expect("fixed modes are in every last race");
+        let (best, fixed) = (&found[0], &found[place]);
+        let gains = best.parts.iter().zip(&fixed.parts).map(|(best, fixed)| best - fixed);
+        // What the objective gains if all speeds rise by their like.
+        let speeds = match self.goal.objective {
+            Objective::Nash => self.goal.promises.iter().map(|promise| promise.weight).sum(),
+            Objective::Stp => fixed.value,
         };
-        let mut racing: Vec<Entrant<'_, N>> = vectors.into_iter().map(enter).collect();
-        let (mut ranked, mut spent) = (Vec::new(), 0);
-        loop {
-            let before: u64 = racing.iter().map(|entrant| entrant.run.events()).sum();
-            let (pairs, odd) = racing.as_chunks_mut::<2>();
-            for [one, other] in pairs {
-                Run::both_until(&mut one.run, &mut other.run, window_ns)?;
-            }
-            for one in odd {
-                one.run.until(window_ns, |_| {})?;
-            }
-            let events: u64 = racing.iter().map(|entrant| entrant.run.events()).sum();
-            spent += events - before;
-            let per_ns = events as f64 / (racing.len() as f64 * window_ns);
-            racing.iter_mut().for_each(|entrant| self.judge(entrant));
-            racing.sort_by(|a, b| by_rank(&a.ranked, &b.ranked));
-            let beaten: Vec<Ranked> =
-                racing.drain(kept(racing.len())..).map(|entrant| entrant.ranked).collect();
-            ranked.splice(0..0, beaten);
-            if racing.len() < 2 {
-                ranked.splice(0..0, racing.into_iter().map(|entrant| entrant.ranked));
-                return Ok(ranked);
-            }
-            // Shorter than planned if more has happened than was foreseen.
-            let planned = window_ns * per_ns * (looks(racing.len(), GROWTH) - racing.len() as f64);
-            let left = (self.events_max - spent as f64).max(0.0);
-            window_ns *= 1.0 + (GROWTH - 1.0) * (left / planned).min(1.0);
+        let noise = LEAD_NOISE * standard_error(gains);
+        let lead = noise.clamp(LEAD_MIN * speeds, LEAD_MAX * speeds);
+        if fixed.broken <= best.broken && best.value - fixed.value < lead {
+            found[..=place].rotate_right(1);
+        }
+        let least = found[0].value - RIVAL * speeds;
+        let rivals = found[1..].iter().filter(|rival| is_fixed(rival) && rival.value > least);
+        Found {
+            rivals: rivals.map(|rival| rival.budgets.clone()).collect(),
+            ranked: budgets_of(&found),
+            evaluations: self.race.evaluations(),
         }
     }
+}
 
-    /// How long the first look at each of so many may be.
-    fn window_ns(&self, entrants: usize) -> f64 {
-        self.events_max / self.per_ns / looks(entrants, 1.0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::gpu::Gpu;
+    use crate::device::tenant::{Kind, Operator};
+
+    fn budgets<const N: usize>(percent: [u32; N]) -> Vec<Ppm> {
+        percent.map(|percent| Ppm(percent * 10_000)).to_vec()
     }
 
-    fn asks(&self, vectors: &[Vec<Ppm>]) -> Asks {
-        let mut asks = Asks::new();
-        for (index, &budget) in vectors.iter().flat_map(|vector| vector.iter().enumerate()) {
-            let cap = self.device.gpu().cap(budget);
-            asks.entry((index, cap)).or_insert_with(|| self.device.asks(index, cap));
-        }
-        asks
+    fn ranked(budgets: Vec<Ppm>, at_first: f64) -> Ranked {
+        Ranked { budgets, broken: 0.0, value: at_first, at_first, parts: Vec::new() }
     }
 
-    fn begin<'b, const N: usize>(&'b self, asks: &'b Asks, budgets: &[Ppm]) -> Run<'b, N> {
-        let each = budgets.iter().enumerate();
-        let of = |(index, &budget): (usize, &Ppm)| {
-            asks[&(index, self.device.gpu().cap(budget))].as_slice()
+    #[test]
+    fn changes_that_gained_alone_are_made_together_the_best_first() {
+        let base = budgets([50, 50, 50]);
+        let mut race = vec![
+            ranked(base.clone(), 1.0),
+            ranked(budgets([60, 50, 50]), 1.1),
+            ranked(budgets([80, 50, 50]), 1.2),
+            ranked(budgets([50, 40, 50]), 0.9),
+            ranked(budgets([50, 50, 30]), 1.4),
+            // Two changes say nothing about either.
+            ranked(budgets([50, 20, 20]), 9.0),
+        ];
+        assert_eq!(together(&base, &race), [budgets([80, 50, 30])]);
+        race.push(ranked(budgets([50, 60, 50]), 1.3));
+        assert_eq!(together(&base, &race), [budgets([50, 60, 30]), budgets([80, 60, 30])]);
+        assert!(together(&budgets([10, 10, 10]), &race).is_empty());
+    }
+
+    #[test]
+    fn what_is_near_is_within_what_a_budget_may_be() {
+        let vectors = near(&budgets([10, 100]));
+        assert!(vectors.iter().flatten().all(|&budget| is_budget(budget)));
+        assert!(vectors.contains(&budgets([15, 95])) && vectors.contains(&budgets([10, 90])));
+        assert!(!vectors.contains(&budgets([10, 100])));
+        assert_eq!(vectors.len(), 6);
+    }
+
+    #[test]
+    fn those_that_keep_most_busy_are_held_back_first() {
+        let tenant = |sms| {
+            let operator = Operator { duration_ns: 1e6, sms, kind: Kind::Compute };
+            Tenant::new("t", vec![operator]).unwrap()
         };
-        Run::new(self.device, &each.map(of).collect::<Vec<_>>(), false)
+        let (gpu, tenants) = (Gpu::known("v100").unwrap(), [20.0, 80.0, 40.0].map(tenant));
+        let vectors = held_back(&Operators::new(&gpu, &tenants, 1).unwrap());
+        assert_eq!(vectors[..2], [budgets([100, 10, 100]), budgets([100, 10, 10])]);
+        assert_eq!(vectors.len(), 2 * HELD_BACK.len());
     }
 
-    fn judge<const N: usize>(&self, entrant: &mut Entrant<'_, N>) {
-        let measured = Measurement { y: entrant.run.speeds(), ..Measurement::default() };
-        entrant.ranked.broken = self.goal.broken_by(&measured);
-        entrant.ranked.value = self.goal.value(&measured.y);
+    /// What is chosen of a vector that is ahead of `double` by so much, over four parts of a race.
+    fn settled(objective: Objective, leads: [f64; 4]) -> Found {
+        let (gpu, goal) = (Gpu::known("v100").unwrap(), goal(objective));
+        let operator = Operator { duration_ns: 1e6, sms: 20.0, kind: Kind::Compute };
+        let tenants =
+            [Tenant::new("t", vec![operator]).unwrap(), Tenant::new("u", vec![operator]).unwrap()];
+        let device = Operators::new(&gpu, &tenants, 1).unwrap();
+        let race = Race::<2>::new(&device, goal.clone(), 1e3);
+        let fixed = vec![budgets([50, 50]), budgets([100, 100])];
+        let search = Search {
+            device: &device,
+            goal: &goal,
+            cost_of_event: 1.0,
+            race,
+            fixed,
+            glance_ns: 1.0,
+        };
+        let mut best = ranked(budgets([60, 60]), 1.0 + leads.iter().sum::<f64>() / 4.0);
+        best.parts = leads.map(|lead| 1.0 + lead).to_vec();
+        let mut double = ranked(budgets([100, 100]), 1.0);
+        double.parts = vec![1.0; 4];
+        let equal = Ranked { parts: vec![0.9; 4], ..ranked(budgets([50, 50]), 0.9) };
+        search.settle(vec![best, double, equal])
     }
-}
 
-/// Promises come first, then the objective; the best is least.
-fn by_rank(a: &Ranked, b: &Ranked) -> Ordering {
-    a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value))
-}
+    fn goal(objective: Objective) -> Goal {
+        let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
+        Goal { objective, promises: vec![promise; 2] }
+    }
 
-/// How many of so many go on.
-fn kept(racing: usize) -> usize {
-    if racing > 2 { (racing as f64 * KEPT) as usize } else { 0 }
-}
-
-/// What a race of so many takes whose first look is up to this, beyond what all have run before: 1 if it
-/// is their first.
-fn looks(mut racing: usize, first: f64) -> f64 {
-    let (mut window, mut before, mut looks) = (first, 0.0, 0.0);
-    loop {
-        looks += racing as f64 * (window - before);
-        racing = kept(racing);
-        if racing < 2 {
-            return looks;
-        }
-        (before, window) = (window, window * GROWTH);
+    #[test]
+    fn what_is_ahead_of_a_fixed_mode_by_noise_only_is_not_taken() {
+        let first = |leads| settled(Objective::Stp, leads).ranked[0].clone();
+        // Clearly ahead; by too little for a race to see; by less than it varies; by more than noise may be.
+        assert_eq!(first([0.005; 4]), budgets([60, 60]));
+        assert_eq!(first([0.001; 4]), budgets([100, 100]));
+        assert_eq!(first([0.0135, -0.0065, 0.0135, -0.0065]), budgets([100, 100]));
+        assert_eq!(first([0.03, -0.01, 0.03, -0.01]), budgets([60, 60]));
+        // Two logarithms rise by twice as much as the speeds.
+        assert_eq!(first([0.003; 4]), budgets([60, 60]));
+        assert_eq!(settled(Objective::Nash, [0.003; 4]).ranked[0], budgets([100, 100]));
+        // Who is hardly behind is a rival, and who was put first is not.
+        assert_eq!(settled(Objective::Stp, [0.005; 4]).rivals, [budgets([100, 100])]);
+        assert!(settled(Objective::Stp, [0.001; 4]).rivals.is_empty());
+        assert!(settled(Objective::Stp, [0.02; 4]).rivals.is_empty());
     }
 }

@@ -78,6 +78,11 @@ impl<'a> Operators<'a> {
         self.seed
     }
 
+    /// What the operators of a tenant ask for.
+    pub(super) fn wants(&self, index: usize) -> &[Want] {
+        &self.wants[index]
+    }
+
     /// What the operators of a tenant ask under a cap.
     pub(super) fn asks(&self, index: usize, cap: u32) -> Vec<Ask> {
         asks(&self.wants[index], self.tenants[index].launch_ns, f64::from(cap))

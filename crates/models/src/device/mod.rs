@@ -6,11 +6,13 @@
 //! either, or with live measurements: all it needs is [`Throughput`].
 
 mod allocate;
+mod batch;
 mod decide;
 mod duty;
 mod evaluate;
 mod gpu;
 mod modes;
+mod race;
 mod requests;
 mod run;
 mod summary;

@@ -1,6 +1,6 @@
 //! One run of tenants side by side, event by event: the inner loop of every evaluation.
 //!
-//! A decision takes some hundred thousand events, so this is written for speed: as many lanes as tenants,
+//! An evaluation takes some hundred thousand events, so this is written for speed: as many lanes as tenants,
 //! known to the compiler, and selections instead of branches wherever nobody could foresee which way
 //! they go. Lanes beyond the tenants wait for ever.
 
@@ -239,11 +239,6 @@ impl<'a, const N: usize> Run<'a, N> {
         }
     }
 
-    /// Events so far: what it has cost.
-    pub(super) fn events(&self) -> u64 {
-        self.events
-    }
-
     fn tenants(&self) -> &[Lane<'a>] {
         &self.lanes[..self.device.list().len()]
     }
@@ -264,19 +259,6 @@ impl<'a, const N: usize> Run<'a, N> {
             Some(_) => self.latencies(index).len() >= SERVED_MIN,
             None => lane.iterations() >= ITERATIONS_MIN,
         })
-    }
-
-    /// The speed of each tenant so far: the time that what it has done takes alone, over the time passed.
-    /// Finer than a count of operators, for windows of a few iterations.
-    pub(super) fn speeds(&self) -> Vec<f64> {
-        let done = self.tenants().iter().enumerate().map(|(index, lane)| {
-            let ends = self.device.ends_alone(index);
-            let period = ends.last().expect("a tenant has operators");
-            let before = lane.at.checked_sub(1).map_or(0.0, |last| ends[last]);
-            let in_flight = (lane.asks[lane.at].duration_ns - lane.left_ns).max(0.0);
-            lane.count.iterations as f64 * period + before + in_flight
-        });
-        done.map(|done_ns| done_ns / self.now_ns).collect()
     }
 
     /// Goes on to `end_ns`, that instant included.
@@ -314,15 +296,6 @@ impl<'a, const N: usize> Run<'a, N> {
         self.divide();
         self.events += 1;
         self.events <= EVENTS_MAX
-    }
-
-    /// Goes on to `end_ns` with two runs at once: a processor does part of one event while it waits for
-    /// results of the other.
-    pub(super) fn both_until(a: &mut Self, b: &mut Self, end_ns: f64) -> Result<(), DeviceError> {
-        while a.event(end_ns, &mut |_| {}) & b.event(end_ns, &mut |_| {}) {}
-        // One of them is there, and does nothing more.
-        a.until(end_ns, |_| {})?;
-        b.until(end_ns, |_| {})
     }
 
     /// Goes on to `to_ns`, where nothing happens before.

@@ -3,7 +3,8 @@
 #![allow(
     clippy::unwrap_used,
     unreachable_pub,
-    reason = "shared by tests and examples that may panic"
+    dead_code,
+    reason = "shared by tests, benchmarks and examples that may panic, of which not all need everything"
 )]
 
 use rand::{RngExt, SeedableRng};
