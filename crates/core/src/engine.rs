@@ -39,6 +39,8 @@ pub struct Engine {
     state: State,
     interference: Box<dyn Interference>,
     partitions: Vec<Desk>,
+    /// Where policies sit that hear of jobs of other partitions.
+    listeners: Vec<usize>,
     touched: Vec<PartitionId>,
     actions: Vec<Action>,
     now: Time,
@@ -79,8 +81,11 @@ impl Engine {
             reasons: Vec::new(),
             reason_for_others: None,
         };
+        let partitions: Vec<Desk> = cluster.partitions().iter().map(|_| desk(policy())).collect();
+        let hears = |&index: &usize| partitions[index].policy.hears_of_others();
         Self {
-            partitions: cluster.partitions().iter().map(|_| desk(policy())).collect(),
+            listeners: (0..partitions.len()).filter(hears).collect(),
+            partitions,
             state: State::new(cluster, rules),
             interference,
             touched: Vec::new(),
@@ -220,6 +225,9 @@ impl Engine {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
         self.partitions[partition.index()].policy.over(known, self.now);
+        for &index in self.listeners.iter().filter(|&&index| index != partition.index()) {
+            self.partitions[index].policy.over_elsewhere(known, self.now);
+        }
         if known.placement().is_none() {
             self.dequeue(job);
         }

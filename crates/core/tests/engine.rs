@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
-    Action, ClosedForm, Cluster, Description, Draft, Engine, Event, GpuId, Illegal, Job, JobId,
-    JobSpec, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress, Ratio,
-    Reason, Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId, Work,
+    Action, ClosedForm, Cluster, ClusterBuilder, Description, Draft, Engine, Event, GpuId, Illegal,
+    Job, JobId, JobSpec, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress,
+    Ratio, Reason, Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId, Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
@@ -473,4 +473,55 @@ fn memory_that_others_use_counts_and_is_given_back() {
     bench.step(4, &[Event::Finished { job: JobId(0) }, reserved(0)], |_| {});
     assert_eq!(bench.engine.state().occupancy().memory_used(GpuId(0)), Memory::default());
     assert_eq!(bench.engine.refused().0, 1);
+}
+
+/// Says whose end it has heard of, and whether that was its own job.
+struct Listener {
+    hears: bool,
+    heard: Sender<(JobId, bool)>,
+}
+
+impl Policy for Listener {
+    fn enqueue(&mut self, _: &Job) {}
+    fn dequeue(&mut self, _: &Job) {}
+    fn over(&mut self, job: &Job, _: Time) {
+        self.heard.send((job.id(), true)).unwrap();
+    }
+    fn hears_of_others(&self) -> bool {
+        self.hears
+    }
+    fn over_elsewhere(&mut self, job: &Job, _: Time) {
+        self.heard.send((job.id(), false)).unwrap();
+    }
+    fn plan(&mut self, _: &mut Draft<'_>) {}
+}
+
+#[test]
+fn the_end_of_a_job_is_heard_in_its_partition_and_wherever_someone_listens() {
+    let mut cluster = ClusterBuilder::default();
+    let kind = cluster.gpu_type("gpu", Ratio::ONE);
+    for name in ["a", "b", "c"] {
+        cluster.partition(name);
+        cluster.node(1, kind, Memory::from_mib(1000));
+    }
+    let (mut heard, mut policies) = (Vec::new(), [false, true, true].into_iter());
+    let policy = || -> Box<dyn Policy> {
+        let (sender, receiver) = channel();
+        heard.push(receiver);
+        Box::new(Listener { hears: policies.next().unwrap(), heard: sender })
+    };
+    let cluster = Arc::new(cluster.build());
+    let forms = Box::new(ClosedForm);
+    let mut engine = Engine::new(cluster, Rules::default(), forms, OnIllegal::Refuse, policy);
+    let (first, last) = (JobId(0), JobId(1));
+    for (id, partition) in [(first, PartitionId(0)), (last, PartitionId(2))] {
+        let spec = JobSpec { id, partition, ..spec(0, 1, 100) };
+        engine.step(Time(0), &[Event::Submitted(spec)]);
+        engine.step(Time(0), &[Event::Cancelled { job: id }]);
+    }
+    let heard: Vec<Vec<(JobId, bool)>> =
+        heard.iter().map(|receiver| receiver.try_iter().collect()).collect();
+    assert_eq!(heard[0], [(first, true)]);
+    assert_eq!(heard[1], [(first, false), (last, false)]);
+    assert_eq!(heard[2], [(first, false), (last, true)]);
 }

@@ -61,6 +61,19 @@ fn a_gang_yields_to_several_small_jobs_that_are_worth_more_together_and_not_to_o
 }
 
 #[test]
+fn short_jobs_that_are_spread_over_the_nodes_make_room_for_a_gang_by_moving_together() {
+    let rows = "long0,u,0,1,100000,100,1000\nshort0,u,0,1,1000,100,1000\n\
+                long1,u,1,1,100000,100,1000\nshort1,u,1,1,1000,100,1000\n\
+                gang,u,10,2,5000,100,1000\n";
+    let run = run("tandem", "2x2", rows);
+    let ends = ends(&run);
+    assert_eq!(times(&run)[4], (60.0, 5060.0));
+    // The first one moves and pays 40 s for that.
+    assert_eq!((ends[1], ends[3]), (1040.0, 1001.0));
+    assert!(ends[0] > 100_000.0 && ends[2] > 100_000.0, "the long ones wait");
+}
+
+#[test]
 fn small_guests_sit_beside_a_large_gang_and_a_large_one_beside_small_hosts() {
     let mut rows = "gang,u,0,8,5000,30,1000\n".to_owned();
     for small in 0..8 {

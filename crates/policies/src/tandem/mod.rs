@@ -7,15 +7,17 @@
 //! minimum-weight matching (`pairs`), of any mixture of residents and free GPUs node by node
 //! (`guests`). Between reviews GPUs that fall free go to whoever waits, and then to guests who are
 //! better off alone (`partings`). What a moment of a job's progress is worth to everyone is in
-//! `worth`, who slows whom in `rates` and `company`.
+//! `worth`, with what is special about `gangs`, and who slows whom in `rates` and `company`.
 
 mod company;
 mod fairness;
+mod gangs;
 mod guests;
 mod pairs;
 mod partings;
 mod rates;
 mod room;
+mod usual;
 mod worth;
 
 use crate::queue::{Next, Queue};
@@ -135,6 +137,14 @@ impl Policy for Tandem {
     fn over(&mut self, job: &Job, now: Time) {
         self.fairness.add(job, now);
         self.ledger.close(job, now);
+    }
+
+    fn hears_of_others(&self) -> bool {
+        true
+    }
+
+    fn over_elsewhere(&mut self, job: &Job, now: Time) {
+        self.ledger.hear(job, now);
     }
 
     fn plan(&mut self, draft: &mut Draft<'_>) {

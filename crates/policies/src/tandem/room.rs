@@ -1,12 +1,15 @@
 //! Who gets GPUs of their own: jobs in order of value per GPU, on free GPUs or in the place of
 //! residents that are worth less.
 
-use super::worth::Ledger;
+use super::worth::{Ledger, Worth};
+use crate::remaining::restore_ms;
 use std::collections::BTreeMap;
 use tandem_core::{Draft, GpuId, Job, JobId, NodeId, Placement};
 
 /// How many nodes where least would be lost are looked at closely.
 const NODES_LOOKED_AT: usize = 4;
+/// How many nodes more than it needs may be cleared for a gang.
+const SPARE_NODES: usize = 2;
 /// How many of those that wait are tried on GPUs that an exchange leaves over.
 const FOLLOWERS_MAX: usize = 64;
 
@@ -25,8 +28,8 @@ struct Clearing {
 
 /// Seats everyone who deserves it; `false` if nobody does.
 pub(super) fn place_most_valuable(draft: &mut Draft<'_>, ledger: &Ledger, preempt: bool) -> bool {
-    let mut room = Room { ledger, losses: BTreeMap::new() };
-    let mut changed = false;
+    let mut room = Room { ledger, losses: BTreeMap::new(), shares: Vec::new() };
+    let (mut changed, mut exchanged) = (false, false);
     // A gang size that finds no place finds none later: values fall, and what is free shrinks. Only an
     // exchange can leave more free than before.
     let mut hopeless: Vec<u32> = Vec::new();
@@ -40,16 +43,35 @@ pub(super) fn place_most_valuable(draft: &mut Draft<'_>, ledger: &Ledger, preemp
             changed = true;
         } else if preempt && room.exchange(draft, job, &ledger.waiting()[rank + 1..]) {
             hopeless.clear();
-            changed = true;
+            exchanged = true;
         } else if draft.fits_every_gpu(job) {
             hopeless.push(gpus);
         }
     }
-    // Whoever had to leave may find GPUs that are left over elsewhere.
-    for job in ledger.by_value(leavers(draft)) {
-        draft.place_alone(job);
+    // Whoever had to leave may find GPUs that are left over elsewhere, and so may whoever was passed over
+    // before others left.
+    seat_on_free(draft, ledger.by_value(leavers(draft)));
+    if exchanged {
+        seat_on_free(draft, ledger.waiting().iter().copied());
     }
-    changed
+    changed || exchanged
+}
+
+/// Seats whoever finds free GPUs, in order.
+fn seat_on_free(draft: &mut Draft<'_>, jobs: impl IntoIterator<Item = JobId>) {
+    let mut hopeless: Vec<u32> = Vec::new();
+    for job in jobs {
+        let gpus = draft.job(job).spec.gpus;
+        if draft.free_count() == 0 {
+            return;
+        }
+        if draft.placement(job).is_some() || hopeless.contains(&gpus) {
+            continue;
+        }
+        if !draft.place_alone(job) && draft.fits_every_gpu(job) {
+            hopeless.push(gpus);
+        }
+    }
 }
 
 /// Jobs that leave their GPUs under the plan so far.
@@ -62,6 +84,8 @@ struct Room<'a> {
     /// By number of GPUs wanted: what is lost on each node of the partition; `None` where that is not
     /// known, `MAX` where they cannot be had.
     losses: BTreeMap<u32, Vec<Option<i64>>>,
+    /// The values of each node's tenants, as far as they sit there; `None` where that is not known.
+    shares: Vec<Option<i64>>,
 }
 
 impl Room<'_> {
@@ -72,6 +96,9 @@ impl Room<'_> {
         for &gpu in placement.gpus.iter() {
             let node = (draft.cluster().gpu(gpu).node.0 - first) as usize;
             self.losses.values_mut().for_each(|losses| losses[node] = None);
+            if let Some(share) = self.shares.get_mut(node) {
+                *share = None;
+            }
         }
     }
 
@@ -80,11 +107,12 @@ impl Room<'_> {
     fn exchange(&mut self, draft: &mut Draft<'_>, job: JobId, followers: &[JobId]) -> bool {
         let worth = self.ledger.of(job);
         let size = draft.cluster().partition(draft.partition()).node_size_max();
-        let clearing = if worth.gpus <= size {
-            self.on_one_node(draft, worth.gpus, followers)
-        } else {
-            self.on_several_nodes(draft, worth.gpus, size)
-        };
+        let on_one =
+            if worth.gpus <= size { self.on_one_node(draft, worth.gpus, followers) } else { None };
+        let on_whole =
+            if worth.gpus >= size { self.on_whole_nodes(draft, worth, size) } else { None };
+        // The first of equals: the one where fewer are disturbed.
+        let clearing = on_one.into_iter().chain(on_whole).min_by_key(|found| found.loss);
         let Some(clearing) = clearing else { return false };
         let left_over = clearing.free.saturating_sub(worth.gpus);
         let gain = worth.value.saturating_add(self.follow(draft, followers, left_over));
@@ -136,62 +164,118 @@ impl Room<'_> {
         clearings.rev().max_by_key(net)
     }
 
-    /// Whole nodes where least is lost per GPU, and a part of one more.
-    fn on_several_nodes(&self, draft: &Draft<'_>, gpus: u32, size: u32) -> Option<Clearing> {
-        let nodes = draft.cluster().partition(draft.partition()).nodes.clone();
-        let (whole, rest) = ((gpus / size) as usize, gpus % size);
-        let mut order: Vec<(i64, NodeId)> = nodes
-            .map(NodeId)
-            .filter(|&node| up_gpus(draft, node).count() == size as usize)
-            .map(|node| (self.share_of_node(draft, node), node))
-            .collect();
-        order.sort_unstable();
-        let cleared = order.get(..whole)?;
-        let mut leavers: Vec<JobId> = Vec::new();
-        for &(_, node) in cleared {
-            up_gpus(draft, node).for_each(|gpu| leavers.extend(draft.tenants(gpu)));
-        }
-        if rest > 0 {
-            let is_cleared = |node: NodeId| cleared.iter().any(|&(_, other)| other == node);
-            let nodes = draft.cluster().partition(draft.partition()).nodes.clone().map(NodeId);
-            let others = nodes.filter(|&node| !is_cleared(node));
-            let found = others.filter_map(|node| clear(draft, self.ledger, node, rest));
-            leavers.extend(found.min_by_key(|found| found.loss)?.leavers);
-        }
-        leavers.sort_unstable();
-        leavers.dedup();
-        let loss = loss_of(self.ledger, &leavers);
-        let free = draft.free_count() + freed_gpus(draft, &leavers);
-        Some(Clearing { loss, leavers, free })
-    }
-
-    /// The values of a node's tenants, as far as they sit there.
-    fn share_of_node(&self, draft: &Draft<'_>, node: NodeId) -> i64 {
-        let tenants = up_gpus(draft, node).flat_map(|gpu| draft.tenants(gpu));
-        let per_gpu = tenants.map(|&job| {
-            let worth = self.ledger.of(job);
-            worth.loss / i64::from(worth.gpus)
+    /// Whole nodes where least is lost per GPU, and a part of one more. Of tenants that are spread over
+    /// the nodes some may be worth more than all others together: a few nodes more are cleared if that
+    /// is cheaper, for the best of those who leave to sit on.
+    fn on_whole_nodes(&mut self, draft: &Draft<'_>, gang: &Worth, size: u32) -> Option<Clearing> {
+        let (whole, rest) = ((gang.gpus / size) as usize, gang.gpus % size);
+        let order = self.least_of_nodes(draft, size, whole + SPARE_NODES);
+        let clearings = (whole..=order.len()).filter_map(|count| {
+            let cleared = order.get(..count)?;
+            let tenants =
+                |&node| up_gpus(draft, node).flat_map(|gpu| draft.tenants(gpu).iter().copied());
+            let mut leavers: Vec<JobId> = cleared.iter().flat_map(tenants).collect();
+            if rest > 0 {
+                let nodes = draft.cluster().partition(draft.partition()).nodes.clone().map(NodeId);
+                let others = nodes.filter(|node| !cleared.contains(node));
+                let found = others.filter_map(|node| clear(draft, self.ledger, node, rest));
+                leavers.extend(found.min_by_key(|found| found.loss)?.leavers);
+            }
+            leavers.sort_unstable();
+            leavers.dedup();
+            let free = draft.free_count() + freed_gpus(draft, &leavers);
+            Some(self.seat_again(draft, gang, Clearing { loss: 0, leavers, free }))
         });
-        per_gpu.fold(0, i64::saturating_add)
+        // The first of equals: the one where fewer are disturbed.
+        clearings.min_by_key(|found| found.loss)
     }
 
-    /// Makes `leavers` leave and seats `job`; whoever left for nothing stays after all.
+    /// The first `count` nodes by what their tenants are worth, or as many as are up.
+    fn least_of_nodes(&mut self, draft: &Draft<'_>, size: u32, count: usize) -> Vec<NodeId> {
+        let nodes = draft.cluster().partition(draft.partition()).nodes.clone();
+        self.shares.resize(nodes.len(), None);
+        let mut order: Vec<(i64, NodeId)> = Vec::with_capacity(nodes.len());
+        for (share, node) in self.shares.iter_mut().zip(nodes.map(NodeId)) {
+            if up_gpus(draft, node).count() == size as usize {
+                let known = share.get_or_insert_with(|| share_of_node(draft, self.ledger, node));
+                order.push((*known, node));
+            }
+        }
+        if count < order.len() {
+            order.select_nth_unstable(count);
+            order.truncate(count);
+        }
+        order.sort_unstable();
+        order.into_iter().map(|(_, node)| node).collect()
+    }
+
+    /// Gives what `gang` leaves free to the best of those who left for it: they lose no more than what
+    /// starting again costs them, compared with the time that it would stay.
+    fn seat_again(&self, draft: &Draft<'_>, gang: &Worth, mut clearing: Clearing) -> Clearing {
+        let left_over = clearing.free.saturating_sub(gang.gpus);
+        let (best, others) = self.best_that_fit(clearing.leavers.clone(), left_over);
+        let taken: u32 = best.iter().map(|&leaver| self.ledger.of(leaver).gpus).sum();
+        clearing.free = gang.gpus + left_over - taken;
+        let moving = best.into_iter().map(|leaver| {
+            let loss = self.ledger.of(leaver).loss;
+            let away_ms = restore_ms(draft.job(leaver)).min(gang.left_ms);
+            let part = i128::from(loss) * i128::from(away_ms) / i128::from(gang.left_ms);
+            let part = i64::try_from(part).expect("a part is less than the whole");
+            // Whoever may not leave may not move either.
+            if loss == i64::MAX { loss } else { part }
+        });
+        clearing.loss = moving.fold(loss_of(self.ledger, &others), i64::saturating_add);
+        clearing
+    }
+
+    /// Those of `jobs` that so many GPUs go to, the most valuable per GPU first, and the others.
+    fn best_that_fit(&self, jobs: Vec<JobId>, mut free: u32) -> (Vec<JobId>, Vec<JobId>) {
+        self.ledger.by_value(jobs).into_iter().partition(|&job| {
+            let rest = free.checked_sub(self.ledger.of(job).gpus);
+            free = rest.unwrap_or(free);
+            rest.is_some()
+        })
+    }
+
+    /// Makes `leavers` leave and seats `job`; then the best of them that there is room for, and then
+    /// whoever left for nothing or finds other GPUs. Nobody moves who can stay.
     fn carry_out(&mut self, draft: &mut Draft<'_>, job: JobId, leavers: Vec<JobId>) -> bool {
-        let mut left: Vec<(JobId, Placement)> = Vec::with_capacity(leavers.len());
-        for leaver in leavers {
+        let mut left: BTreeMap<JobId, Placement> = BTreeMap::new();
+        for &leaver in &leavers {
             self.forget(draft, leaver);
-            left.push((leaver, draft.placement(leaver).expect("a tenant is placed").clone()));
+            left.insert(leaver, draft.placement(leaver).expect("a tenant is placed").clone());
             draft.drop(leaver);
         }
         let placed = draft.place_alone(job);
         self.forget(draft, job);
-        for (leaver, placement) in left {
-            if placement.gpus.iter().all(|&gpu| !draft.tenants(gpu).contains(&job)) {
-                draft.place(leaver, placement);
+        let mut newcomers = vec![job];
+        let is_taken = |draft: &Draft<'_>, newcomers: &[JobId], leaver| {
+            let mut tenants = left[&leaver].gpus.iter().flat_map(|&gpu| draft.tenants(gpu));
+            tenants.any(|tenant| newcomers.contains(tenant))
+        };
+        let (best, others) = self.best_that_fit(leavers, draft.free_count());
+        let (moving, staying): (Vec<JobId>, Vec<JobId>) =
+            best.into_iter().partition(|&leaver| is_taken(draft, &newcomers, leaver));
+        for leaver in [staying, moving, others].into_iter().flatten() {
+            if !is_taken(draft, &newcomers, leaver) {
+                draft.place(leaver, left[&leaver].clone());
+            } else if draft.place_alone(leaver) {
+                self.forget(draft, leaver);
+                newcomers.push(leaver);
             }
         }
         placed
     }
+}
+
+/// The values of a node's tenants, as far as they sit there.
+fn share_of_node(draft: &Draft<'_>, ledger: &Ledger, node: NodeId) -> i64 {
+    let tenants = up_gpus(draft, node).flat_map(|gpu| draft.tenants(gpu));
+    let per_gpu = tenants.map(|&job| {
+        let worth = ledger.of(job);
+        worth.loss / i64::from(worth.gpus)
+    });
+    per_gpu.fold(0, i64::saturating_add)
 }
 
 /// GPUs of a node that are open to whoever takes the place of others.

@@ -2,10 +2,8 @@
 //!
 //! **Value.** A job with r left finishes 1/r of itself per unit of time, so GPUs do most for the mean
 //! completion time where the sum of 1/r of their tenants is greatest: shortest remaining time first, but
-//! counted per GPU and added up where one gang takes the place of several jobs. A gang of g counts
-//! g^¼ times: between one job and g jobs, because gangs are harder to place again, and because whoever
-//! is passed over for long are the large ones. One that needs a good part of its partition waits
-//! longest for room by itself, and counts up to half as much again.
+//! counted per GPU and added up where one gang takes the place of several jobs. Gangs count for more
+//! (`gangs`), and so does whoever may still be kept from being among the slowest jobs (`usual`).
 //!
 //! **Price.** Sharing is a different question: one job loses a moment, another wins one. If a job ends a
 //! moment later, so does everyone who waits for its GPUs: with n jobs in the queue of a partition of P
@@ -18,6 +16,8 @@
 //! from a job counts for more the longer it will have taken compared with those that are over.
 
 use super::fairness::Fairness;
+use super::gangs::Crowd;
+use super::usual::{Lengths, Usual};
 use crate::remaining::{left_ms, restore_ms};
 use std::cmp::Reverse;
 use tandem_core::{Draft, Job, JobId, JobMap, JobState, PPM_ONE, Time};
@@ -26,10 +26,6 @@ use tandem_core::{Draft, Job, JobId, JobMap, JobState, PPM_ONE, Time};
 const VALUE_SCALE: i128 = 1 << 30;
 /// What is left counts as at least this: estimates are not better.
 const LEFT_MS_MIN: i64 = 1000;
-/// A delay counts for its price and at most so many eighths of the job's own weight more,
-const TAIL_EIGHTHS: i128 = 3;
-/// half of that for a job that takes this many times as long as usual.
-const TAIL_AT: i128 = 3;
 /// Priorities beyond this count as this.
 const PRIORITY_MAX: i8 = 10;
 
@@ -55,14 +51,6 @@ fn weight(job: &Job) -> i64 {
     let priority = job.spec.priority.clamp(-PRIORITY_MAX, PRIORITY_MAX);
     let one = i64::from(PPM_ONE);
     if priority >= 0 { one << priority } else { one >> -priority }
-}
-
-/// What a gang counts for among the GPUs of its partition, in parts per million.
-fn gang_factor(gpus: u32, of: u32) -> i128 {
-    let one = u128::from(PPM_ONE);
-    let root = (u128::from(gpus) * one * one * one * one).isqrt().isqrt();
-    let root = i128::try_from(root).expect("a root of 112 bits is small");
-    root + root * i128::from(gpus) / (2 * i128::from(of))
 }
 
 /// Where a job stands among those that wait, the smallest first: remaining time × GPUs / weight. It
@@ -92,16 +80,25 @@ impl Worth {
         tail: 0,
     };
 
-    fn of(job: &Job, now: Time, fairness: &Fairness, gpus: u32, usual: &Usual) -> Self {
+    fn of(
+        job: &Job,
+        now: Time,
+        fairness: &Fairness,
+        crowd: &Crowd,
+        usual: Option<Lengths>,
+    ) -> Self {
         let restores = job.placement().is_none() && job.must_restore;
         let restore = if restores { restore_ms(job) } else { 0 };
         let left_ms = (left_ms(job, now) + restore).max(LEFT_MS_MIN);
         let weight = fairness.adjust(job.spec.user, weight(job));
+        let takes_ms = age_ms(job, now) + left_ms;
+        let one = i128::from(PPM_ONE);
+        let urgency = usual.map_or(one, |usual| usual.urgency(takes_ms));
         let value = i128::from(weight) * VALUE_SCALE / i128::from(left_ms);
-        let value = value * gang_factor(job.spec.gpus, gpus) / i128::from(PPM_ONE);
+        let value = value * crowd.factor(job.spec.gpus, left_ms) / one * urgency / one;
         let value = i64::try_from(value).unwrap_or(i64::MAX);
         let loss = if is_settled(job, now) { value } else { i64::MAX };
-        let tail = usual.tail(age_ms(job, now) + left_ms, weight);
+        let tail = usual.map_or(0, |usual| usual.tail(takes_ms, weight));
         Self { left_ms, gpus: job.spec.gpus, weight, value, loss, price: weight, tail }
     }
 
@@ -113,32 +110,6 @@ impl Worth {
 
 fn age_ms(job: &Job, now: Time) -> i64 {
     i64::try_from(now.since(job.spec.submit).0 / 1000).unwrap_or(i64::MAX / 2)
-}
-
-/// How long jobs take.
-#[derive(Default)]
-struct Usual {
-    jobs: u64,
-    sum_ms: i128,
-}
-
-impl Usual {
-    fn add(&mut self, job: &Job, now: Time) {
-        self.jobs += 1;
-        self.sum_ms += i128::from(age_ms(job, now));
-    }
-
-    /// What a job that takes `takes_ms` from submission to end has more of than its price; nothing as long
-    /// as none is over.
-    fn tail(&self, takes_ms: i64, weight: i64) -> i64 {
-        if self.jobs == 0 {
-            return 0;
-        }
-        let (takes, mean) = (i128::from(takes_ms), self.sum_ms / i128::from(self.jobs));
-        let part = (takes + TAIL_AT * mean).max(1);
-        let tail = i128::from(weight) * TAIL_EIGHTHS * takes / (8 * part);
-        i64::try_from(tail).unwrap_or(i64::MAX)
-    }
 }
 
 /// The worth of all jobs of a partition, as of the last review.
@@ -163,19 +134,24 @@ impl Ledger {
         self.waiting.extend(waiting);
         let jobs = || draft.placed().chain(self.waiting.iter().map(|&job| draft.job(job)));
         fairness.compare(jobs(), now);
-        let gpus = draft.up_count().max(1);
+        let (crowd, usual) = (Crowd::of(jobs, now, draft.up_count()), self.usual.lengths());
         for job in jobs() {
-            self.worths.insert(job.id(), Worth::of(job, now, fairness, gpus, &self.usual));
+            self.worths.insert(job.id(), Worth::of(job, now, fairness, &crowd, usual));
         }
         self.sort();
     }
 
     /// A job is over.
     pub(super) fn close(&mut self, job: &Job, now: Time) {
-        self.usual.add(job, now);
+        self.usual.add(age_ms(job, now));
         if self.worths.get(job.id()).is_some() {
             self.worths.remove(job.id());
         }
+    }
+
+    /// A job of another partition is over.
+    pub(super) fn hear(&mut self, job: &Job, now: Time) {
+        self.usual.add(age_ms(job, now));
     }
 
     /// A job that came to GPUs since the last review counts for next to nothing until the next one.
