@@ -249,7 +249,7 @@ fn online(plan: &Plan, found: &Found) -> String {
         rows.push(&prefixed(&format!("{}; {}", known.trace, known.table), cells));
     }
     format!(
-        "Mean JCT in seconds with `--beliefs online`, and its change from `--beliefs true`, at ×{}; the predictor is trained on half of the table's pairs and corrected by what is observed.\n\n{}",
+        "Mean JCT in seconds with `--beliefs online`, and its change from `--beliefs true`, at ×{}; the predictor is trained on half of the table's pairs and corrected by what is observed. Pairs that the table lacks follow a rule, which is known ([decision 20](decisions/0020-what-beliefs-may-know.md)).\n\n{}",
         plan.focus_load, rows.0
     )
 }
