@@ -49,15 +49,20 @@ impl Daemon {
     }
 
     fn submit(&mut self, class: &str, arguments: &[&str]) -> u64 {
-        let command = [TANDEM, "train"].iter().chain(arguments);
-        let request = JobRequest {
-            command: command.map(|&argument| argument.to_owned()).collect(),
+        let command: Vec<&str> =
+            [TANDEM, "train"].into_iter().chain(arguments.iter().copied()).collect();
+        let request = self.request(class, &command);
+        self.client.submit(&request).unwrap().ids[0]
+    }
+
+    fn request(&self, class: &str, command: &[&str]) -> JobRequest {
+        JobRequest {
+            command: command.iter().map(|&argument| argument.to_owned()).collect(),
             class: Some(class.to_owned()),
             dir: self.folder.path().to_owned(),
             env: std::env::vars().collect(),
             ..JobRequest::default()
-        };
-        self.client.submit(&request).unwrap().ids[0]
+        }
     }
 
     fn job(&mut self, id: u64) -> JobInfo {
@@ -218,6 +223,31 @@ fn three_jobs_take_turns_on_one_core_and_none_is_lost() {
         let job = daemon.job(id);
         assert_eq!((job.line.state, job.runs), (JobState::Completed, 1), "job {id}");
         assert_eq!(rows(file).len(), steps, "job {id}");
+    }
+}
+
+/// A list is read from the store and completed by the scheduler; a job that ends in between is not shown
+/// as running beside the one that came in its place.
+#[test]
+fn one_list_shows_one_moment() {
+    let _alone = alone();
+    let mut daemon = Daemon::start("fifo");
+    let tasks = 60;
+    let array = Some(format!("1-{tasks}"));
+    let request = JobRequest { array, ..daemon.request("short", &["true"]) };
+    daemon.client.submit(&request).unwrap();
+    let patience = Instant::now() + Duration::from_secs(120);
+    loop {
+        let page = daemon.client.jobs(&JobQuery::default()).unwrap().jobs.clone();
+        let is_placed = |state: JobState| matches!(state, JobState::Running | JobState::Completing);
+        let placed: Vec<_> = page.iter().filter(|job| is_placed(job.state)).collect();
+        assert!(placed.len() <= 1, "{placed:?}");
+        assert_eq!(page.len(), tasks);
+        assert!(page.is_sorted_by_key(|job| job.id));
+        if page.iter().all(|job| job.state == JobState::Completed) {
+            break;
+        }
+        assert!(Instant::now() < patience, "waited two minutes in vain: {placed:?}");
     }
 }
 

@@ -10,7 +10,8 @@ use super::{Api, Failure, answers, events, metrics};
 use crate::command::{Command, Peer};
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
-use crate::store::Filter;
+use crate::scheduler::{Active, View};
+use crate::store::{Filter, Reader};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -248,22 +249,46 @@ async fn list(
     asked: Result<Query<ListQuery>, QueryRejection>,
 ) -> Answer<JobPage> {
     let filter = query(asked)?.filter()?;
-    let limit = filter.limit as usize;
+    let (limit, descending) = (filter.limit as usize, filter.descending);
+    let states = filter.states.clone();
     let jobs: Vec<Job> = api.read(move |reader| reader.page(&filter)).await?;
     let next_after = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.id);
-    // Those that are not over are shown as they are at this moment.
-    let daemon_uid = api.uid;
-    let live = move |present: &crate::cycle::Present<'_>| {
-        let line = |job: &Job| {
-            let now = present.now.time();
-            let view = present.scheduler.view(job.id, now);
-            let active = present.scheduler.job(job.id).map(|active| &active.job);
-            let sees_all = peer.may_change(job.uid, daemon_uid);
-            answers::line(active.unwrap_or(job), view.as_ref(), sees_all)
-        };
-        jobs.iter().map(line).collect()
+    let line = {
+        let daemon_uid = api.uid;
+        move |job: &Job, view: Option<&View>| {
+            answers::line(job, view, peer.may_change(job.uid, daemon_uid))
+        }
     };
-    Ok(Json(JobPage { schema: SCHEMA, jobs: api.ask(live).await?, next_after }))
+    let shown = line.clone();
+    // Those that are not over are shown as they are at this moment.
+    let live = move |present: &crate::cycle::Present<'_>| {
+        let (mut lines, mut ended) = (Vec::new(), Vec::new());
+        for job in &jobs {
+            match present.scheduler.job(job.id) {
+                Some(Active { job, .. }) => {
+                    let view = present.scheduler.view(job.id, present.now.time());
+                    lines.push(shown(job, view.as_ref()));
+                }
+                None if job.state.is_over() => lines.push(shown(job, None)),
+                None => ended.push(job.id),
+            }
+        }
+        (lines, ended)
+    };
+    let (mut lines, ended) = api.ask(live).await?;
+    // Those that ended after they were read are read again: they would be shown as they were, beside
+    // whoever came in their place.
+    if !ended.is_empty() {
+        let read = move |reader: &Reader| ended.iter().map(|&id| reader.job(id)).collect();
+        let over: Vec<Option<Job>> = api.read(read).await?;
+        lines.extend(over.iter().flatten().map(|job| line(job, None)));
+        lines.sort_by_key(|line| line.id);
+        if descending {
+            lines.reverse();
+        }
+    }
+    lines.retain(|line| states.is_empty() || states.contains(&line.state));
+    Ok(Json(JobPage { schema: SCHEMA, jobs: lines, next_after }))
 }
 
 /// A job as it is, and how it does.
@@ -286,12 +311,22 @@ async fn info(
     } else {
         None
     };
-    let look = move |present: &crate::cycle::Present<'_>| {
+    let shown = env.clone();
+    let live = move |present: &crate::cycle::Present<'_>| {
         let view = present.scheduler.view(id, present.now.time());
         let active = present.scheduler.job(id).map(|active| &active.job);
-        answers::info(active.unwrap_or(&job), view.as_ref(), env, present)
+        let job = active.or_else(|| job.state.is_over().then_some(&job))?;
+        Some(answers::info(job, view.as_ref(), shown, present))
     };
-    Ok(Json(JobAnswer { schema: SCHEMA, job: api.ask(look).await? }))
+    let shown = match api.ask(live).await? {
+        Some(shown) => shown,
+        // It ended after it was read.
+        None => {
+            let job = find(&api, id).await?;
+            api.ask(move |present| answers::info(&job, None, env, present)).await?
+        }
+    };
+    Ok(Json(JobAnswer { schema: SCHEMA, job: shown }))
 }
 
 /// Withdraw a job
@@ -321,7 +356,8 @@ async fn explain(
     let sees_all = peer.may_change(job.uid, api.uid);
     match api.ask(move |present| crate::forecast::of_job(present, id, sees_all)).await? {
         Some(question) => answer(question, policy).await,
-        None => Ok(Json(crate::forecast::of_the_past(&job, policy.text))),
+        // It may have ended after it was read.
+        None => Ok(Json(crate::forecast::of_the_past(&find(&api, id).await?, policy.text))),
     }
 }
 
