@@ -389,7 +389,7 @@ impl Book {
             return;
         }
         match record.state {
-            State::Pending => match self.release(wanted, entry) {
+            State::Pending => match self.release(wanted, entry, now_s) {
                 Ok(line) => turn.requests.extend(line.map(Request::Control)),
                 Err(Refusal { reason, passing }) => {
                     (ours.is_dropped, ours.is_refused) = (true, true);

@@ -107,6 +107,11 @@ impl Job {
         self
     }
 
+    pub(super) fn submitted(mut self, submit_s: u64) -> Self {
+        self.0.submit_s = submit_s;
+        self
+    }
+
     pub(super) fn restarts(mut self, restarts: u64) -> Self {
         self.0.restarts = restarts;
         self

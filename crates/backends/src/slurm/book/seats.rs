@@ -8,12 +8,17 @@ use crate::slurm::nodes::Node;
 use crate::slurm::text;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A job that was put back may begin again after this: a node takes one that begins in the second in which
+/// its last run ended for that run, and it fails.
+const REST_S: u64 = 3;
+
 impl Book {
     /// The line that brings a job that waits closer to its place.
     pub(super) fn release(
         &self,
         wanted: &Wanted,
         entry: &Entry<'_>,
+        now_s: u64,
     ) -> Result<Option<String>, Refusal> {
         let (address, record) = (&entry.address, entry.record);
         let is_there = |&device: &u32| (device as usize) < self.places.len();
@@ -40,8 +45,9 @@ impl Book {
         if sorted != wants {
             fields.push(format!("ReqNodeList={}", nodes.join(",")));
         }
-        // After a requeue it would wait for two minutes.
-        if record.restarts > 0 && record.reason == "BeginTime" {
+        // After a requeue, which counts as handing it in anew, it would wait for two minutes.
+        let is_rested = now_s >= record.submit_s + REST_S;
+        if record.restarts > 0 && record.reason == "BeginTime" && is_rested {
             fields.push("StartTime=now".to_owned());
         }
         // Released only when the list shows it placed: without its GPUs it must not begin.

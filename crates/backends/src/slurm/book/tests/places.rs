@@ -133,8 +133,13 @@ fn begins_again_after_a_requeue() {
     let turn = book.turn(&list([waits()]), NOW_S);
     assert_eq!(asks(&turn), ["release 5"]);
     assert_eq!(events(turn), [BackendEvent::Requeued { run: run(1) }]);
-    // Slurm would have it wait for two minutes.
-    let turn = book.turn(&list([waits().free("BeginTime")]), NOW_S);
+    // Slurm would have it wait for two minutes. At once it would fail.
+    let put_back = || waits().free("BeginTime").submitted(NOW_S);
+    for later_s in [0, 1, 2] {
+        let turn = book.turn(&list([put_back()]), NOW_S + later_s);
+        assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]), "{later_s}");
+    }
+    let turn = book.turn(&list([put_back()]), NOW_S + 3);
     assert_eq!(asks(&turn), ["update jobid=5 StartTime=now"]);
     assert_eq!(events(turn), []);
     let turn = book.turn(&list([runs().restarts(1)]), NOW_S);
