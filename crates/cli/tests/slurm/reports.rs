@@ -1,6 +1,6 @@
 //! Jobs on nodes report to the daemon and obey it.
 
-use crate::cluster::{ANN, BEN, Cluster, RELAYS, until};
+use crate::cluster::{ANN, BEN, Cluster, PATIENCE, RELAYS, until};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -17,14 +17,14 @@ fn jobs_on_nodes_report_and_obey() {
         let jobs = cluster.jobs();
         jobs.get(&job).is_some_and(|job| job["rate_measured"] == true)
     };
-    assert!(until(Duration::from_secs(90), reports), "{:?} {}", cluster.jobs(), cluster.log());
+    assert!(until(PATIENCE, reports), "{:?} {}", cluster.jobs(), cluster.log());
     let number = cluster.jobs()[&job]["id"].to_string();
     cluster.ok(cluster.program(tandem).args(["accum", &number, "4"]));
     let parts = || {
         let info = cluster.ok(cluster.program(tandem).args(["info", &number, "--json"]));
         info.contains("\"sub_batches\":4")
     };
-    assert!(until(Duration::from_secs(30), parts), "{}", cluster.log());
+    assert!(until(PATIENCE, parts), "{}", cluster.log());
     // Who does not know the secret is not heard, whatever they say.
     for answer in ["", "nonsense\n", "{\"job\":1,\"uid\":0,\"mac\":\"00\"}\n"] {
         let mut stream = TcpStream::connect(RELAYS).expect("it listens");
@@ -51,5 +51,5 @@ fn jobs_on_nodes_report_and_obey() {
     assert!(!output.status.success(), "another user got in");
     cluster.ok(cluster.by(ANN, "scancel").arg(&job));
     let gone = || !socket.exists();
-    assert!(until(Duration::from_secs(30), gone), "the relay outlives the job");
+    assert!(until(PATIENCE, gone), "the relay outlives the job");
 }

@@ -1,6 +1,6 @@
 //! A mixed stream of jobs, under Tandem and under Slurm alone.
 
-use crate::cluster::{ANN, BEN, Cluster, Stay, stay, stays, until};
+use crate::cluster::{ANN, BEN, Cluster, PATIENCE, Stay, stay, stays, until};
 use crate::common::{Dice, tell};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,9 +214,7 @@ fn a_mixed_stream_shares_where_it_was_planned() {
     }
     assert!(most > 1, "nobody shared");
     // On the GPUs that were planned, with the exit codes that there were.
-    until(Duration::from_secs(20), || {
-        cluster.jobs().values().all(|job| job["end_time"].is_string())
-    });
+    until(PATIENCE, || cluster.jobs().values().all(|job| job["end_time"].is_string()));
     let known = cluster.jobs();
     for stay in &stays {
         let job = &known[&stay.job];
@@ -263,7 +261,7 @@ fn users_get_what_they_are_used_to() {
     cluster.until_state(other, "RUNNING");
     let waits = cluster.sbatch(ANN, &["--gres=gpu:1"], &long);
     let known = || cluster.jobs().contains_key(&waits.to_string());
-    assert!(until(Duration::from_secs(20), known), "{}", cluster.log());
+    assert!(until(PATIENCE, known), "{}", cluster.log());
     assert_eq!(cluster.state(waits), "PENDING");
     for job in [waits, runs, other] {
         cluster.ok(cluster.by(ANN, "scancel").arg(job.to_string()));
@@ -271,13 +269,9 @@ fn users_get_what_they_are_used_to() {
     }
     let is_cancelled = |job: u64| cluster.jobs()[&job.to_string()]["state"] == "cancelled";
     let all = [waits, runs, other];
-    assert!(
-        until(Duration::from_secs(20), || all.into_iter().all(is_cancelled)),
-        "{}",
-        cluster.log()
-    );
+    assert!(until(PATIENCE, || all.into_iter().all(is_cancelled)), "{}", cluster.log());
     // The time limit is Slurm's, pausing ours.
-    let paused = cluster.sbatch(ANN, &["--gres=gpu:1"], &stay(&file, 3.0, 0));
+    let paused = cluster.sbatch(ANN, &["--gres=gpu:1"], &stay(&file, 8.0, 0));
     cluster.until_state(paused, "RUNNING");
     let number = cluster.jobs()[&paused.to_string()]["id"].to_string();
     let tandem = env!("CARGO_BIN_EXE_tandem");
@@ -289,12 +283,12 @@ fn users_get_what_they_are_used_to() {
     let fails = cluster.sbatch(ANN, &["--gres=gpu:1"], "exit 1");
     let after = cluster.sbatch(ANN, &["--gres=gpu:1", &format!("-dafterok:{fails}")], "true");
     let never = || cluster.record(after)["state_reason"] == "DependencyNeverSatisfied";
-    assert!(until(Duration::from_secs(60), never), "{}", cluster.record(after));
+    assert!(until(PATIENCE, never), "{}", cluster.record(after));
     // A hostile name is a name.
     let name = "x JobState=COMPLETED\nJobId=1 $(reboot) é";
     let hostile = cluster.sbatch(BEN, &["--gres=gpu:1", "-J", name, "--comment", name], "exit 5");
     cluster.until_state(hostile, "FAILED");
-    assert!(until(Duration::from_secs(20), || {
+    assert!(until(PATIENCE, || {
         cluster.jobs().get(&hostile.to_string()).is_some_and(|job| job["exit_code"] == 5)
     }));
     // Submitting to the daemon leads to sbatch.
