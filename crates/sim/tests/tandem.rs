@@ -49,15 +49,15 @@ fn a_short_job_takes_the_place_of_a_long_one_but_not_of_one_about_as_short() {
 
 #[test]
 fn a_gang_yields_to_several_small_jobs_that_are_worth_more_together_and_not_to_one() {
-    let one = run("tandem", "1x8", "gang,u,0,8,2000,100,1000\nsmall,u,10,1,5000,100,1000\n");
-    assert_eq!(ends(&one), [2000.0, 7000.0]);
+    let one = run("tandem", "1x8", "gang,u,0,8,2000,100,1000\nsmall,u,10,1,3000,100,1000\n");
+    assert_eq!(ends(&one), [2000.0, 5000.0]);
     let mut rows = "gang,u,0,8,2000,100,1000\n".to_owned();
     for small in 0..8 {
-        writeln!(rows, "s{small},u,10,1,5000,100,1000").unwrap();
+        writeln!(rows, "s{small},u,10,1,3000,100,1000").unwrap();
     }
     let eight = run("tandem", "1x8", &rows);
-    assert_eq!(ends(&eight)[1], 5060.0, "they start at the first review");
-    assert!(ends(&eight)[0] > 5060.0, "the gang waits for them");
+    assert_eq!(ends(&eight)[1], 3060.0, "they start at the first review");
+    assert!(ends(&eight)[0] > 3060.0, "the gang waits for them");
 }
 
 #[test]
