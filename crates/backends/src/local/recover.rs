@@ -8,6 +8,7 @@ use super::run::{Phase, lock};
 use crate::crash;
 use crate::event::Found;
 use crate::op::RunId;
+use rustix::process::Signal;
 use std::fs;
 use std::io;
 use std::thread::sleep;
@@ -58,6 +59,11 @@ impl Inner {
                 }
                 Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
                     let paused = state.halt(&self.boot).0 == Halt::Still;
+                    // A daemon that died may have told it to stand still, and not all of it does yet:
+                    // nobody else would let it go on.
+                    if !paused && let Err(error) = state.signal(&self.boot, Signal::CONT) {
+                        tracing::warn!(run = %id, %error, "not told to go on");
+                    }
                     let (pid, enforcement) = (started.process.pid, started.enforcement);
                     Found::Running { pid, paused, enforcement }
                 }

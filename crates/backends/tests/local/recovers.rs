@@ -13,6 +13,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_killed_daemon_starts_nothing_twice", a_killed_daemon_starts_nothing_twice),
     ("a_run_given_up_never_begins", a_run_given_up_never_begins),
     ("runs_are_found_again", runs_are_found_again),
+    ("a_pause_that_a_death_cut_short", a_pause_that_a_death_cut_short),
     ("a_reused_pid_is_left_alone", a_reused_pid_is_left_alone),
     ("a_dead_supervisor", a_dead_supervisor),
     ("a_supervisor_that_died_early", a_supervisor_that_died_early),
@@ -157,6 +158,20 @@ fn runs_are_found_again() {
     later.apply(9, Op::End { run: run_id(2), grace_ms: 5000 });
     assert_eq!(later.exited().status, Status::Signal(15));
     drop(own);
+}
+
+/// One of its processes stands still and another does not: to the next daemon it runs, so it goes on.
+fn a_pause_that_a_death_cut_short() {
+    let mut desk = Desk::new();
+    desk.start(desk.script(1, "sleep 1000 & echo; sleep 0.2; exit 6"));
+    let pid = desk.started();
+    until("it printed", || desk.output(1).ends_with('\n'));
+    let first = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(first, rustix::process::Signal::STOP).unwrap();
+    let mut later = Desk::at(&desk.dir);
+    let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
+    assert_eq!(found, Found::Running { pid, paused: false, enforcement: Enforcement::None });
+    assert_eq!(later.exited().status, code(6));
 }
 
 /// Rewrites a record of a run.
