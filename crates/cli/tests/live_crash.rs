@@ -85,6 +85,8 @@ struct Trial {
     crash_at: Option<u64>,
     /// Acknowledged jobs.
     jobs: BTreeMap<u64, Fate>,
+    /// A job that runs for long may be there without having been acknowledged.
+    is_unsure: bool,
     cancelled: BTreeSet<u64>,
     /// Processes of long jobs, as seen.
     pids: BTreeMap<u64, u32>,
@@ -117,6 +119,7 @@ impl Trial {
             deaths: Vec::new(),
             crash_at,
             jobs: BTreeMap::new(),
+            is_unsure: false,
             cancelled: BTreeSet::new(),
             pids: BTreeMap::new(),
         }
@@ -164,7 +167,10 @@ impl Trial {
                 Ok(ids.first().copied())
             }
             // Not acknowledged: it may be there or not.
-            Err(ClientError::Unreachable { .. }) => Ok(None),
+            Err(ClientError::Unreachable { .. }) => {
+                self.is_unsure |= fate == Fate::Long;
+                Ok(None)
+            }
             Err(error) => Err(format!("refused: {error}")),
         }
     }
@@ -243,7 +249,8 @@ impl Trial {
                 return Err(format!("job {id} is over before it was cancelled: {job:?}"));
             }
             // Others that run for long may sit on all devices.
-            if self.jobs.iter().any(|(other, fate)| *other != id && *fate == Fate::Long) {
+            let is_other = |(&other, &fate): (&u64, &Fate)| other != id && fate == Fate::Long;
+            if self.is_unsure || self.jobs.iter().any(is_other) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(2));
