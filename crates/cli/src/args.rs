@@ -333,6 +333,27 @@ pub(crate) enum ModelCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Beside which classes to measure a class first: those that tell most about all its other pairs
+    Partners {
+        /// A class by its name, or key=value,... as for predict
+        #[arg(long, value_name = "CLASS")]
+        class: String,
+        /// How many
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=400))]
+        count: u32,
+        /// Standard deviation of a measured rate
+        #[arg(long, default_value_t = 0.05, value_parser = parse_up_to_one)]
+        noise: f64,
+        /// Model file; the one that comes with the program if absent
+        #[arg(long, value_name = "FILE")]
+        model: Option<String>,
+        /// Kind of GPU, where the model has several
+        #[arg(long, value_name = "NAME")]
+        gpu: Option<String>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// How fast beliefs about held-out pairs approach the truth as rates are observed
     Online {
         #[command(flatten)]

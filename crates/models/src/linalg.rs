@@ -42,6 +42,14 @@ impl Square {
         product
     }
 
+    pub(crate) fn transposed(&self) -> Square {
+        Square::from_fn(self.size, |row, column| self.row(column)[row])
+    }
+
+    pub(crate) fn scale(&mut self, factor: f64) {
+        self.values.iter_mut().for_each(|value| *value *= factor);
+    }
+
     /// `self += factor · other`.
     pub(crate) fn add(&mut self, factor: f64, other: &Square) {
         for (sum, value) in self.values.iter_mut().zip(&other.values) {

@@ -202,6 +202,27 @@ proptest! {
     }
 
     #[test]
+    fn partners_that_tell_are_candidates_and_leave_less_unknown(
+        (profiles, pairs) in table(),
+        seen in vec((any::<u32>(), any::<u32>(), 0.05..1.2), 0..10),
+        class in any::<u32>(),
+        count in 0..12_usize,
+    ) {
+        let mut online = learner(&profiles, &pairs);
+        let classes = u32::try_from(profiles.len()).unwrap();
+        for (a, b, rate) in seen {
+            online.observe(a % classes, b % classes, rate, NOISE);
+        }
+        let candidates: Vec<u32> = (0..classes).collect();
+        let telling = online.telling_partners(class % classes, &candidates, count, NOISE);
+        prop_assert_eq!(telling.partners.len(), count.min(profiles.len()));
+        let distinct: std::collections::BTreeSet<u32> = telling.partners.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), telling.partners.len());
+        prop_assert!(telling.rmse_before.is_finite() && telling.rmse_after > 0.0, "{telling:?}");
+        prop_assert!(telling.rmse_after <= telling.rmse_before * (1.0 + 1e-9), "{telling:?}");
+    }
+
+    #[test]
     fn state_survives_a_restart_and_goes_on_learning(
         (profiles, pairs) in table(),
         seen in vec((any::<u32>(), any::<u32>(), 0.05..1.2), 2..40),
@@ -319,6 +340,36 @@ fn what_is_learned_about_a_class_helps_with_other_partners() {
         of_others,
         "pairs that share no class with it stay as they are"
     );
+}
+
+#[test]
+fn partners_that_tell_leave_less_unknown_than_others() {
+    let (profiles, pairs) = sensible(12);
+    let mut online = learner(&profiles, &pairs);
+    let stranger = ClassProfile { name: "stranger".to_owned(), ..ClassProfile::default() };
+    let new = online.class(&stranger);
+    let all: Vec<u32> = (0..12).collect();
+    // What remains unknown beside those that were not observed, after three were.
+    let unknown_after = |three: [u32; 3]| {
+        let mut online = online.clone();
+        for partner in three {
+            for (a, b) in [(new, partner), (partner, new)] {
+                online.observe(a, b, online.belief(a, b).rate, NOISE);
+            }
+        }
+        let rest = all.iter().filter(|class| !three.contains(class));
+        let deviations = rest
+            .flat_map(|&other| [(new, other), (other, new)])
+            .map(|(a, b)| online.belief(a, b).deviation);
+        deviations.sum::<f64>()
+    };
+    let telling = online.telling_partners(new, &all, 3, NOISE).partners;
+    let telling = unknown_after(telling.try_into().unwrap());
+    let triples = (0..12)
+        .flat_map(|one| (0..one).flat_map(move |two| (0..two).map(move |three| [one, two, three])));
+    let others: Vec<f64> = triples.map(unknown_after).collect();
+    let worse = others.iter().filter(|&&other| other > telling).count();
+    assert!(worse * 10 >= others.len() * 9, "better than {worse} of {} triples", others.len());
 }
 
 fn beside(classes: &[u32]) -> Company {

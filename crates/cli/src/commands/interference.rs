@@ -9,10 +9,10 @@ use crate::table;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use tandem_models::interference::evaluate::{
-    HeldOut, Noise, PairData, Protocol, Scores, fit_without, fourth_partner, learning_curve, parts,
-    predict_part, scores,
+    AfterThree, HeldOut, Noise, PairData, Protocol, Scores, fit_without, fourth_partner,
+    learning_curve, parts, predict_part, scores,
 };
-use tandem_models::interference::{ClassProfile, FitError, Offline};
+use tandem_models::interference::{ClassProfile, FitError, Offline, Online};
 use tandem_sim::interference::{GpuModel, ModelFile, PairTable};
 use tandem_sim::profiles::SoloProfiles;
 use tandem_sim::thread_cpu_ns;
@@ -75,18 +75,26 @@ pub(super) fn eval(
     ))
 }
 
-pub(super) fn predict(
-    classes: [&str; 2],
-    model: Option<&str>,
-    gpu: Option<&str>,
-    json: bool,
-) -> Result<(), Failure> {
-    let file = model.unwrap_or("the shipped model");
-    let models = match model {
-        Some(file) => ModelFile::read(file)?,
-        None => ModelFile::shipped(),
-    };
-    let model = models.for_gpu(gpu, file)?;
+/// A fitted model and what it was trained on.
+pub(super) struct Models {
+    trained_on: String,
+    model: GpuModel,
+}
+
+impl Models {
+    /// From a file, or the one that comes with the program.
+    pub(super) fn read(file: Option<&str>, gpu: Option<&str>) -> Result<Self, Failure> {
+        let models = match file {
+            Some(file) => ModelFile::read(file)?,
+            None => ModelFile::shipped(),
+        };
+        let model = models.for_gpu(gpu, file.unwrap_or("the shipped model"))?.clone();
+        Ok(Self { trained_on: models.trained_on, model })
+    }
+}
+
+pub(super) fn predict(models: &Models, classes: [&str; 2], json: bool) -> Result<(), Failure> {
+    let Models { trained_on, model } = models;
     let [a, b] = classes.map(|text| find_class(text, model));
     let (a, b) = (a?, b?);
     let (of_a, of_b) = (model.offline.predict(&a, &b), model.offline.predict(&b, &a));
@@ -94,7 +102,7 @@ pub(super) fn predict(
         let object = json!({
             "schema": SCHEMA, "a": a.name, "b": b.name, "gpu": model.gpu,
             "rate_a": of_a.rate, "rate_b": of_b.rate, "rmse_a": of_a.rmse, "rmse_b": of_b.rmse,
-            "familiar": of_a.familiar, "trained_on": models.trained_on,
+            "familiar": of_a.familiar, "trained_on": trained_on,
         });
         return print(&object.to_string());
     }
@@ -109,6 +117,52 @@ pub(super) fn predict(
     Ok(())
 }
 
+pub(super) fn partners(
+    models: &Models,
+    class: &str,
+    count: usize,
+    noise: f64,
+    json: bool,
+) -> Result<(), Failure> {
+    let Models { trained_on, model } = models;
+    let class = find_class(class, model)?;
+    let mut online = Online::new(model.offline.clone());
+    let number = online.class(&class);
+    let others = model.profiles.iter().filter(|profile| profile.name != class.name);
+    let others: Vec<(u32, &ClassProfile)> =
+        others.map(|profile| (online.class(profile), profile)).collect();
+    let candidates: Vec<u32> = others.iter().map(|&(number, _)| number).collect();
+    let telling = online.telling_partners(number, &candidates, count, noise);
+    let partners: Vec<(&ClassProfile, [f64; 2])> = telling
+        .partners
+        .iter()
+        .filter_map(|best| others.iter().find(|(number, _)| number == best))
+        .map(|&(partner, profile)| {
+            let rates = [(number, partner), (partner, number)];
+            (profile, rates.map(|(a, b)| online.belief(a, b).rate))
+        })
+        .collect();
+    if json {
+        let partner = |(profile, [of_class, of_partner]): &(&ClassProfile, [f64; 2])| json!({ "class": profile.name, "rate": of_class, "rate_partner": of_partner });
+        let object = json!({
+            "schema": SCHEMA, "class": class.name, "gpu": model.gpu, "noise": noise,
+            "partners": partners.iter().map(partner).collect::<Vec<Value>>(),
+            "rmse_before": telling.rmse_before, "rmse_after": telling.rmse_after,
+            "trained_on": trained_on,
+        });
+        return print(&object.to_string());
+    }
+    let row = |(profile, [of_class, of_partner]): &(&ClassProfile, [f64; 2])| {
+        vec![profile.name.clone(), format!("{of_class:.3}"), format!("{of_partner:.3}")]
+    };
+    let head = ["measure it beside", "its rate, predicted", "the other's"];
+    print(&table::plain(&head, partners.iter().map(row).collect()))?;
+    print(&format!(
+        "RMSE to expect over all pairs of {}: {:.3} now, {:.3} after these",
+        class.name, telling.rmse_before, telling.rmse_after
+    ))
+}
+
 pub(super) fn online(
     args: &PairDataArgs,
     observations: usize,
@@ -120,20 +174,23 @@ pub(super) fn online(
     let drift = learning_curve(&data, observations, noise, Some(DRIFT))?;
     let drift = &drift[observations + 1..];
     let fourth = fourth_partner(&data, DRAWS, observations, noise)?;
-    let gain = |mae: f64| 1.0 - mae / fourth.offline_mae.max(f64::MIN_POSITIVE);
-    let (once, repeated) = (gain(fourth.once_mae), gain(fourth.repeated_mae));
     if json {
+        let gains = |after: &AfterThree| {
+            json!({
+                "rates": after.rates, "offline_mae": after.offline_mae,
+                "online_mae": after.once_mae, "gain": after.gain(after.once_mae),
+                "repeated": {
+                    "observations": observations,
+                    "online_mae": after.repeated_mae, "gain": after.gain(after.repeated_mae),
+                },
+            })
+        };
+        let mut fourth_partner = gains(&fourth.drawn);
+        fourth_partner["telling"] = gains(&fourth.telling);
         let object = json!({
             "schema": SCHEMA, "mae": mae,
             "drift": { "moved": DRIFT, "mae": drift },
-            "fourth_partner": {
-                "rates": fourth.rates, "offline_mae": fourth.offline_mae,
-                "online_mae": fourth.once_mae, "gain": once,
-                "repeated": {
-                    "observations": observations,
-                    "online_mae": fourth.repeated_mae, "gain": repeated,
-                },
-            },
+            "fourth_partner": fourth_partner,
         });
         return print(&object.to_string());
     }
@@ -143,14 +200,21 @@ pub(super) fn online(
     let rows = mae.iter().zip(drift).enumerate().map(row).collect();
     let after = format!("MAE after the truth moved by {DRIFT}");
     print(&table::plain(&["observations", "MAE", &after], rows))?;
-    print(&format!(
-        "A class of an unknown model beside a fourth partner: MAE {:.4} offline\n\
-         seen with three others, once each: {:.4}, {:.0} % less; {observations} times each: {:.4}, {:.0} % less",
-        fourth.offline_mae,
-        fourth.once_mae,
-        once * 100.0,
-        fourth.repeated_mae,
-        repeated * 100.0,
+    let row = |(partners, after): (&str, &AfterThree)| {
+        let known = |mae: f64| format!("{mae:.4}, {:.0} % less", 100.0 * after.gain(mae));
+        vec![
+            partners.to_owned(),
+            format!("{:.4}", after.offline_mae),
+            known(after.once_mae),
+            known(after.repeated_mae),
+        ]
+    };
+    let rows = [("drawn at random", &fourth.drawn), ("that tell most", &fourth.telling)];
+    let repeated = format!("{observations} times each");
+    print("A class of an unknown model beside a fourth partner, after three others:")?;
+    print(&table::plain(
+        &["the three", "MAE offline", "seen once each", &repeated],
+        rows.into_iter().map(row).collect(),
     ))
 }
 

@@ -218,9 +218,18 @@ pub fn learning_curve(
     Ok(sums.into_iter().map(|sum| sum / count).collect())
 }
 
-/// Mean absolute errors on a class's fourth partner.
+/// How well a class is known beside a fourth partner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FourthPartner {
+    /// After three partners drawn at random.
+    pub drawn: AfterThree,
+    /// After the three that tell most.
+    pub telling: AfterThree,
+}
+
+/// Mean absolute errors beside a fourth partner.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AfterThree {
     /// Of the predictor alone, which has never seen the class's model.
     pub offline_mae: f64,
     /// After the class was observed beside three others, once each.
@@ -231,8 +240,62 @@ pub struct FourthPartner {
     pub rates: usize,
 }
 
+impl AfterThree {
+    /// By which share an error is smaller than the predictor's.
+    pub fn gain(&self, mae: f64) -> f64 {
+        1.0 - mae / self.offline_mae.max(f64::MIN_POSITIVE)
+    }
+
+    /// Shows the first three of a class's pairs, up to `observations` times each, and asks about the
+    /// fourth, both directions; adds the errors up.
+    fn add(
+        &mut self,
+        mut online: Online,
+        data: &PairData,
+        pairs: &[usize],
+        observations: usize,
+        draws: &mut Draws,
+    ) {
+        let mut numbered = |pairs: &[usize]| -> Vec<(u32, u32, f64)> {
+            let number = |(a, b, truth): (usize, usize, f64)| {
+                let [a, b] = [a, b].map(|class| online.class(&data.profiles[class]));
+                (a, b, truth)
+            };
+            directions(data, pairs).into_iter().map(number).collect()
+        };
+        let (shown, asked) = (numbered(&pairs[..3]), numbered(&pairs[3..4]));
+        let errors = |online: &Online| -> f64 {
+            asked.iter().map(|&(a, b, truth)| (online.belief(a, b).rate - truth).abs()).sum()
+        };
+        // Before anything is observed, beliefs are the predictor's.
+        self.offline_mae += errors(&online);
+        for round in 0..observations.max(1) {
+            for &(a, b, truth) in &shown {
+                online.observe(a, b, draws.around(truth), draws.deviation);
+            }
+            if round == 0 {
+                self.once_mae += errors(&online);
+            }
+        }
+        self.repeated_mae += errors(&online);
+        self.rates += asked.len();
+    }
+
+    /// Means instead of sums.
+    fn averaged(self) -> Self {
+        let mean = |sum: f64| sum / self.rates.max(1) as f64;
+        Self {
+            offline_mae: mean(self.offline_mae),
+            once_mae: mean(self.once_mae),
+            repeated_mae: mean(self.repeated_mae),
+            ..self
+        }
+    }
+}
+
 /// Shows every class, its model held out, beside three partners, up to `observations` times each, and
-/// asks about a fourth, both directions, with partners drawn anew `repeats` times.
+/// asks about a fourth, both directions: `repeats` times with all four drawn anew, and as often with a
+/// fourth drawn after the three that tell most.
 pub fn fourth_partner(
     data: &PairData,
     repeats: usize,
@@ -241,54 +304,42 @@ pub fn fourth_partner(
 ) -> Result<FourthPartner, FitError> {
     let mut draws = Draws::new(noise);
     let mut order = ChaCha8Rng::seed_from_u64(noise.seed);
-    // Before anything is observed, beliefs are the predictor's.
-    let errors = |online: &mut Online, asked: &[(usize, usize, f64)]| -> f64 {
-        let error = |&(a, b, truth): &(usize, usize, f64)| {
-            let [a, b] = [a, b].map(|class| online.class(&data.profiles[class]));
-            (online.belief(a, b).rate - truth).abs()
-        };
-        asked.iter().map(error).sum()
-    };
-    let (mut offline_sum, mut once_sum, mut repeated_sum, mut rates) = (0.0, 0.0, 0.0, 0);
+    let (mut drawn, mut telling) = (AfterThree::default(), AfterThree::default());
     for (model, part) in parts(data, Protocol::LeaveModelOut, noise.seed) {
-        let start = Online::new(fit_without(data, &part, noise.seed)?);
+        let mut start = Online::new(fit_without(data, &part, noise.seed)?);
         let model = model.expect("this protocol names the model");
-        let is_held = |class: usize| data.profiles[class].model == model;
-        let mut by_class: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        // Pairs with another model, and the partner in each.
+        let mut by_class: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
         for &at in &part {
-            let pair = &data.pairs[at];
-            match (is_held(pair.a), is_held(pair.b)) {
-                (true, false) => by_class.entry(pair.a).or_default().push(at),
-                (false, true) => by_class.entry(pair.b).or_default().push(at),
-                _ => {}
-            }
+            let MeasuredPair { a, b, .. } = data.pairs[at];
+            let (class, partner) = match [a, b].map(|class| data.profiles[class].model == model) {
+                [true, false] => (a, b),
+                [false, true] => (b, a),
+                _ => continue,
+            };
+            by_class.entry(class).or_default().push((at, start.class(&data.profiles[partner])));
         }
-        for mut partners in by_class.into_values().filter(|partners| partners.len() >= 4) {
+        for (class, mut pairs) in by_class.into_iter().filter(|(_, pairs)| pairs.len() >= 4) {
+            let mut online = start.clone();
+            let class = online.class(&data.profiles[class]);
+            let candidates: Vec<u32> = pairs.iter().map(|&(_, partner)| partner).collect();
+            let mut show = |pairs: &[(usize, u32)], errors: &mut AfterThree| {
+                let pairs: Vec<usize> = pairs.iter().map(|&(at, _)| at).collect();
+                errors.add(online.clone(), data, &pairs, observations, &mut draws);
+            };
             for _ in 0..repeats {
-                partners.shuffle(&mut order);
-                let mut online = start.clone();
-                let asked = directions(data, &partners[3..4]);
-                offline_sum += errors(&mut online, &asked);
-                let shown = directions(data, &partners[..3]);
-                for round in 0..observations.max(1) {
-                    for &(a, b, truth) in &shown {
-                        let [a, b] = [a, b].map(|class| online.class(&data.profiles[class]));
-                        online.observe(a, b, draws.around(truth), noise.deviation);
-                    }
-                    if round == 0 {
-                        once_sum += errors(&mut online, &asked);
-                    }
-                }
-                repeated_sum += errors(&mut online, &asked);
-                rates += asked.len();
+                pairs.shuffle(&mut order);
+                show(&pairs, &mut drawn);
+            }
+            let best = online.telling_partners(class, &candidates, 3, noise.deviation).partners;
+            pairs.sort_by_key(|(_, partner)| {
+                best.iter().position(|best| best == partner).unwrap_or(best.len())
+            });
+            for _ in 0..repeats {
+                pairs[3..].shuffle(&mut order);
+                show(&pairs, &mut telling);
             }
         }
     }
-    let count = rates.max(1) as f64;
-    Ok(FourthPartner {
-        offline_mae: offline_sum / count,
-        once_mae: once_sum / count,
-        repeated_mae: repeated_sum / count,
-        rates,
-    })
+    Ok(FourthPartner { drawn: drawn.averaged(), telling: telling.averaged() })
 }

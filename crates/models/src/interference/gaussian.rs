@@ -164,6 +164,32 @@ impl Covariance {
         product.add(1.0, &self.effect.times(&grid.times(&self.kin)));
         product
     }
+
+    /// What to multiply the covariance with to get what is expected after `rates` were seen: one weight
+    /// per ordered pair of classes.
+    fn weights(&self, rates: &[Rate], tolerance: f64) -> Square {
+        let size = self.kin.size;
+        let (mut sums, mut counts) = (Square::zeros(size), Square::zeros(size));
+        for rate in rates {
+            sums.row_mut(rate.a)[rate.b] += rate.value;
+            counts.row_mut(rate.a)[rate.b] += 1.0;
+        }
+        let noise = self.scales.variance[5];
+        let seen: Vec<usize> = (0..size * size).filter(|&at| counts.values[at] > 0.0).collect();
+        let means: Vec<f64> = seen.iter().map(|&at| sums.values[at] / counts.values[at]).collect();
+        let weights = conjugate_gradients(&means, tolerance, 400, |vector| {
+            let mut grid = Square::zeros(size);
+            seen.iter().zip(vector).for_each(|(&at, &value)| grid.values[at] = value);
+            let image = self.times(&grid);
+            let with_noise = |(&at, &value): (&usize, &f64)| {
+                image.values[at] + noise / counts.values[at] * value
+            };
+            seen.iter().zip(vector).map(with_noise).collect()
+        });
+        let mut grid = Square::zeros(size);
+        seen.iter().zip(weights).for_each(|(&at, weight)| grid.values[at] = weight);
+        grid
+    }
 }
 
 /// A directed rate: of `a` beside `b`, standardised.
@@ -185,27 +211,7 @@ pub(super) struct Process {
 impl Process {
     pub(super) fn fit(scales: Scales, points: &[Point], rates: &[Rate]) -> Self {
         let covariance = Covariance::new(&scales, points);
-        let size = points.len();
-        let (mut sums, mut counts) = (Square::zeros(size), Square::zeros(size));
-        for rate in rates {
-            sums.row_mut(rate.a)[rate.b] += rate.value;
-            counts.row_mut(rate.a)[rate.b] += 1.0;
-        }
-        let noise = scales.variance[5];
-        let seen: Vec<usize> = (0..size * size).filter(|&at| counts.values[at] > 0.0).collect();
-        let means: Vec<f64> = seen.iter().map(|&at| sums.values[at] / counts.values[at]).collect();
-        let weights = conjugate_gradients(&means, 1e-6, 400, |vector| {
-            let mut grid = Square::zeros(size);
-            seen.iter().zip(vector).for_each(|(&at, &value)| grid.values[at] = value);
-            let image = covariance.times(&grid);
-            let with_noise = |(&at, &value): (&usize, &f64)| {
-                image.values[at] + noise / counts.values[at] * value
-            };
-            seen.iter().zip(vector).map(with_noise).collect()
-        });
-        let mut grid = vec![0.0; size * size];
-        seen.iter().zip(weights).for_each(|(&at, weight)| grid[at] = weight);
-        Self { scales, weights: grid }
+        Self { scales, weights: covariance.weights(rates, 1e-6).values }
     }
 
     /// Expected standardised rate of one class beside another; each may be a member of the table.
@@ -261,6 +267,33 @@ pub(super) fn held_out_errors(
         Some(Inverse::of(&block)?.times(&own).iter().map(|error| -error).collect())
     };
     groups.iter().map(errors_of).collect()
+}
+
+/// For each group of classes, what rates between one of them and another class would have been expected
+/// to be had the group never been seen, minus what they are: positions in `rates`, and errors.
+/// Groups whose rates are nearly all there are say nothing.
+pub(super) fn errors_on_strangers(
+    scales: &Scales,
+    points: &[Point],
+    rates: &[Rate],
+    group_of: &[usize],
+) -> Vec<Vec<(usize, f64)>> {
+    /// Errors are many times larger.
+    const TOLERANCE: f64 = 1e-3;
+    let covariance = Covariance::new(scales, points);
+    let groups = group_of.iter().max().map_or(0, |last| last + 1);
+    let errors = |group: usize| {
+        let is_of = |class: usize| group_of[class] == group;
+        let shown: Vec<Rate> =
+            rates.iter().filter(|rate| !is_of(rate.a) && !is_of(rate.b)).copied().collect();
+        if shown.len() * 10 < rates.len() * 2 {
+            return Vec::new();
+        }
+        let expected = covariance.times(&covariance.weights(&shown, TOLERANCE));
+        let asked = rates.iter().enumerate().filter(|(_, rate)| is_of(rate.a) != is_of(rate.b));
+        asked.map(|(at, rate)| (at, expected.row(rate.a)[rate.b] - rate.value)).collect()
+    };
+    (0..groups).map(errors).collect()
 }
 
 /// Scales under which pairs are predicted best from the other pairs, found by coordinate descent in a
@@ -322,6 +355,26 @@ mod tests {
         let errors =
             held_out_errors(&Scales::STRANGER, &points, &rates, &[vec![held_out]]).unwrap();
         assert!((predicted - value - errors[0][0]).abs() < 1e-4);
+    }
+
+    #[test]
+    fn strangers_are_expected_as_if_their_group_had_been_held_out() {
+        let (points, rates) = (points(), rates());
+        let group_of = [0, 0, 1, 1, 2, 2];
+        let found = errors_on_strangers(&Scales::STRANGER, &points, &rates, &group_of);
+        assert_eq!(found.len(), 3);
+        for (group, found) in found.iter().enumerate() {
+            let is_of = |class: usize| group_of[class] == group;
+            let held_out: Vec<usize> =
+                (0..rates.len()).filter(|&at| is_of(rates[at].a) || is_of(rates[at].b)).collect();
+            let exact =
+                held_out_errors(&Scales::STRANGER, &points, &rates, &[held_out.clone()]).unwrap();
+            assert!(!found.is_empty());
+            for &(at, error) in found {
+                let place = held_out.iter().position(|&held_out| held_out == at).unwrap();
+                assert!((error - exact[0][place]).abs() < 0.01, "{error} {}", exact[0][place]);
+            }
+        }
     }
 
     #[test]

@@ -2,22 +2,27 @@
 //!
 //! - [`profile`]: what is known about a class of jobs when it runs alone.
 //! - `gaussian`: a Gaussian process over ordered pairs of classes.
+//! - `held_out`: what errors on rates that were not shown have in common.
 //! - [`offline`]: the predictor, fitted to measured pairs.
 //! - [`online`]: beliefs that start from the predictor and follow what is observed.
 //! - `company`: what a job among several shows about each of its pairs.
+//! - `telling`: beside whom a class is best observed.
 //! - [`evaluate`]: how good both are on pairs that they have not seen.
 
 mod company;
 pub mod evaluate;
 mod gaussian;
+mod held_out;
 pub mod offline;
 pub mod online;
 pub mod profile;
+mod telling;
 
 pub use company::{Clue, Company};
 pub use offline::{FitError, Offline, Prediction};
 pub use online::{Belief, Online};
 pub use profile::{ClassProfile, MeasuredPair};
+pub use telling::TellingPartners;
 
 /// Rates that a prediction may take: a pair that runs makes progress, and sharing may help a little.
 pub const RATE_MIN: f64 = 0.01;

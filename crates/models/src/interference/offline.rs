@@ -5,14 +5,15 @@
 //! tuned on the table itself; for a class that was not, one with fixed scales that puts little trust in
 //! what single classes do. Each knows how far off it is on pairs that it was not shown.
 
-use super::gaussian::{Point, Process, Rate, Scales, held_out_errors, likeness, tune};
+use super::gaussian::{Point, Process, Rate, Scales, errors_on_strangers, held_out_errors, tune};
+use super::held_out::{Beside, Errors, HeldOutError, InCommon};
 use super::profile::{ClassProfile, MeasuredPair, Standard};
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
 /// Scales are tuned, and errors measured, on this many pairs: the cost grows with their cube.
@@ -35,38 +36,6 @@ pub enum FitError {
         /// How many there are.
         classes: usize,
     },
-}
-
-/// Variance of what a class adds to the predictor's errors: the same beside every other class, or the
-/// same beside classes that are alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Effect {
-    constant: f64,
-    varying: f64,
-}
-
-impl Effect {
-    /// Covariance beside two classes of this likeness.
-    pub(super) fn covariance(&self, likeness: f64) -> f64 {
-        self.constant + self.varying * likeness
-    }
-
-    pub(super) fn variance(&self) -> f64 {
-        self.covariance(1.0)
-    }
-
-    fn scaled(self, factor: f64) -> Self {
-        Self { constant: factor * self.constant, varying: factor * self.varying }
-    }
-}
-
-/// Variances of the predictor's errors at unit [`load`]: how much belongs to the subject, to the partner
-/// and to the pair.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Errors {
-    pub(super) sensitivity: Effect,
-    pub(super) pressure: Effect,
-    pub(super) pair: f64,
 }
 
 /// A predicted rate.
@@ -133,27 +102,33 @@ impl Offline {
         let by_pair: Vec<Vec<usize>> =
             (0..chosen.len()).map(|at| vec![2 * at, 2 * at + 1]).collect();
         let tuned = tune(&points, &sample, &by_pair);
-        let by_model = groups_by_model(&points, &sample);
-
         let everything = rates(&table.pairs);
-        let errors = |scales: &Scales, groups: &[Vec<usize>], left_out: LeftOut<'_>| {
-            let mut errors = held_out_errors(scales, &points, &sample, groups).unwrap_or_default();
-            for (group, errors) in groups.iter().zip(&mut errors) {
-                for (&at, error) in group.iter().zip(errors) {
-                    let predicted = mean + spread * (sample[at].value + *error);
-                    *error *= spread / load(predicted);
-                }
-            }
-            Errors::of(&points, &sample, groups, &errors, left_out)
+        let held_out = |rate: Rate, error: f64, without_a, without_b| {
+            let predicted = mean + spread * (rate.value + error);
+            HeldOutError { rate, error: error * spread / load(predicted), without_a, without_b }
         };
-        let everywhere = |_: usize, _: usize| true;
-        let is_of = |group: usize, class: usize| points[class].model == by_model[group].0;
-        let groups: Vec<Vec<usize>> = by_model.iter().map(|(_, group)| group.clone()).collect();
+
+        let of_pairs = held_out_errors(&tuned, &points, &sample, &by_pair).unwrap_or_default();
+        let of_pairs: Vec<HeldOutError> = (by_pair.iter().zip(&of_pairs))
+            .flat_map(|(pair, errors)| pair.iter().zip(errors))
+            .map(|(&at, &error)| held_out(sample[at], error, true, true))
+            .collect();
+
+        let group_of = groups_by_model(&points);
+        let of_groups = errors_on_strangers(&Scales::STRANGER, &points, &everything, &group_of);
+        let of_strangers: Vec<HeldOutError> = (of_groups.iter().enumerate())
+            .flat_map(|(group, errors)| errors.iter().map(move |error| (group, error)))
+            .map(|(group, &(at, error))| {
+                let rate = everything[at];
+                let [without_a, without_b] = [rate.a, rate.b].map(|class| group_of[class] == group);
+                held_out(rate, error, without_a, without_b)
+            })
+            .collect();
         Ok(Self {
             familiar: Process::fit(tuned, &points, &everything),
             stranger: Process::fit(Scales::STRANGER, &points, &everything),
-            familiar_errors: errors(&tuned, &by_pair, &everywhere),
-            stranger_errors: errors(&Scales::STRANGER, &groups, &is_of),
+            familiar_errors: Errors::of(&points, &of_pairs),
+            stranger_errors: Errors::of(&points, &of_strangers).learned(&points, &of_strangers),
             classes: table.profiles.into_iter().map(|profile| profile.name).collect(),
             points,
             standard,
@@ -170,8 +145,10 @@ impl Offline {
         let (point_a, point_b) = (point(&self.standard, a), point(&self.standard, b));
         let value = process.predict(&self.points, (&point_a, known_a), (&point_b, known_b));
         let rate = (self.mean + self.spread * value).clamp(RATE_MIN, RATE_MAX);
-        let sensitivity = self.errors(known_a.is_some()).sensitivity.variance();
-        let pressure = self.errors(known_b.is_some()).pressure.variance();
+        let [beside_a, beside_b] = [(point_a, known_a), (point_b, known_b)]
+            .map(|(point, known)| Beside::new(&self.points, point, known));
+        let sensitivity = self.errors(known_a.is_some()).sensitivity.variance(&beside_b);
+        let pressure = self.errors(known_b.is_some()).pressure.variance(&beside_a);
         let rmse = load(rate) * (sensitivity + pressure + self.errors(familiar).pair).sqrt();
         Prediction { rate, rmse, familiar }
     }
@@ -185,13 +162,25 @@ impl Offline {
         self.classes.binary_search(&class.name).ok()
     }
 
-    /// How alike two classes are to a third that runs beside them, 0 to 1.
-    pub(super) fn likeness(&self, one: &ClassProfile, other: &ClassProfile) -> f64 {
-        likeness(&point(&self.standard, one), &point(&self.standard, other))
+    /// What some third class shows beside one of two classes, and beside the other, has so much in
+    /// common.
+    pub(super) fn in_common(&self, one: &ClassProfile, other: &ClassProfile) -> InCommon {
+        let same = one.name == other.name;
+        let [one, other] = [one, other]
+            .map(|class| Beside::new(&self.points, point(&self.standard, class), self.find(class)));
+        InCommon {
+            familiar: self.familiar_errors.covariances(&one, &other, same),
+            stranger: self.stranger_errors.covariances(&one, &other, same),
+        }
     }
 
-    pub(super) fn errors(&self, familiar: bool) -> Errors {
-        if familiar { self.familiar_errors } else { self.stranger_errors }
+    /// Variance of what is a pair's own.
+    pub(super) fn pair_variance(&self, familiar: bool) -> f64 {
+        self.errors(familiar).pair
+    }
+
+    fn errors(&self, familiar: bool) -> &Errors {
+        if familiar { &self.familiar_errors } else { &self.stranger_errors }
     }
 }
 
@@ -243,123 +232,11 @@ impl Table {
     }
 }
 
-/// For each model, the rates in which it takes part; none for a model that takes part in nearly all,
-/// since without those there is nothing left to learn from.
-fn groups_by_model(points: &[Point], rates: &[Rate]) -> Vec<(String, Vec<usize>)> {
-    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, rate) in rates.iter().enumerate() {
-        let (a, b) = (points[rate.a].model.as_str(), points[rate.b].model.as_str());
-        groups.entry(a).or_default().push(at);
-        if a != b {
-            groups.entry(b).or_default().push(at);
-        }
-    }
-    let some_remain = |group: &Vec<usize>| group.len() * 10 <= rates.len() * 8;
-    groups
-        .into_iter()
-        .filter(|(_, group)| some_remain(group))
-        .map(|(model, group)| (model.to_owned(), group))
-        .collect()
-}
-
-/// Whether a class was unknown when a group was held out.
-type LeftOut<'a> = &'a dyn Fn(usize, usize) -> bool;
-
-impl Errors {
-    /// Splits held-out errors into what a subject has in common over its partners, what a partner has
-    /// in common over its subjects, and the rest: covariances of errors that share a class.
-    fn of(
-        points: &[Point],
-        rates: &[Rate],
-        groups: &[Vec<usize>],
-        errors: &[Vec<f64>],
-        left_out: LeftOut<'_>,
-    ) -> Self {
-        let (mut squares, mut count) = (0.0, 0.0);
-        let (mut as_subject, mut as_partner) = (Shared::default(), Shared::default());
-        for (number, (group, errors)) in groups.iter().zip(errors).enumerate() {
-            for (&at, &error) in group.iter().zip(errors) {
-                let Rate { a, b, .. } = rates[at];
-                squares += error * error;
-                count += 1.0;
-                if left_out(number, a) {
-                    as_subject.add(a, b, error);
-                }
-                if left_out(number, b) {
-                    as_partner.add(b, a, error);
-                }
-            }
-        }
-        // Without a single held-out error nothing is known; as wrong as the slow-down itself.
-        let total = if count > 0.0 { squares / count } else { 1.0 };
-        let (sensitivity, pressure) = (as_subject.effect(points), as_partner.effect(points));
-        // A class that was not left out added nothing to the error.
-        let added =
-            |effect: &Effect, errors: &Shared| effect.variance() * errors.count() / count.max(1.0);
-        let shared = added(&sensitivity, &as_subject) + added(&pressure, &as_partner);
-        // Some of it is always the pair's own, or one observation would be taken to tell all.
-        let fit = (0.8 * total / shared.max(1e-12)).min(1.0);
-        // No table is free of noise.
-        let at_least = |variance: f64| variance.max(1e-6);
-        let effect = |effect: Effect| {
-            let effect = effect.scaled(fit);
-            Effect { constant: at_least(effect.constant), ..effect }
-        };
-        Self {
-            sensitivity: effect(sensitivity),
-            pressure: effect(pressure),
-            pair: at_least(total - fit * shared),
-        }
-    }
-}
-
-/// Errors by the class that they share, with the other class of each.
-#[derive(Default)]
-struct Shared {
-    by_class: BTreeMap<usize, Vec<(usize, f64)>>,
-}
-
-impl Shared {
-    fn add(&mut self, class: usize, beside: usize, error: f64) {
-        self.by_class.entry(class).or_default().push((beside, error));
-    }
-
-    fn count(&self) -> f64 {
-        self.by_class.values().map(|errors| errors.len() as f64).sum()
-    }
-
-    /// The covariance that comes nearest to the products of two different errors of one class.
-    fn effect(&self, points: &[Point]) -> Effect {
-        // Least squares of the products on one and on likeness, neither with a negative factor.
-        let (mut count, mut x, mut xx, mut y, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
-        for errors in self.by_class.values() {
-            for (at, &(one, error)) in errors.iter().enumerate() {
-                for &(other, other_error) in &errors[..at] {
-                    let (likeness, product) =
-                        (likeness(&points[one], &points[other]), error * other_error);
-                    count += 1.0;
-                    x += likeness;
-                    xx += likeness * likeness;
-                    y += product;
-                    xy += likeness * product;
-                }
-            }
-        }
-        let determinant = count * xx - x * x;
-        if determinant > 1e-9 * count * xx {
-            let constant = (xx * y - x * xy) / determinant;
-            let varying = (count * xy - x * y) / determinant;
-            if constant >= 0.0 && varying >= 0.0 {
-                return Effect { constant, varying };
-            }
-        }
-        let alone = |product: f64, square: f64| {
-            if square > 0.0 { (product / square).max(0.0) } else { 0.0 }
-        };
-        let (constant, varying) = (alone(y, count), alone(xy, xx));
-        match constant * y >= varying * xy {
-            true => Effect { constant, varying: 0.0 },
-            false => Effect { constant: 0.0, varying },
-        }
-    }
+/// Classes of one model belong to one group: held out alone, a class would be known by the others. Models
+/// share groups where there are many.
+fn groups_by_model(points: &[Point]) -> Vec<usize> {
+    const GROUPS_MAX: usize = 12;
+    let models: BTreeSet<&str> = points.iter().map(|point| point.model.as_str()).collect();
+    let groups: BTreeMap<&str, usize> = models.into_iter().zip((0..GROUPS_MAX).cycle()).collect();
+    points.iter().map(|point| groups[point.model.as_str()]).collect()
 }

@@ -6,7 +6,8 @@
 //! alike where the other classes are. What a pair shows about itself is weighed exactly; what other
 //! pairs show reaches it through the sensitivity and the pressure that it shares with them.
 
-use super::offline::{Effect, Offline, load};
+use super::held_out::{InCommon, Role};
+use super::offline::{Offline, load};
 use super::profile::ClassProfile;
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use crate::linalg::{Inverse, Square, dot};
@@ -79,21 +80,12 @@ struct Pair {
     rising: Watch,
 }
 
-/// What a class adds to the rates beside another, as sensitivity or as pressure.
+/// What a class adds to the rates beside another, as sensitivity or as pressure, by all that it showed
+/// beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Share {
-    /// Expected from all that was observed.
     mean: f64,
-    /// Expected from all pairs but this one, which must not hear its own voice twice.
-    from_others: f64,
-    /// Variance of that.
     variance: f64,
-}
-
-impl Share {
-    fn unknown(effect: Effect) -> Self {
-        Self { mean: 0.0, from_others: 0.0, variance: effect.variance() }
-    }
 }
 
 /// What a class has in common over others is told by so many of them, the first: the cost grows with
@@ -117,8 +109,8 @@ struct Class {
     familiar: bool,
     /// Its predicted rate beside each class, by position: predicting takes long, and it never changes.
     predicted: Vec<f64>,
-    /// How alike it and each class are to others, by position.
-    likeness: Vec<f64>,
+    /// What others show beside it and beside each class, by position.
+    in_common: Vec<InCommon>,
     /// By position of the partner.
     sensitivity: Vec<Share>,
     /// By position of the subject.
@@ -160,28 +152,28 @@ impl Online {
         let offline = &self.offline;
         for class in &mut self.classes {
             class.predicted.push(offline.predict(&class.profile, profile).rate);
-            class.likeness.push(offline.likeness(&class.profile, profile));
+            class.in_common.push(offline.in_common(&class.profile, profile));
             class.pairs.push(None);
         }
         let others = self.classes.iter().map(|class| &class.profile).chain([profile]);
         let predicted = others.clone().map(|other| offline.predict(profile, other).rate).collect();
-        let likeness = others.map(|other| offline.likeness(profile, other)).collect();
+        let in_common = others.map(|other| offline.in_common(profile, other)).collect();
         let (number, familiar) = (self.classes.len(), offline.knows(profile));
-        let errors = offline.errors(familiar);
         self.classes.push(Class {
             profile: profile.clone(),
             familiar,
             predicted,
-            likeness,
-            sensitivity: vec![Share::unknown(errors.sensitivity); number + 1],
-            pressure: vec![Share::unknown(errors.pressure); number + 1],
+            in_common,
+            sensitivity: Vec::new(),
+            pressure: Vec::new(),
             pairs: vec![None; number + 1],
             partners: Vec::new(),
             subjects: Vec::new(),
         });
-        for class in 0..number {
-            let sensitivity = self.sensitivity(class as u32, number..number + 1);
-            let pressure = self.pressure(class as u32, number..number + 1);
+        for class in 0..=number {
+            let unknown = self.classes[class].sensitivity.len()..number + 1;
+            let sensitivity = self.shares(Role::Subject, class as u32, unknown.clone());
+            let pressure = self.shares(Role::Partner, class as u32, unknown);
             self.classes[class].sensitivity.extend(sensitivity);
             self.classes[class].pressure.extend(pressure);
         }
@@ -194,7 +186,7 @@ impl Online {
         let rate = rate.clamp(-MEASURED_MAX, MEASURED_MAX);
         let noise = noise.clamp(1e-4, MEASURED_MAX);
         let precision = 1.0 / noise.powi(2);
-        if self.pair(a, b).is_none() {
+        if self.pair((a, b)).is_none() {
             self.classes[a as usize].partners.push(b);
             self.classes[b as usize].subjects.push(a);
         }
@@ -216,20 +208,20 @@ impl Online {
             (pair.falling, pair.rising) = (Watch::default(), Watch::default());
         }
         let all = 0..self.classes.len();
-        self.classes[a as usize].sensitivity = self.sensitivity(a, all.clone());
-        self.classes[b as usize].pressure = self.pressure(b, all);
+        self.classes[a as usize].sensitivity = self.shares(Role::Subject, a, all.clone());
+        self.classes[b as usize].pressure = self.shares(Role::Partner, b, all);
     }
 
     /// What is believed about the rate of `a` beside `b`.
     pub fn belief(&self, a: u32, b: u32) -> Belief {
-        let own = self.pair(a, b);
-        let predicted = self.predicted(a, b);
+        let own = self.pair((a, b));
+        let predicted = self.predicted((a, b));
         let load = load(predicted);
-        let sensitivity = &self.classes[a as usize].sensitivity[b as usize];
-        let pressure = &self.classes[b as usize].pressure[a as usize];
-        let expected = predicted + load * (sensitivity.from_others + pressure.from_others);
+        let sensitivity = self.share(Role::Subject, a, b);
+        let pressure = self.share(Role::Partner, b, a);
+        let expected = predicted + load * (sensitivity.mean + pressure.mean);
         let shared = sensitivity.variance + pressure.variance;
-        let variance = load.powi(2) * (shared + self.pair_variance(a, b))
+        let variance = load.powi(2) * (shared + self.pair_variance((a, b)))
             + own.map_or(0.0, |pair| pair.drifted);
         let evidence = own.map_or_else(Evidence::default, |pair| pair.evidence);
         let precision = 1.0 / variance + evidence.precision;
@@ -237,11 +229,16 @@ impl Online {
         Belief { rate: rate.clamp(RATE_MIN, RATE_MAX), deviation: (1.0 / precision).sqrt() }
     }
 
-    fn pair(&self, a: u32, b: u32) -> Option<&Pair> {
+    /// How many classes there are.
+    pub(super) fn count(&self) -> usize {
+        self.classes.len()
+    }
+
+    fn pair(&self, (a, b): (u32, u32)) -> Option<&Pair> {
         self.classes[a as usize].pairs[b as usize].as_ref()
     }
 
-    fn predicted(&self, a: u32, b: u32) -> f64 {
+    pub(super) fn predicted(&self, (a, b): (u32, u32)) -> f64 {
         self.classes[a as usize].predicted[b as usize]
     }
 
@@ -249,76 +246,94 @@ impl Online {
         self.classes[class as usize].familiar
     }
 
-    fn pair_variance(&self, a: u32, b: u32) -> f64 {
-        self.offline.errors(self.knows(a) && self.knows(b)).pair
+    fn pair_variance(&self, (a, b): (u32, u32)) -> f64 {
+        self.offline.pair_variance(self.knows(a) && self.knows(b))
     }
 
-    /// Sensitivity of `a` beside each of `asked`.
-    fn sensitivity(&self, a: u32, asked: Range<usize>) -> Vec<Share> {
-        let Class { partners, familiar, .. } = &self.classes[a as usize];
-        let explained = |b: u32| self.classes[b as usize].pressure[a as usize].mean;
-        let shown = |&b: &u32| self.shown((a, b), b, explained(b));
-        let shown: Vec<Shown> = partners.iter().take(SHOWN_MAX).filter_map(shown).collect();
-        self.shares(self.offline.errors(*familiar).sensitivity, &shown, asked)
+    /// What `class` adds in its role to the rate of its pair with `beside`.
+    fn share(&self, role: Role, class: u32, beside: u32) -> Share {
+        let Class { sensitivity, pressure, familiar, .. } = &self.classes[class as usize];
+        let share = match role {
+            Role::Subject => sensitivity[beside as usize],
+            Role::Partner => pressure[beside as usize],
+        };
+        // What is unknown of a stranger was measured beside familiar classes, so that what is unknown of
+        // these is in it already.
+        let counted_there = *familiar && !self.knows(beside);
+        Share { variance: if counted_there { 0.0 } else { share.variance }, ..share }
     }
 
-    /// Pressure of `b` on each of `asked`.
-    fn pressure(&self, b: u32, asked: Range<usize>) -> Vec<Share> {
-        let Class { subjects, familiar, .. } = &self.classes[b as usize];
-        let explained = |a: u32| self.classes[a as usize].sensitivity[b as usize].mean;
-        let shown = |&a: &u32| self.shown((a, b), a, explained(a));
-        let shown: Vec<Shown> = subjects.iter().take(SHOWN_MAX).filter_map(shown).collect();
-        self.shares(self.offline.errors(*familiar).pressure, &shown, asked)
+    /// Variance of the rate of a pair for reasons other than this role of `class`.
+    pub(super) fn variance_besides(&self, role: Role, class: u32, beside: u32) -> f64 {
+        self.pair_variance(role.pair(class, beside))
+            + self.share(role.other(), beside, class).variance
     }
 
-    /// What a pair shows of the share of one of its classes, given the part that is explained by the
-    /// class beside it.
-    fn shown(&self, (a, b): (u32, u32), beside: u32, explained: f64) -> Option<Shown> {
-        let Pair { evidence, drifted, .. } = self.pair(a, b)?;
-        let predicted = self.predicted(a, b);
+    /// Variance of what was observed of a pair around its rate; `None` if nothing was.
+    pub(super) fn noise(&self, pair: (u32, u32)) -> Option<f64> {
+        self.pair(pair).map(|pair| pair.drifted + 1.0 / pair.evidence.precision)
+    }
+
+    /// Covariance of what `class` adds in its role beside two others.
+    pub(super) fn in_common(&self, role: Role, class: u32, beside: [u32; 2]) -> f64 {
+        let [one, other] = beside.map(|class| class as usize);
+        self.classes[one].in_common[other].of(role, self.knows(class))
+    }
+
+    /// What a pair shows of the share of `class` in its role, if the other class adds what it showed
+    /// elsewhere.
+    fn shown(&self, role: Role, class: u32, beside: u32) -> Option<Shown> {
+        let pair = role.pair(class, beside);
+        let (mean, noise) = (self.pair(pair)?.evidence.mean, self.noise(pair)?);
+        let predicted = self.predicted(pair);
         let load = load(predicted);
-        let noise = (drifted + 1.0 / evidence.precision) / load.powi(2);
         Some(Shown {
             beside,
-            value: (evidence.mean - predicted) / load - explained,
-            variance: self.pair_variance(a, b) + noise,
+            value: (mean - predicted) / load - self.share(role.other(), beside, class).mean,
+            variance: self.variance_besides(role, class, beside) + noise / load.powi(2),
         })
     }
 
-    /// A class's shares beside each of `asked`: a Gaussian process over the classes beside it,
-    /// conditioned on what it showed.
-    fn shares(&self, effect: Effect, shown: &[Shown], asked: Range<usize>) -> Vec<Share> {
-        let covariance =
-            |one: u32, other: usize| effect.covariance(self.classes[one as usize].likeness[other]);
+    /// What `class` adds in its role beside each of `asked`: a Gaussian process over the classes beside
+    /// it, conditioned on what it showed; of a pair that it was observed in, without that pair, which
+    /// must not hear its own voice twice.
+    fn shares(&self, role: Role, class: u32, asked: Range<usize>) -> Vec<Share> {
+        let Class { partners, subjects, .. } = &self.classes[class as usize];
+        let observed = match role {
+            Role::Subject => partners,
+            Role::Partner => subjects,
+        };
+        let shown = observed.iter().take(SHOWN_MAX);
+        let shown: Vec<Shown> =
+            shown.filter_map(|&beside| self.shown(role, class, beside)).collect();
+        let covariance = |one: u32, other: u32| self.in_common(role, class, [one, other]);
         let matrix = Square::from_fn(shown.len(), |row, column| {
             let noise = if row == column { shown[row].variance } else { 0.0 };
-            covariance(shown[row].beside, shown[column].beside as usize) + noise
+            covariance(shown[row].beside, shown[column].beside) + noise
         });
-        let Some(inverse) = Inverse::of(&matrix).filter(|_| !shown.is_empty()) else {
-            return vec![Share::unknown(effect); asked.len()];
-        };
         let values: Vec<f64> = shown.iter().map(|shown| shown.value).collect();
-        let weights = inverse.times(&values);
+        let solved = Inverse::of(&matrix).filter(|_| !shown.is_empty()).map(|inverse| {
+            let weights = inverse.times(&values);
+            (inverse, weights)
+        });
         let mut place = vec![None; self.classes.len()];
         shown.iter().enumerate().for_each(|(at, shown)| place[shown.beside as usize] = Some(at));
-        let share = |other: usize| match place[other] {
-            Some(at) => {
+        let share = |other: usize| {
+            let beside = other as u32;
+            let alone = covariance(beside, beside);
+            let Some((inverse, weights)) = &solved else {
+                return Share { mean: 0.0, variance: alone };
+            };
+            if let Some(at) = place[other] {
+                // Without one of the values, a process expects value − [K⁻¹·y] / [K⁻¹] of it.
                 let (Shown { value, variance, .. }, own) = (shown[at], inverse.at(at, at));
-                Share {
-                    mean: value - variance * weights[at],
-                    // Without one of the values, a process expects value − [K⁻¹·y] / [K⁻¹] of it.
-                    from_others: value - weights[at] / own,
-                    variance: (1.0 / own - variance).max(0.0),
-                }
+                let variance = (1.0 / own - variance).clamp(0.0, alone);
+                return Share { mean: value - weights[at] / own, variance };
             }
-            None => {
-                let near: Vec<f64> =
-                    shown.iter().map(|shown| covariance(shown.beside, other)).collect();
-                let mean = dot(&near, &weights);
-                let known = dot(&near, &inverse.times(&near));
-                let variance = (effect.variance() - known).max(0.0);
-                Share { mean, from_others: mean, variance }
-            }
+            let near: Vec<f64> =
+                shown.iter().map(|shown| covariance(shown.beside, beside)).collect();
+            let known = dot(&near, &inverse.times(&near));
+            Share { mean: dot(&near, weights), variance: (alone - known).max(0.0) }
         };
         asked.map(share).collect()
     }
