@@ -25,6 +25,12 @@ impl BitSet {
         self.words.get(member / 64).is_some_and(|word| word >> (member % 64) & 1 == 1)
     }
 
+    /// Whether all of `range`, for which there is capacity, is in the set.
+    #[inline]
+    pub(crate) fn contains_range(&self, range: Range<usize>) -> bool {
+        words_of(&range).all(|(word, bits)| self.words[word] & bits == bits)
+    }
+
     #[cold]
     fn grow(&mut self, word: usize) {
         self.words.resize((word + 1).next_power_of_two(), 0);
@@ -170,12 +176,14 @@ mod tests {
             prop_assert_eq!(set.iter_from(from).collect::<Vec<_>>(), expected);
             let within: Vec<usize> = members.range(from..from + 150).copied().collect();
             prop_assert_eq!(set.iter_within(from..from + 150).collect::<Vec<_>>(), within.clone());
+            prop_assert_eq!(set.contains_range(from..from + 2), members.range(from..from + 2).count() == 2);
             let mut other = set.clone();
             prop_assert_eq!(other.remove_range(from..from + 150), within.len());
             let outside = members.iter().copied().filter(|member| !within.contains(member));
             prop_assert_eq!(other.iter_from(0).collect::<Vec<_>>(), outside.collect::<Vec<_>>());
             prop_assert_eq!(other.len(), members.len() - within.len());
             other.insert_range(from..from + 150);
+            prop_assert!(other.contains_range(from..from + 150));
             prop_assert_eq!(other.iter_within(from..from + 150).count(), 150);
             let mut left: BTreeSet<usize> = members.clone();
             for &member in members.iter().step_by(2) {

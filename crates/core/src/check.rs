@@ -7,6 +7,7 @@ use crate::occupancy::{Condition, Seats};
 use crate::plan::{BUDGET_MIN, Change, Placement, Plan};
 use crate::state::State;
 use crate::units::{Memory, Ppm, Ratio, Time};
+use std::ops::Range;
 use thiserror::Error;
 
 /// Why a plan is illegal.
@@ -153,15 +154,23 @@ pub(crate) fn check(
     }
     for (job, change) in plan.changes() {
         if let Change::Place(placement) = change {
-            if takes_no_more(state, *job, placement) {
+            if sits_alone(state, partition, *job, placement)
+                || takes_no_more(state, *job, placement)
+            {
                 continue;
             }
-            for &gpu in placement.gpus.iter() {
-                check_gpu(state, interference, gpu, *job)?;
-            }
+            check_gpus(state, interference, *job, placement)?;
         }
     }
     Ok(())
+}
+
+/// Whether it needs no look at each GPU to know that a job has its own to itself, with all the memory it
+/// takes.
+fn sits_alone(state: &State, partition: PartitionId, job: JobId, placement: &Placement) -> bool {
+    let occupancy = state.occupancy();
+    let memory = state.memory_on_gpu(job, placement.sub_batches);
+    occupancy.nobody_shares() && memory <= occupancy.memory_least(partition)
 }
 
 /// Whether a job takes nothing of its GPUs that it does not have at present: what is there already is no
@@ -198,16 +207,8 @@ fn check_job(
         return Err(Illegal::NotStoppable(job));
     }
     let range = &state.cluster().partition(partition).gpus;
-    for &gpu in placement.gpus.iter() {
-        if !range.contains(&gpu.0) {
-            return Err(Illegal::ForeignGpu { job, gpu });
-        }
-        let is_there = || known.placement().is_some_and(|present| present.gpus.contains(&gpu));
-        match state.occupancy().condition(gpu) {
-            Condition::Lost => return Err(Illegal::LostGpu { job, gpu }),
-            Condition::Drained if !is_there() => return Err(Illegal::DrainedGpu { job, gpu }),
-            Condition::Up | Condition::Drained => {}
-        }
+    if !(state.occupancy().all_up() && placement.gpus.are_within(range)) {
+        check_conditions(state, range, known, placement)?;
     }
     let (wanted, given) = (known.spec.gpus, placement.gpus.len());
     if given != wanted as usize {
@@ -224,6 +225,39 @@ fn check_job(
         return Err(Illegal::NoSuchBudget { job, budget });
     }
     Ok(())
+}
+
+/// Whether the GPUs of a placement are of the partition, which has those of `range`, and take the job.
+#[inline(never)]
+fn check_conditions(
+    state: &State,
+    range: &Range<u32>,
+    known: &Job,
+    placement: &Placement,
+) -> Result<(), Illegal> {
+    let job = known.id();
+    for &gpu in placement.gpus.iter() {
+        if !range.contains(&gpu.0) {
+            return Err(Illegal::ForeignGpu { job, gpu });
+        }
+        let is_there = || known.placement().is_some_and(|present| present.gpus.contains(&gpu));
+        match state.occupancy().condition(gpu) {
+            Condition::Lost => return Err(Illegal::LostGpu { job, gpu }),
+            Condition::Drained if !is_there() => return Err(Illegal::DrainedGpu { job, gpu }),
+            Condition::Up | Condition::Drained => {}
+        }
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn check_gpus(
+    state: &State,
+    interference: &dyn Interference,
+    job: JobId,
+    placement: &Placement,
+) -> Result<(), Illegal> {
+    placement.gpus.iter().try_for_each(|&gpu| check_gpu(state, interference, gpu, job))
 }
 
 fn check_gpu(

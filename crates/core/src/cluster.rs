@@ -163,22 +163,6 @@ impl Cluster {
         self.nodes[self.gpu(gpu).node.index()].partition
     }
 
-    /// Splits `gpus` into runs that sit in one node.
-    pub fn node_runs<'g>(
-        &self,
-        gpus: &'g [GpuId],
-    ) -> impl Iterator<Item = (NodeId, &'g [GpuId])> + use<'_, 'g> {
-        let mut rest = gpus;
-        std::iter::from_fn(move || {
-            let node = self.gpu(*rest.first()?).node;
-            let range = &self.nodes[node.index()].gpus;
-            let run = rest.iter().take_while(|gpu| range.contains(&gpu.0)).count();
-            let (here, later) = rest.split_at(run);
-            rest = later;
-            Some((node, here))
-        })
-    }
-
     /// The smallest GPU memory of a partition: a job that needs more could meet a GPU it does not fit.
     pub fn memory_min(&self, partition: PartitionId) -> Memory {
         let range = &self.partition(partition).gpus;

@@ -9,6 +9,7 @@ mod diff;
 mod draft;
 mod engine;
 mod event;
+mod gpus;
 mod interference;
 mod job;
 mod job_map;
@@ -27,13 +28,14 @@ pub use cluster::{
 pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
+pub use gpus::Gpus;
 pub use interference::{ClosedForm, Interference, Observation, Share};
 pub use job::{
     ClassId, Description, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState,
     Tolerance, UserId,
 };
 pub use job_map::JobMap;
-pub use occupancy::{Condition, Gpus, Occupancy, PlacementRule, Tenants, only_tenant};
+pub use occupancy::{Condition, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Change, Placement, Plan};
 pub use policy::Policy;
 pub use state::{Rules, State};

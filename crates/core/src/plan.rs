@@ -3,8 +3,8 @@
 //! it and the GPUs.
 
 use crate::cluster::{Cluster, GpuId};
+use crate::gpus::Gpus;
 use crate::job::{JobId, JobSpec, Reason};
-use crate::occupancy::Gpus;
 use crate::units::{PPM_ONE, Ppm, Time};
 
 /// The least budget a tenant may have.

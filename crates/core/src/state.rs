@@ -2,6 +2,7 @@
 
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, PartitionId};
+use crate::gpus::Gpus;
 use crate::job::{Description, Job, JobId, JobSpec, Progress};
 use crate::job_map::JobMap;
 use crate::occupancy::{Occupancy, PlacementRule};
@@ -153,9 +154,9 @@ impl State {
         }
     }
 
-    fn has(&self, job: JobId, gpus: &[GpuId]) -> bool {
-        let count = self.cluster.gpus().len();
-        self.find(job).is_some() && gpus.iter().all(|gpu| gpu.index() < count)
+    fn has(&self, job: JobId, gpus: &Gpus) -> bool {
+        let count = u32::try_from(self.cluster.gpus().len()).expect("GPUs are counted in u32");
+        self.find(job).is_some() && gpus.are_within(&(0..count))
     }
 
     /// Takes the seats of a refused plan back: the occupancy follows the jobs again.
@@ -197,13 +198,13 @@ impl State {
 
     /// Forgets a job.
     pub(crate) fn end(&mut self, job: JobId) {
-        let parts = self.job(job).placement().map_or(1, |placement| placement.sub_batches);
-        let memory = self.memory_on_gpu(job, parts);
-        let ended = self.jobs.remove(job).expect("a job that is not over");
+        let ended = &self.jobs[job];
         if let Some(placement) = ended.placement() {
+            let memory = self.memory_on_gpu(job, placement.sub_batches);
             self.occupancy.release(job, &placement.gpus, memory);
             self.placed[ended.spec.partition.index()].remove(job.index());
         }
+        self.jobs.remove(job);
     }
 
     /// Re-checks all cross links.

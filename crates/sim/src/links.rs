@@ -3,7 +3,7 @@
 
 use crate::workload::Workload;
 use std::collections::BTreeMap;
-use tandem_core::{ClassId, Cluster, GpuId, JobId, NodeId, Ratio};
+use tandem_core::{ClassId, Cluster, Gpus, JobId, NodeId, Ratio};
 use tandem_models::network;
 
 /// How much of an iteration across nodes is communication.
@@ -84,8 +84,8 @@ impl Links {
 
 /// The nodes of a placement, each once, in order; none if it stays inside one.
 #[inline(never)]
-pub(crate) fn spanned_nodes(cluster: &Cluster, gpus: &[GpuId]) -> Vec<NodeId> {
-    let mut nodes: Vec<NodeId> = cluster.node_runs(gpus).map(|(node, _)| node).collect();
+pub(crate) fn spanned_nodes(cluster: &Cluster, gpus: &Gpus) -> Vec<NodeId> {
+    let mut nodes: Vec<NodeId> = gpus.stretches(cluster).map(|(node, _)| node).collect();
     nodes.sort_unstable();
     nodes.dedup();
     if nodes.len() < 2 {

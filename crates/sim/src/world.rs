@@ -333,26 +333,36 @@ impl<'a> World<'a> {
         } else {
             self.nodes.truncate(first);
         }
-        let body = self.bodies.or_default(job);
-        body.spread = spread;
-        body.accumulating = match placement.sub_batches {
+        let accumulating = match placement.sub_batches {
             1 => None,
             // A job that was there before may run in a way that it is no longer said to have.
             count => spec.way(count).map(|way| way.price.inverse()),
         };
-        body.gpus = Some(placement.gpus.clone());
-        body.budget = placement.budget;
-        body.paused = placement.paused;
-        if let Some(links) = &mut self.links {
-            body.links = spanned_nodes(self.cluster, &placement.gpus);
-            links.enter(job, &body.links, &mut self.unsettled);
+        let mut links = Vec::new();
+        if let Some(network) = &mut self.links {
+            links = spanned_nodes(self.cluster, &placement.gpus);
+            network.enter(job, &links, &mut self.unsettled);
         }
         let cost = match (restore, spec.gpus <= 8) {
             (false, _) => Span::ZERO,
             (true, true) => self.options.restore.0,
             (true, false) => self.options.restore.1,
         };
-        body.progress.at = now + cost;
+        let before = self.bodies.get(job);
+        let done = before.map_or(Work::ZERO, |body| body.progress.done);
+        let body = Body {
+            progress: Progress { done, at: now + cost, rate: Ppm::ZERO },
+            saved: before.map_or(Work::ZERO, |body| body.saved),
+            gpus: Some(placement.gpus.clone()),
+            paused: placement.paused,
+            spread,
+            budget: placement.budget,
+            accumulating,
+            links,
+            shared_since: None,
+            version: before.map_or(0, |body| body.version),
+        };
+        self.bodies.insert(job, body);
         self.restores += u64::from(restore);
         for &gpu in placement.gpus.iter() {
             let tenants = &mut self.tenants[gpu.index()];
@@ -417,11 +427,11 @@ impl<'a> World<'a> {
     }
 
     /// Adds the nodes of a placement in the order touched, GPUs of a node merged.
-    fn push_nodes(&mut self, gpus: &[GpuId], first_node: u32) {
+    fn push_nodes(&mut self, gpus: &Gpus, first_node: u32) {
         let first = self.nodes.len();
-        for (node, gpus) in self.cluster.node_runs(gpus) {
+        for (node, stretch) in gpus.stretches(self.cluster) {
             let node = node.0 - first_node;
-            let count = u32::try_from(gpus.len()).expect("GPUs are counted in u32");
+            let count = u32::try_from(stretch.len()).expect("GPUs are counted in u32");
             match self.nodes[first..].iter_mut().find(|(index, _)| *index == node) {
                 Some((_, merged)) => *merged += count,
                 None => self.nodes.push((node, count)),

@@ -5,16 +5,13 @@ mod nodes;
 
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, NodeId, PartitionId};
+use crate::gpus::Gpus;
 use crate::job::JobId;
 use crate::units::Memory;
 use nodes::{NodeIndex, StrictNodes, node_id};
 use smallvec::SmallVec;
-use std::ops::Range;
 use std::sync::Arc;
 
-/// GPUs of a placement, in the order in which the allocation touches them. Shared, because plan,
-/// job, action and back end all hold on to it.
-pub type Gpus = Arc<[GpuId]>;
 /// Tenants of one GPU, by id.
 pub type Tenants = SmallVec<[JobId; 2]>;
 
@@ -54,6 +51,10 @@ pub struct Occupancy {
     nodes: NodeIndex,
     /// By partition: the least memory that is not reserved on a GPU.
     memory_least: Vec<Memory>,
+    /// How many GPUs are lost or drained.
+    closed: usize,
+    /// How many GPUs have two tenants or more.
+    shared: usize,
 }
 
 /// One GPU: who sits on it.
@@ -85,6 +86,20 @@ impl Seats {
     fn serves(&self) -> bool {
         self.is_open() || !self.tenants.is_empty()
     }
+
+    /// Takes a job in beside others.
+    #[inline(never)]
+    fn join(&mut self, job: JobId) {
+        let position = self.tenants.partition_point(|&tenant| tenant < job);
+        self.tenants.insert(position, job);
+    }
+
+    /// Lets a job go that sits beside others.
+    #[inline(never)]
+    fn part(&mut self, job: JobId) {
+        let seat = self.tenants.iter().position(|&tenant| tenant == job);
+        self.tenants.remove(seat.expect("a tenant of this GPU"));
+    }
 }
 
 impl Occupancy {
@@ -102,7 +117,8 @@ impl Occupancy {
         let lone = (tenants_max > 1).then(|| BitSet::with_capacity(gpus));
         let seats = vec![Seats::default(); gpus];
         let memory_least = vec![Memory::default(); cluster.partitions().len()];
-        let mut idle = Self { seats, free, lone, nodes, memory_least, cluster };
+        let (closed, shared) = (0, 0);
+        let mut idle = Self { seats, free, lone, nodes, memory_least, closed, shared, cluster };
         for partition in (0..).map(PartitionId).take(idle.memory_least.len()) {
             idle.read_memory_least(partition);
         }
@@ -155,6 +171,16 @@ impl Occupancy {
         !self.seats[gpu.index()].is_open()
     }
 
+    /// Whether no GPU is lost or drained.
+    pub(crate) fn all_up(&self) -> bool {
+        self.closed == 0
+    }
+
+    /// Whether no GPU has more than one tenant.
+    pub(crate) fn nobody_shares(&self) -> bool {
+        self.shared == 0
+    }
+
     /// GPUs of a partition that are up and have no tenant.
     pub fn free_count(&self, partition: PartitionId) -> u32 {
         self.nodes.partitions[partition.index()].free_gpus
@@ -193,9 +219,9 @@ impl Occupancy {
     }
 
     /// Puts a job on GPUs; `memory` is what it takes on each of them.
-    pub(crate) fn occupy(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let Self { cluster, seats, free, lone, nodes, .. } = self;
-        for (node, stretch) in stretches(cluster, gpus) {
+    pub(crate) fn occupy(&mut self, job: JobId, gpus: &Gpus, memory: Memory) {
+        let Self { cluster, seats, free, lone, nodes, shared, .. } = self;
+        for (node, stretch) in gpus.stretches(cluster) {
             let mut reopened = 0;
             for seats in &mut seats[stretch.clone()] {
                 seats.memory_used += memory;
@@ -203,8 +229,8 @@ impl Occupancy {
                     reopened += u32::from(!seats.is_open());
                     seats.tenants = only_tenant(job);
                 } else {
-                    let position = seats.tenants.partition_point(|&tenant| tenant < job);
-                    seats.tenants.insert(position, job);
+                    *shared += usize::from(seats.tenants.len() == 1);
+                    seats.join(job);
                 }
             }
             let taken = free.remove_range(stretch.clone());
@@ -219,9 +245,9 @@ impl Occupancy {
     }
 
     /// Takes a job off its GPUs.
-    pub(crate) fn release(&mut self, job: JobId, gpus: &[GpuId], memory: Memory) {
-        let Self { cluster, seats, free, lone, nodes, .. } = self;
-        for (node, stretch) in stretches(cluster, gpus) {
+    pub(crate) fn release(&mut self, job: JobId, gpus: &Gpus, memory: Memory) {
+        let Self { cluster, seats, free, lone, nodes, shared, .. } = self;
+        for (node, stretch) in gpus.stretches(cluster) {
             let (mut freed, mut retired) = (0, 0);
             for seats in &mut seats[stretch.clone()] {
                 seats.memory_used = seats.memory_used.saturating_sub(memory);
@@ -231,8 +257,8 @@ impl Occupancy {
                     freed += usize::from(seats.is_open());
                     retired += u32::from(!seats.is_open());
                 } else {
-                    let seat = seats.tenants.iter().position(|&tenant| tenant == job);
-                    seats.tenants.remove(seat.expect("a tenant of this GPU"));
+                    seats.part(job);
+                    *shared -= usize::from(seats.tenants.len() == 1);
                 }
             }
             if freed == stretch.len() {
@@ -253,10 +279,12 @@ impl Occupancy {
 
     /// Sets whether a GPU serves; its tenants stay.
     pub(crate) fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
-        let Self { cluster, seats, free, lone, nodes, .. } = self;
+        let Self { cluster, seats, free, lone, nodes, closed, .. } = self;
         let seat = &mut seats[gpu.index()];
         let (was_free, served) = (seat.is_free(), seat.serves());
+        *closed -= usize::from(!seat.is_open());
         seat.condition = condition;
+        *closed += usize::from(!seat.is_open());
         let (is_free, serves) = (seat.is_free(), seat.serves());
         let node = cluster.gpu(gpu).node;
         if let Some(lone) = lone {
@@ -318,10 +346,11 @@ impl Occupancy {
             PlacementRule::Strict => {
                 let nodes = self.nodes.strict(&self.cluster, partition, gpus)?;
                 if let StrictNodes { whole: 0, part: Some((node, count)) } = nodes {
-                    // Most gangs: what is counted before is collected without a detour.
-                    let mut free = self.free_in(node);
-                    let next = |_| free.next().expect("a node with so many free GPUs");
-                    return Some((0..count).map(next).collect());
+                    // Most gangs find theirs side by side, in one step.
+                    let first = self.free_in(node).next().expect("a node with free GPUs");
+                    if self.free.contains_range(first.index()..first.index() + count as usize) {
+                        return Some(Gpus::side_by_side(first, count));
+                    }
                 }
                 let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
                 for node in self.whole_nodes(partition).take(nodes.whole as usize) {
@@ -337,6 +366,7 @@ impl Occupancy {
 
     /// [`Occupancy::find`] where not every GPU has the memory: as if those that have not were drained. It
     /// looks at all GPUs, which is what a rare case may cost.
+    #[inline(never)]
     fn find_roomy(
         &self,
         partition: PartitionId,
@@ -383,6 +413,9 @@ impl Occupancy {
             }
             assert!(seats.tenants.is_sorted(), "tenants of GPU {index} in order");
         }
+        let closed = self.seats.iter().filter(|seats| !seats.is_open()).count();
+        let shared = self.seats.iter().filter(|seats| seats.tenants.len() > 1).count();
+        assert_eq!((self.closed, self.shared), (closed, shared), "closed and shared GPUs");
         for (index, node) in self.cluster.nodes().iter().enumerate() {
             let free = node.gpus.clone().filter(|&gpu| self.free.contains(gpu as usize)).count();
             assert_eq!(self.nodes.free[index] as usize, free, "free GPUs of node {index}");
@@ -415,23 +448,6 @@ pub fn only_tenant(job: JobId) -> Tenants {
     Tenants::from_buf_and_len([job; 2], 1)
 }
 
-/// Splits GPUs into stretches of consecutive ones in one node: gangs mostly sit on such, and what is
-/// done to a stretch at once costs less than GPU by GPU.
-fn stretches<'a>(
-    cluster: &'a Cluster,
-    gpus: &'a [GpuId],
-) -> impl Iterator<Item = (NodeId, Range<usize>)> + 'a {
-    let mut rest = gpus;
-    std::iter::from_fn(move || {
-        let first = *rest.first()?;
-        let node = cluster.gpu(first).node;
-        let consecutive = first.0..cluster.nodes()[node.index()].gpus.end;
-        let length = rest.iter().zip(consecutive).take_while(|(gpu, next)| gpu.0 == *next).count();
-        rest = &rest[length..];
-        Some((node, first.index()..first.index() + length))
-    })
-}
-
 fn count(gpus: usize) -> u32 {
     u32::try_from(gpus).expect("GPUs are counted in u32")
 }
@@ -455,6 +471,10 @@ mod tests {
             builder.node(size, kind, Memory::from_mib(24_576));
         }
         Arc::new(builder.build())
+    }
+
+    fn gpus_of(ids: impl IntoIterator<Item = u32>) -> Gpus {
+        ids.into_iter().map(GpuId).collect()
     }
 
     /// The rule as the design states it, in the plainest way.
@@ -511,9 +531,9 @@ mod tests {
             let total = u32::try_from(cluster.gpus().len()).unwrap();
             let mut occupancy = Occupancy::for_tenants(cluster, 2);
             for gpu in (0..total).filter(|&gpu| taken[gpu as usize]) {
-                occupancy.occupy(JobId(gpu), &[GpuId(gpu)], Memory(1));
+                occupancy.occupy(JobId(gpu), &gpus_of([gpu]), Memory(1));
             }
-            let everywhere: Vec<GpuId> = (0..total).map(GpuId).collect();
+            let everywhere = gpus_of(0..total);
             occupancy.occupy(JobId(total), &everywhere, Memory(1));
             occupancy.assert_consistent();
             occupancy.release(JobId(total), &everywhere, Memory(1));
@@ -534,7 +554,7 @@ mod tests {
     #[test]
     fn scatter_takes_the_first_free_gpus_across_nodes() {
         let mut occupancy = Occupancy::new(cluster(&[2, 2, 2]));
-        occupancy.occupy(JobId(0), &[GpuId(1)], Memory(0));
+        occupancy.occupy(JobId(0), &gpus_of([1]), Memory(0));
         let found = occupancy.find(PartitionId(0), 3, Memory(0), PlacementRule::Scatter).unwrap();
         assert_eq!(*found, [GpuId(0), GpuId(2), GpuId(3)]);
         assert_eq!(occupancy.find(PartitionId(0), 6, Memory(0), PlacementRule::Scatter), None);
@@ -544,18 +564,18 @@ mod tests {
     fn a_drained_gpu_serves_its_tenants_and_is_not_freed_by_the_last() {
         let all = PartitionId(0);
         let mut occupancy = Occupancy::for_tenants(cluster(&[2]), 2);
-        occupancy.occupy(JobId(0), &[GpuId(0)], Memory(5));
+        occupancy.occupy(JobId(0), &gpus_of([0]), Memory(5));
         assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (1, 2));
         occupancy.set_condition(GpuId(0), Condition::Drained);
         assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (0, 2));
-        occupancy.release(JobId(0), &[GpuId(0)], Memory(5));
+        occupancy.release(JobId(0), &gpus_of([0]), Memory(5));
         occupancy.assert_consistent();
         assert_eq!((occupancy.free_count(all), occupancy.up_count(all)), (1, 1));
-        occupancy.occupy(JobId(0), &[GpuId(0)], Memory(5));
+        occupancy.occupy(JobId(0), &gpus_of([0]), Memory(5));
         occupancy.assert_consistent();
         occupancy.set_condition(GpuId(0), Condition::Up);
         assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (1, 2));
-        occupancy.release(JobId(0), &[GpuId(0)], Memory(5));
+        occupancy.release(JobId(0), &gpus_of([0]), Memory(5));
         assert_eq!(occupancy.free_count(all), 2);
         occupancy.assert_consistent();
     }

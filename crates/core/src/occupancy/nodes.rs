@@ -73,6 +73,7 @@ impl NodeIndex {
     }
 
     /// Lists those of a stretch of GPUs in `node` that have one tenant, after the seats changed.
+    #[inline(never)]
     pub(super) fn relist_lone(
         &mut self,
         cluster: &Cluster,
