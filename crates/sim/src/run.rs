@@ -23,6 +23,8 @@ use thiserror::Error;
 const INTERRUPTIONS_MAX: u32 = 100_000;
 /// After so many failures and repairs in a row during which no job could even start, none will.
 const IDLE_FAULTS_MAX: u32 = 100_000;
+/// Threads that count into one place get into each other's way, and nobody sees single jobs go by.
+const COUNTED_AT_ONCE: usize = 64;
 
 /// How to simulate.
 #[derive(Clone)]
@@ -142,16 +144,17 @@ pub fn run(
 ) -> Result<Run, RunError> {
     let mut stopwatch = Stopwatch::start();
     let mut simulation = Simulation::new(workload, policy, truth, options);
+    let mut counted = 0;
     while simulation.driver.finished < workload.len() {
         let now = simulation.next_instant(policy)?;
         if now == Time::END {
             return Err(RunError::EndOfTime { job: simulation.first_unfinished().to_owned() });
         }
-        let before = simulation.driver.finished;
         simulation.step(now, &mut stopwatch)?;
-        let finished = simulation.driver.finished;
-        if finished > before {
-            done.fetch_add((finished - before) as u64, Ordering::Relaxed);
+        let uncounted = simulation.driver.finished - counted;
+        if uncounted >= COUNTED_AT_ONCE || simulation.driver.finished == workload.len() {
+            done.fetch_add(uncounted as u64, Ordering::Relaxed);
+            counted += uncounted;
         }
     }
     let Simulation { driver: Driver { engine, world, log, .. }, learned, active_max, .. } =
