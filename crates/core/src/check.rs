@@ -228,7 +228,7 @@ fn check_job(
 }
 
 /// Whether the GPUs of a placement are of the partition, which has those of `range`, and take the job.
-#[inline(never)]
+#[cold]
 fn check_conditions(
     state: &State,
     range: &Range<u32>,

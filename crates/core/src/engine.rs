@@ -235,7 +235,7 @@ impl Engine {
         self.touch(partition);
     }
 
-    #[inline(never)]
+    #[cold]
     fn describe(&mut self, job: JobId, description: &Description) {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
@@ -251,7 +251,7 @@ impl Engine {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
         self.state.occupancy.set_condition(gpu, condition);
         self.touch(self.state.cluster().partition_of(gpu));

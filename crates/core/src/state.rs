@@ -107,7 +107,7 @@ impl State {
 
     /// Enters a job that was there before: on GPUs of its partition it sits at once, otherwise it waits
     /// with its state saved.
-    #[inline(never)]
+    #[cold]
     pub(crate) fn adopt(
         &mut self,
         spec: JobSpec,

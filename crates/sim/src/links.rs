@@ -43,7 +43,7 @@ impl Links {
     }
 
     /// A gang takes its place on the links of its nodes; whoever is there already becomes unsettled.
-    #[inline(never)]
+    #[cold]
     pub(crate) fn enter(&mut self, job: JobId, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
         self.touch(nodes, unsettled);
         for node in nodes {
@@ -51,7 +51,7 @@ impl Links {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     pub(crate) fn leave(&mut self, job: JobId, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
         for node in nodes {
             self.gangs[node.index()].retain(|&gang| gang != job);
@@ -83,7 +83,7 @@ impl Links {
 }
 
 /// The nodes of a placement, each once, in order; none if it stays inside one.
-#[inline(never)]
+#[cold]
 pub(crate) fn spanned_nodes(cluster: &Cluster, gpus: &Gpus) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = gpus.stretches(cluster).map(|(node, _)| node).collect();
     nodes.sort_unstable();

@@ -49,12 +49,12 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    #[inline(never)]
+    #[cold]
     pub(crate) fn enter(&mut self, job: JobId, now: Time, placement: &Placement) {
         self.open.insert(job, (now, placement.clone()));
     }
 
-    #[inline(never)]
+    #[cold]
     pub(crate) fn leave(&mut self, job: JobId, now: Time) {
         if let Some((from, placement)) = self.open.remove(&job)
             && from < now
@@ -69,7 +69,7 @@ impl Recorder {
         self.open.len()
     }
 
-    #[inline(never)]
+    #[cold]
     pub(crate) fn sample(&mut self, sample: Sample) {
         let samples = &mut self.record.samples;
         match samples.last_mut() {

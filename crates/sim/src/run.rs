@@ -249,7 +249,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn first_unfinished(&self) -> &str {
         let first = self.driver.world.outcomes.iter().position(|outcome| outcome.end.is_none());
         let first = first.expect("the loop ends with the last job");
@@ -281,7 +281,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Remembers the jobs that have finished: the events from `first` on.
-    #[inline(never)]
+    #[cold]
     fn learn(&mut self, first: usize) {
         let Some(learned) = &mut self.learned else { return };
         for event in &self.driver.events[first..] {
@@ -291,7 +291,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn verify(&mut self, now: Time) {
         self.driver.engine.state().assert_consistent();
         let partitions = self.workload.cluster.partitions().len();
@@ -302,7 +302,7 @@ impl<'a> Simulation<'a> {
         assert!(again.actions.is_empty(), "asked twice at {now:?}, wants {:?}", again.actions);
     }
 
-    #[inline(never)]
+    #[cold]
     fn faults_at(&mut self, now: Time) -> Result<(), RunError> {
         let Some(faults) = &mut self.faults else { return Ok(()) };
         let Driver { world, events, arrived, finished, .. } = &mut self.driver;

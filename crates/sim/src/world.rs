@@ -191,7 +191,7 @@ impl<'a> World<'a> {
 
     /// A job has done work before this world began, and may sit on GPUs. Its rate is known once
     /// [`World::act`] has been called.
-    #[inline(never)]
+    #[cold]
     pub(crate) fn adopt(
         &mut self,
         job: JobId,
@@ -272,7 +272,7 @@ impl<'a> World<'a> {
     }
 
     /// A GPU is lost: its tenants fall back to their last checkpoint.
-    #[inline(never)]
+    #[cold]
     pub(crate) fn lose(&mut self, gpu: GpuId, now: Time, events: &mut Vec<Event>) {
         let interval = Work::of(self.options.checkpoint).0;
         for job in self.tenants[gpu.index()].clone() {
@@ -485,7 +485,7 @@ impl<'a> World<'a> {
     }
 
     /// Tells the observer in whose company a job runs from now on, and reports what it saw until now.
-    #[inline(never)]
+    #[cold]
     fn watch(&mut self, job: JobId, company: Option<Company>, now: Time) {
         let Some(observer) = &mut self.observer else { return };
         if let Some(company) = observer.watch(job, company, now) {
@@ -493,7 +493,7 @@ impl<'a> World<'a> {
         }
     }
 
-    #[inline(never)]
+    #[cold]
     fn observe(&mut self, job: JobId, company: &Company) {
         let Some(observer) = &mut self.observer else { return };
         let profile = |job: JobId| self.jobs[job.index()].spec.profile;
@@ -516,7 +516,7 @@ impl<'a> World<'a> {
     }
 
     /// Who shares its GPUs with a job, if all of them run, and at full speed.
-    #[inline(never)]
+    #[cold]
     fn company(&self, job: JobId) -> Option<Company> {
         // What jobs do under caps says little about what they do without.
         let runs = |job: JobId| !self.bodies[job].paused && self.bodies[job].budget == Ppm::ONE;
@@ -575,7 +575,7 @@ impl<'a> World<'a> {
     }
 
     /// What a job keeps on one of its GPUs, where more counts than pairs.
-    #[inline(never)]
+    #[cold]
     fn group_rate(&self, job: JobId, gpu: GpuId) -> Ratio {
         let share = |job: JobId| Share {
             profile: &self.spec(job).profile,
@@ -590,7 +590,7 @@ impl<'a> World<'a> {
     }
 
     /// What the network leaves a gang across nodes of its rate.
-    #[inline(never)]
+    #[cold]
     fn links_keep(&self, job: JobId) -> Ratio {
         let Some(links) = &self.links else { return Ratio::ONE };
         let spec = self.spec(job);

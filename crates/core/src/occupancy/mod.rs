@@ -366,7 +366,7 @@ impl Occupancy {
 
     /// [`Occupancy::find`] where not every GPU has the memory: as if those that have not were drained. It
     /// looks at all GPUs, which is what a rare case may cost.
-    #[inline(never)]
+    #[cold]
     fn find_roomy(
         &self,
         partition: PartitionId,
