@@ -367,8 +367,13 @@ mod tests {
             let is_of = |class: usize| group_of[class] == group;
             let held_out: Vec<usize> =
                 (0..rates.len()).filter(|&at| is_of(rates[at].a) || is_of(rates[at].b)).collect();
-            let exact =
-                held_out_errors(&Scales::STRANGER, &points, &rates, &[held_out.clone()]).unwrap();
+            let exact = held_out_errors(
+                &Scales::STRANGER,
+                &points,
+                &rates,
+                std::slice::from_ref(&held_out),
+            )
+            .unwrap();
             assert!(!found.is_empty());
             for &(at, error) in found {
                 let place = held_out.iter().position(|&held_out| held_out == at).unwrap();

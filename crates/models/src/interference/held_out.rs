@@ -330,7 +330,7 @@ mod tests {
     /// Classes beside whom others err alike if they are both even or both odd, which no profile shows.
     fn effect(points: &[Point]) -> Effect {
         let error = |class: usize, beside: usize| {
-            let sign = if (class + beside) % 3 == 0 { 1.0 } else { -1.0 };
+            let sign = if (class + beside).is_multiple_of(3) { 1.0 } else { -1.0 };
             let of_parity = [(class as f64 * 1.7).sin(), (class as f64 * 2.9).cos()][beside % 2];
             of_parity + 0.05 * sign
         };
