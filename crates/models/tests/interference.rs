@@ -372,6 +372,22 @@ fn partners_that_tell_leave_less_unknown_than_others() {
     assert!(worse * 10 >= others.len() * 9, "better than {worse} of {} triples", others.len());
 }
 
+#[test]
+fn before_anything_is_observed_beliefs_are_the_predictors() {
+    let (profiles, pairs) = sensible(12);
+    let mut online = learner(&profiles, &pairs);
+    let unknown = |name: &str| ClassProfile { name: name.to_owned(), ..ClassProfile::default() };
+    let all = [profiles, vec![unknown("stranger"), unknown("other stranger")]].concat();
+    let numbers: Vec<u32> = all.iter().map(|profile| online.class(profile)).collect();
+    for (a, &of_a) in all.iter().zip(&numbers) {
+        for (b, &of_b) in all.iter().zip(&numbers) {
+            let (predicted, belief) = (online.offline().predict(a, b), online.belief(of_a, of_b));
+            assert!((predicted.rate - belief.rate).abs() < 1e-9, "{predicted:?} {belief:?}");
+            assert!((predicted.rmse - belief.deviation).abs() < 1e-4, "{predicted:?} {belief:?}");
+        }
+    }
+}
+
 fn beside(classes: &[u32]) -> Company {
     Company { classes: classes.to_vec(), known: 1.0 }
 }

@@ -147,9 +147,15 @@ impl Offline {
         let rate = (self.mean + self.spread * value).clamp(RATE_MIN, RATE_MAX);
         let [beside_a, beside_b] = [(point_a, known_a), (point_b, known_b)]
             .map(|(point, known)| Beside::new(&self.points, point, known));
-        let sensitivity = self.errors(known_a.is_some()).sensitivity.variance(&beside_b);
-        let pressure = self.errors(known_b.is_some()).pressure.variance(&beside_a);
-        let rmse = load(rate) * (sensitivity + pressure + self.errors(familiar).pair).sqrt();
+        let [knows_a, knows_b] = [known_a, known_b].map(|known| known.is_some());
+        let mut variance = self.errors(familiar).pair;
+        if adds_doubt(knows_a, knows_b) {
+            variance += self.errors(knows_a).sensitivity.variance(&beside_b);
+        }
+        if adds_doubt(knows_b, knows_a) {
+            variance += self.errors(knows_b).pressure.variance(&beside_a);
+        }
+        let rmse = load(rate) * variance.sqrt();
         Prediction { rate, rmse, familiar }
     }
 
@@ -182,6 +188,12 @@ impl Offline {
     fn errors(&self, familiar: bool) -> &Errors {
         if familiar { &self.familiar_errors } else { &self.stranger_errors }
     }
+}
+
+/// Whether what is unknown of a class counts beside another, by whether they are familiar. What is unknown
+/// of a stranger was measured beside familiar classes, and what is unknown of these is in it already.
+pub(super) fn adds_doubt(class: bool, beside: bool) -> bool {
+    !class || beside
 }
 
 /// How large errors are, relatively, where this rate is predicted: a pair that hardly interferes is

@@ -7,7 +7,7 @@
 //! pairs show reaches it through the sensitivity and the pressure that it shares with them.
 
 use super::held_out::{InCommon, Role};
-use super::offline::{Offline, load};
+use super::offline::{Offline, adds_doubt, load};
 use super::profile::ClassProfile;
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use crate::linalg::{Inverse, Square, dot};
@@ -257,10 +257,8 @@ impl Online {
             Role::Subject => sensitivity[beside as usize],
             Role::Partner => pressure[beside as usize],
         };
-        // What is unknown of a stranger was measured beside familiar classes, so that what is unknown of
-        // these is in it already.
-        let counted_there = *familiar && !self.knows(beside);
-        Share { variance: if counted_there { 0.0 } else { share.variance }, ..share }
+        let counts = adds_doubt(*familiar, self.knows(beside));
+        Share { variance: if counts { share.variance } else { 0.0 }, ..share }
     }
 
     /// Variance of the rate of a pair for reasons other than this role of `class`.
