@@ -157,6 +157,22 @@ fn online_prints_the_error_after_each_observation() {
 }
 
 #[test]
+fn a_table_without_strangers_still_has_a_learning_curve() {
+    let dir = folder();
+    let pairs = lucid().0;
+    let one_model = pairs.replace("m1,d", "m0,e").replace("m2,d", "m0,f").replace("m3,d", "m0,g");
+    let few: Vec<&str> = pairs.lines().take(6).collect();
+    for (case, text) in [("one model", one_model), ("few partners", few.join("\n") + "\n")] {
+        write(dir.path(), "pairs.csv", text);
+        let args = ["model", "online", "--interference", "pairs.csv", "--json"];
+        let object = succeed_in(dir.path(), &args).json();
+        assert_eq!(numbers(&object["mae"]).len(), 9, "{case}");
+        assert_eq!(object["fourth_partner"]["rates"], 0, "{case}");
+        assert_eq!(number(&object["fourth_partner"], "gain"), 0.0, "{case}");
+    }
+}
+
+#[test]
 fn partners_to_measure_a_class_beside_are_named() {
     let dir = files();
     let fit = ["model", "fit", "--interference", "pairs.csv", "--solo", "solo.csv", "--out"];

@@ -76,12 +76,12 @@ pub(super) fn eval(
 }
 
 /// A fitted model and what it was trained on.
-pub(super) struct Models {
+pub(super) struct FittedModel {
     trained_on: String,
     model: GpuModel,
 }
 
-impl Models {
+impl FittedModel {
     /// From a file, or the one that comes with the program.
     pub(super) fn read(file: Option<&str>, gpu: Option<&str>) -> Result<Self, Failure> {
         let models = match file {
@@ -93,8 +93,8 @@ impl Models {
     }
 }
 
-pub(super) fn predict(models: &Models, classes: [&str; 2], json: bool) -> Result<(), Failure> {
-    let Models { trained_on, model } = models;
+pub(super) fn predict(fitted: &FittedModel, classes: [&str; 2], json: bool) -> Result<(), Failure> {
+    let FittedModel { trained_on, model } = fitted;
     let [a, b] = classes.map(|text| find_class(text, model));
     let (a, b) = (a?, b?);
     let (of_a, of_b) = (model.offline.predict(&a, &b), model.offline.predict(&b, &a));
@@ -118,13 +118,13 @@ pub(super) fn predict(models: &Models, classes: [&str; 2], json: bool) -> Result
 }
 
 pub(super) fn partners(
-    models: &Models,
+    fitted: &FittedModel,
     class: &str,
     count: usize,
     noise: f64,
     json: bool,
 ) -> Result<(), Failure> {
-    let Models { trained_on, model } = models;
+    let FittedModel { trained_on, model } = fitted;
     let class = find_class(class, model)?;
     let mut online = Online::new(model.offline.clone());
     let number = online.class(&class);

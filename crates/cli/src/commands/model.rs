@@ -24,12 +24,12 @@ pub(crate) fn run(command: &ModelCommand) -> Result<(), Failure> {
             interference::eval(data, *protocol, *seed, *json)
         }
         ModelCommand::Predict { a, b, model, gpu, json } => {
-            let models = interference::Models::read(model.as_deref(), gpu.as_deref())?;
-            interference::predict(&models, [a, b], *json)
+            let fitted = interference::FittedModel::read(model.as_deref(), gpu.as_deref())?;
+            interference::predict(&fitted, [a, b], *json)
         }
         ModelCommand::Partners { class, count, noise, model, gpu, json } => {
-            let models = interference::Models::read(model.as_deref(), gpu.as_deref())?;
-            interference::partners(&models, class, *count as usize, *noise, *json)
+            let fitted = interference::FittedModel::read(model.as_deref(), gpu.as_deref())?;
+            interference::partners(&fitted, class, *count as usize, *noise, *json)
         }
         ModelCommand::Online { data, noise, observations, seed, json } => {
             let noise = Noise { deviation: *noise, seed: *seed };

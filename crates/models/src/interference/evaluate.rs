@@ -241,9 +241,9 @@ pub struct AfterThree {
 }
 
 impl AfterThree {
-    /// By which share an error is smaller than the predictor's.
+    /// By which share an error is smaller than the predictor's; none where there is nothing to gain.
     pub fn gain(&self, mae: f64) -> f64 {
-        1.0 - mae / self.offline_mae.max(f64::MIN_POSITIVE)
+        if self.offline_mae > 0.0 { 1.0 - mae / self.offline_mae } else { 0.0 }
     }
 
     /// Shows the first three of a class's pairs, up to `observations` times each, and asks about the
@@ -306,7 +306,12 @@ pub fn fourth_partner(
     let mut order = ChaCha8Rng::seed_from_u64(noise.seed);
     let (mut drawn, mut telling) = (AfterThree::default(), AfterThree::default());
     for (model, part) in parts(data, Protocol::LeaveModelOut, noise.seed) {
-        let mut start = Online::new(fit_without(data, &part, noise.seed)?);
+        let mut start = match fit_without(data, &part, noise.seed) {
+            Ok(offline) => Online::new(offline),
+            // Without this model there is nothing to learn from, and so nobody to be a stranger to.
+            Err(FitError::TooFewPairs { .. }) => continue,
+            Err(error) => return Err(error),
+        };
         let model = model.expect("this protocol names the model");
         // Pairs with another model, and the partner in each.
         let mut by_class: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();

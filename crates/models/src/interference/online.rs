@@ -268,7 +268,7 @@ impl Online {
     }
 
     /// Variance of what was observed of a pair around its rate; `None` if nothing was.
-    pub(super) fn noise(&self, pair: (u32, u32)) -> Option<f64> {
+    pub(super) fn noise_variance(&self, pair: (u32, u32)) -> Option<f64> {
         self.pair(pair).map(|pair| pair.drifted + 1.0 / pair.evidence.precision)
     }
 
@@ -282,7 +282,7 @@ impl Online {
     /// elsewhere.
     fn shown(&self, role: Role, class: u32, beside: u32) -> Option<Shown> {
         let pair = role.pair(class, beside);
-        let (mean, noise) = (self.pair(pair)?.evidence.mean, self.noise(pair)?);
+        let (mean, noise) = (self.pair(pair)?.evidence.mean, self.noise_variance(pair)?);
         let predicted = self.predicted(pair);
         let load = load(predicted);
         Some(Shown {

@@ -108,7 +108,7 @@ impl Online {
             .collect();
         let mut unknown = Unknown { covariance, own };
         for &beside in &all {
-            if let Some(noise) = self.noise(role.pair(class, beside)) {
+            if let Some(noise) = self.noise_variance(role.pair(class, beside)) {
                 unknown.observe(beside as usize, noise);
             }
         }
