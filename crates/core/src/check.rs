@@ -2,9 +2,10 @@
 
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
-use crate::job::{Job, JobId};
+use crate::job::{Job, JobId, JobSpec};
 use crate::occupancy::{Condition, Seats};
 use crate::plan::{BUDGET_MIN, Change, Placement, Plan};
+use crate::rate::{GangGpu, Tenant, rate_on_gpu};
 use crate::state::State;
 use crate::units::{Memory, Ppm, Ratio, Time};
 use std::ops::Range;
@@ -159,7 +160,7 @@ pub(crate) fn check(
             {
                 continue;
             }
-            check_gpus(state, interference, *job, placement)?;
+            check_gpus(state, interference, plan, *job, placement)?;
         }
     }
     Ok(())
@@ -254,15 +255,17 @@ fn check_conditions(
 fn check_gpus(
     state: &State,
     interference: &dyn Interference,
+    plan: &Plan,
     job: JobId,
     placement: &Placement,
 ) -> Result<(), Illegal> {
-    placement.gpus.iter().try_for_each(|&gpu| check_gpu(state, interference, gpu, job))
+    placement.gpus.iter().try_for_each(|&gpu| check_gpu(state, interference, plan, gpu, job))
 }
 
 fn check_gpu(
     state: &State,
     interference: &dyn Interference,
+    plan: &Plan,
     gpu: GpuId,
     job: JobId,
 ) -> Result<(), Illegal> {
@@ -282,17 +285,44 @@ fn check_gpu(
     if tenants.len() > limit {
         return Err(Illegal::TooManyTenants { gpu, tenants: tenants.len(), limit });
     }
-    let specs = || tenants.iter().map(|&tenant| &state.job(tenant).spec);
+    check_rates(state, interference, plan, gpu)
+}
+
+/// Whether the tenants of a GPU fit there together, and each of them accepts its rate.
+fn check_rates<'s>(
+    state: &'s State,
+    interference: &dyn Interference,
+    plan: &Plan,
+    gpu: GpuId,
+) -> Result<(), Illegal> {
+    let kind = state.cluster().gpu(gpu).kind;
+    let is_pairwise = interference.is_pairwise();
+    let specs = || state.occupancy().tenants(gpu).iter().map(|&tenant| &state.job(tenant).spec);
+    let tenant = |spec: &'s JobSpec| match is_pairwise {
+        true => Tenant::uncapped(&spec.profile),
+        false => Tenant { budget: planned_budget(state, plan, spec.id), profile: &spec.profile },
+    };
     for spec in specs() {
-        let mut rate = Ratio::ONE;
-        for other in specs().filter(|other| other.id != spec.id) {
-            let beside = interference.rate(&spec.profile, &other.profile, described.kind);
-            let pair = Illegal::PairDoesNotFit { a: spec.id, b: other.id, gpu };
-            rate = rate.times(beside.ok_or(pair)?);
-        }
+        let others = || specs().filter(|other| other.id != spec.id);
+        let on = GangGpu { kind, factor: Ratio::ONE, others: others().map(tenant) };
+        let Some(rate) = rate_on_gpu(interference, tenant(spec), on) else {
+            let fits =
+                |other: &&JobSpec| interference.rate(&spec.profile, &other.profile, kind).is_some();
+            let unfit = others().find(|other| !fits(other)).or_else(|| others().next());
+            let b = unfit.map_or(spec.id, |other| other.id);
+            return Err(Illegal::PairDoesNotFit { a: spec.id, b, gpu });
+        };
         if !spec.tolerance.accepts(rate.ppm()) {
             return Err(Illegal::NotTolerated { job: spec.id, rate: rate.ppm(), gpu });
         }
     }
     Ok(())
+}
+
+/// The budget of a tenant under the plan.
+fn planned_budget(state: &State, plan: &Plan, job: JobId) -> Ppm {
+    match plan.change(job) {
+        Some(Change::Place(placement)) => placement.budget,
+        _ => state.job(job).placement().map_or(Ppm::ONE, |placement| placement.budget),
+    }
 }

@@ -7,13 +7,16 @@ use crate::interference::Interference;
 use crate::job::{Job, JobId, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
+use crate::rate::{GangGpu, Tenant, rate_on_gpu};
 use crate::state::{Rules, State};
-use crate::units::{Memory, Ppm, Time};
+use crate::units::{Memory, Ppm, Ratio, Time};
 
 /// What a policy works with while it plans for one partition.
 pub struct Draft<'a> {
     state: &'a mut State,
     interference: &'a dyn Interference,
+    /// [`Interference::is_pairwise`] of `interference`.
+    is_pairwise: bool,
     now: Time,
     partition: PartitionId,
     plan: &'a mut Plan,
@@ -27,7 +30,8 @@ impl<'a> Draft<'a> {
         partition: PartitionId,
         plan: &'a mut Plan,
     ) -> Self {
-        Self { state, interference, now, partition, plan }
+        let is_pairwise = interference.is_pairwise();
+        Self { state, interference, is_pairwise, now, partition, plan }
     }
 
     /// The instant of this plan.
@@ -55,13 +59,35 @@ impl<'a> Draft<'a> {
         self.interference
     }
 
+    /// A job as a tenant, within its budget under the plan so far.
+    pub fn tenant<'j>(&self, job: &'j Job) -> Tenant<'j> {
+        let profile = &job.spec.profile;
+        if self.is_pairwise {
+            // Budgets do not count, and finding one costs a search.
+            return Tenant::uncapped(profile);
+        }
+        let budget = self.placement(job.id()).map_or(Ppm::ONE, |placement| placement.budget);
+        Tenant { profile, budget }
+    }
+
+    /// The believed rate of `job` on a GPU of `kind` beside `others`, relative to running alone there;
+    /// `None` if they do not fit together or the job does not tolerate it.
+    pub fn rate_beside<'j>(
+        &self,
+        job: &Job,
+        others: impl IntoIterator<Item = &'j Job>,
+        kind: GpuTypeId,
+    ) -> Option<Ratio> {
+        let others = others.into_iter().map(|other| self.tenant(other));
+        let on = GangGpu { kind, factor: Ratio::ONE, others };
+        let rate = rate_on_gpu(self.interference, self.tenant(job), on)?;
+        job.spec.tolerance.accepts(rate.ppm()).then_some(rate)
+    }
+
     /// The believed rates of two jobs side by side on a GPU of `kind`; `None` if they do not fit or one
-    /// of them does not put up with it.
+    /// of them does not tolerate it.
     pub fn pair_rates(&self, one: &Job, other: &Job, kind: GpuTypeId) -> Option<(Ppm, Ppm)> {
-        let rate = |job: &Job, beside: &Job| {
-            let rate = self.interference.rate(&job.spec.profile, &beside.spec.profile, kind)?.ppm();
-            job.spec.tolerance.accepts(rate).then_some(rate)
-        };
+        let rate = |job, beside| Some(self.rate_beside(job, [beside], kind)?.ppm());
         Some((rate(one, other)?, rate(other, one)?))
     }
 

@@ -2,7 +2,8 @@
 
 use crate::cluster::GpuTypeId;
 use crate::job::Profile;
-use crate::units::{Ppm, Ratio, Utilisation};
+use crate::rate::Tenant;
+use crate::units::{Ratio, Utilisation};
 use std::sync::Arc;
 
 /// A model of co-location. The world has a true one, the policies a believed one.
@@ -19,7 +20,7 @@ pub trait Interference: Send + Sync {
 
     /// Speed of `job` next to all of `beside` on a GPU of kind `gpu`, each within its budget, relative to
     /// its speed alone there without one; `None` if they do not fit in its memory together.
-    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], gpu: GpuTypeId) -> Option<Ratio> {
+    fn group_rate(&self, job: Tenant<'_>, beside: &[Tenant<'_>], gpu: GpuTypeId) -> Option<Ratio> {
         beside.iter().try_fold(Ratio::ONE, |rate, other| {
             Some(rate.times(self.rate(job.profile, other.profile, gpu)?))
         })
@@ -27,22 +28,6 @@ pub trait Interference: Send + Sync {
 
     /// Takes in a rate that was observed; a model that does not learn passes it over.
     fn observe(&mut self, _: &Observation) {}
-}
-
-/// A tenant as a model of groups sees it.
-#[derive(Clone, Copy, Debug)]
-pub struct Share<'a> {
-    /// What it does to a GPU.
-    pub profile: &'a Profile,
-    /// The most it may use of it.
-    pub budget: Ppm,
-}
-
-impl<'a> Share<'a> {
-    /// Without a cap.
-    pub fn whole(profile: &'a Profile) -> Self {
-        Self { profile, budget: Ppm::ONE }
-    }
 }
 
 /// What a job showed about itself while it ran beside the same others for a while.
@@ -70,7 +55,7 @@ impl Interference for Arc<dyn Interference> {
         self.as_ref().is_pairwise()
     }
 
-    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], gpu: GpuTypeId) -> Option<Ratio> {
+    fn group_rate(&self, job: Tenant<'_>, beside: &[Tenant<'_>], gpu: GpuTypeId) -> Option<Ratio> {
         self.as_ref().group_rate(job, beside, gpu)
     }
 }

@@ -16,6 +16,7 @@ mod job_map;
 mod occupancy;
 mod plan;
 mod policy;
+mod rate;
 mod state;
 mod sub_batch;
 mod units;
@@ -29,7 +30,7 @@ pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
 pub use gpus::Gpus;
-pub use interference::{ClosedForm, Interference, Observation, Share};
+pub use interference::{ClosedForm, Interference, Observation};
 pub use job::{
     ClassId, Description, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState,
     Tolerance, UserId,
@@ -38,6 +39,7 @@ pub use job_map::JobMap;
 pub use occupancy::{Condition, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Change, Placement, Plan};
 pub use policy::Policy;
+pub use rate::{GangGpu, HalfIfUnfit, Tenant, gang_rate, rate_on_gpu};
 pub use state::{Rules, State};
 pub use sub_batch::{SubBatch, SubBatches};
 pub use units::{MICROS_PER_SECOND, Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};

@@ -15,6 +15,13 @@ pub struct SubBatch {
     pub memory: Memory,
 }
 
+impl SubBatch {
+    /// Speed relative to whole batches.
+    pub fn rate(&self) -> Ratio {
+        self.price.inverse()
+    }
+}
+
 /// The ways to run a job other than in whole batches: ever more parts, ever less memory. Most jobs
 /// have none, and those of one class can share theirs. One word wide, because every job carries it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

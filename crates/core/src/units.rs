@@ -200,8 +200,12 @@ impl Ratio {
     /// The product of two ratios, rounded to nearest.
     #[must_use]
     pub fn times(self, other: Ratio) -> Ratio {
+        // Most products have a factor of one, and 128-bit division is slow.
         if other == Self::ONE {
             return self;
+        }
+        if self == Self::ONE {
+            return other;
         }
         let product = u128::from(self.0) * u128::from(other.0) + u128::from(Self::SCALE) / 2;
         let scaled = u64::try_from(product / u128::from(Self::SCALE)).unwrap_or(u64::MAX);

@@ -20,8 +20,8 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use tandem_core::{
-    ClassId, Cluster, GpuId, GpuTypeId, Interference, MICROS_PER_SECOND, PPM_ONE, Partition, Ppm,
-    Profile, Ratio, Utilisation,
+    ClassId, Cluster, GangGpu, GpuId, GpuTypeId, Interference, MICROS_PER_SECOND, PPM_ONE,
+    Partition, Ppm, Profile, Ratio, Tenant, Utilisation, rate_on_gpu,
 };
 
 /// Sums of floating-point numbers are off by less than this part, and so is a rate that is a product
@@ -229,13 +229,16 @@ fn best_pair(
 ) -> Best {
     let mut best = Best { rate: 1.0, total: 1.0 };
     for (number, described) in (0..).zip(cluster.types()) {
-        let (kind, alone) = (GpuTypeId(number), as_speed(described.factor));
+        let (kind, factor) = (GpuTypeId(number), described.factor);
+        let speed = |job, other| {
+            let gpu = GangGpu { kind, factor, others: [Tenant::uncapped(other)] };
+            let rate = rate_on_gpu(truth, Tenant::uncapped(job), gpu)?;
+            Some(as_speed(rate) / as_speed(factor))
+        };
         for other in others {
-            let pair = (truth.rate(job, other, kind), truth.rate(other, job, kind));
-            let (Some(one), Some(two)) = pair else { continue };
-            let speed = |rate: Ratio| as_speed(described.factor.times(rate)) / alone;
-            best.rate = best.rate.max(speed(one));
-            best.total = best.total.max(speed(one) + speed(two));
+            let (Some(one), Some(two)) = (speed(job, other), speed(other, job)) else { continue };
+            best.rate = best.rate.max(one);
+            best.total = best.total.max(one + two);
         }
     }
     best

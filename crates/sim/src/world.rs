@@ -9,8 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 use tandem_core::{
-    Action, Cluster, Event, GpuId, Gpus, Interference, JobId, JobMap, JobSpec, NodeId, Placement,
-    Ppm, Profile, Progress, Ratio, Share, Span, Tenants, Time, Work, only_tenant,
+    Action, Cluster, Event, GangGpu, GpuId, Gpus, HalfIfUnfit, Interference, JobId, JobMap,
+    JobSpec, NodeId, Placement, Ppm, Profile, Progress, Ratio, Span, Tenant, Tenants, Time, Work,
+    gang_rate, only_tenant,
 };
 
 /// The costs of this world.
@@ -34,10 +35,6 @@ impl Default for WorldOptions {
     }
 }
 
-/// What a job keeps beside one that it is thought not to fit with. No plan puts the two together, but they
-/// may have been there before.
-const UNFIT: Ratio = Ratio::HALF;
-
 /// What is known about a job when it is over, and while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
@@ -56,7 +53,7 @@ pub struct Outcome {
 }
 
 /// A job in the world.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Body {
     progress: Progress,
     /// Work that would survive a crash because it was saved when the job was stopped.
@@ -67,8 +64,8 @@ struct Body {
     spread: bool,
     /// The most it may use of its GPUs.
     budget: Ppm,
-    /// What its rate keeps while it computes its batches in parts.
-    accumulating: Option<Ratio>,
+    /// What gradient accumulation leaves of its speed.
+    sub_batch_rate: Ratio,
     /// The nodes whose links it uses; none inside a node, or where links cost nothing.
     links: Vec<NodeId>,
     shared_since: Option<Time>,
@@ -77,6 +74,22 @@ struct Body {
 }
 
 impl Body {
+    /// A job that waits with its progress saved.
+    fn waiting(progress: Progress) -> Self {
+        Self {
+            progress,
+            saved: progress.done,
+            gpus: None,
+            paused: false,
+            spread: false,
+            budget: Ppm::ONE,
+            sub_batch_rate: Ratio::ONE,
+            links: Vec::new(),
+            shared_since: None,
+            version: 0,
+        }
+    }
+
     fn gpus(&self) -> &[GpuId] {
         self.gpus.as_deref().unwrap_or_default()
     }
@@ -200,7 +213,7 @@ impl<'a> World<'a> {
         now: Time,
     ) {
         let progress = Progress { done, at: now, rate: Ppm::ZERO };
-        self.bodies.insert(job, Body { progress, saved: done, ..Body::default() });
+        self.bodies.insert(job, Body::waiting(progress));
         if let Some(placement) = placement {
             self.enter(job, placement, false, now);
         }
@@ -333,10 +346,10 @@ impl<'a> World<'a> {
         } else {
             self.nodes.truncate(first);
         }
-        let accumulating = match placement.sub_batches {
-            1 => None,
+        let sub_batch_rate = match placement.sub_batches {
+            1 => Ratio::ONE,
             // A job that was there before may run in a way that it is no longer said to have.
-            count => spec.way(count).map(|way| way.price.inverse()),
+            count => spec.way(count).map_or(Ratio::ONE, |way| way.rate()),
         };
         let mut links = Vec::new();
         if let Some(network) = &mut self.links {
@@ -357,7 +370,7 @@ impl<'a> World<'a> {
             paused: placement.paused,
             spread,
             budget: placement.budget,
-            accumulating,
+            sub_batch_rate,
             links,
             shared_since: None,
             version: before.map_or(0, |body| body.version),
@@ -504,12 +517,12 @@ impl<'a> World<'a> {
             .iter()
             .map(|others| others.iter().map(|&other| profile(other)).collect())
             .collect();
-        let rate = |others: &Vec<Profile>| {
-            let others: Vec<Share<'_>> = others.iter().map(Share::whole).collect();
-            self.truth.group_rate(Share::whole(&of_job), &others, kind)
-        };
-        let rates: Option<Vec<Ratio>> = beside.iter().map(rate).collect();
-        if let Some(rate) = rates.and_then(|rates| rates.into_iter().min()) {
+        let gpus = beside.iter().map(|others| GangGpu {
+            kind,
+            factor: Ratio::ONE,
+            others: others.iter().map(Tenant::uncapped),
+        });
+        if let Some(rate) = gang_rate(self.truth, Tenant::uncapped(&of_job), Ratio::ONE, gpus) {
             let observation = observer.measure(of_job, beside, kind, rate);
             self.reports.push(Event::Observed(observation));
         }
@@ -535,58 +548,40 @@ impl<'a> World<'a> {
         Some(company)
     }
 
-    /// The slowest of its GPUs counts (synchronous data parallelism); on each, the speed of the GPU's
-    /// kind × the pair rate with every other tenant that runs. The product for three or more tenants
-    /// is an assumption, and marked as one in the report. Spreading and accumulating cost their part of
-    /// that.
+    /// The rate of a job by the rate law, less what spreading and the network cost. The product of pair
+    /// rates for three or more tenants is an assumption, and marked as one in the report.
     fn rate(&self, job: JobId, shares: bool) -> Ppm {
         let body = &self.bodies[job];
         if body.paused {
             return Ppm::ZERO;
         }
-        let cluster = self.cluster;
-        let spread = |rate: Ratio| {
-            let rate = if body.spread { rate.times(self.options.spread_keeps) } else { rate };
-            let rate = body.accumulating.map_or(rate, |keeps| rate.times(keeps));
-            let rate = if body.links.is_empty() { rate } else { rate.times(self.links_keep(job)) };
-            // A job that runs makes some progress, or it would hold its GPUs for ever.
-            rate.ppm().max(Ppm(1))
+        let rate = match (self.cluster.types(), shares, body.budget) {
+            // Alone on GPUs of one type: the law without a loop over the gang.
+            ([only], false, Ppm::ONE) => only.factor.times(body.sub_batch_rate),
+            _ => self.shared_rate(job),
         };
-        if let ([only], false, Ppm::ONE) = (cluster.types(), shares, body.budget) {
-            return spread(only.factor);
-        }
-        let profile = |job: JobId| &self.spec(job).profile;
-        let is_pairwise = self.truth.is_pairwise();
-        let on_gpu = |&gpu: &GpuId| {
-            let kind = cluster.gpu(gpu).kind;
-            let mut rate = cluster.types()[kind.index()].factor;
-            if !is_pairwise {
-                return rate.times(self.group_rate(job, gpu));
-            }
-            for &other in &self.tenants[gpu.index()] {
-                if other != job && !self.bodies[other].paused {
-                    let pair = self.truth.rate(profile(job), profile(other), kind);
-                    rate = rate.times(pair.unwrap_or(UNFIT));
-                }
-            }
-            rate
-        };
-        spread(body.gpus().iter().map(on_gpu).min().expect("a placed job has GPUs"))
+        let rate = if body.spread { rate.times(self.options.spread_keeps) } else { rate };
+        let rate = if body.links.is_empty() { rate } else { rate.times(self.links_keep(job)) };
+        // A job that runs makes some progress, or it would hold its GPUs for ever.
+        rate.ppm().max(Ppm(1))
     }
 
-    /// What a job keeps on one of its GPUs, where more counts than pairs.
-    #[cold]
-    fn group_rate(&self, job: JobId, gpu: GpuId) -> Ratio {
-        let share = |job: JobId| Share {
-            profile: &self.spec(job).profile,
-            budget: self.bodies[job].budget,
+    /// The rate of a gang beside the other tenants of its GPUs that run.
+    fn shared_rate(&self, job: JobId) -> Ratio {
+        let body = &self.bodies[job];
+        let tenant = |job: JobId, budget| Tenant { profile: &self.spec(job).profile, budget };
+        let running = move |&other: &JobId| {
+            let body = &self.bodies[other];
+            (other != job && !body.paused).then(|| tenant(other, body.budget))
         };
-        let tenants = self.tenants[gpu.index()].iter();
-        let others = tenants.filter(|&&other| other != job && !self.bodies[other].paused);
-        let others: Vec<Share<'_>> = others.map(|&other| share(other)).collect();
-        let kind = self.cluster.gpu(gpu).kind;
-        let rate = self.truth.group_rate(share(job), &others, kind);
-        rate.unwrap_or(UNFIT)
+        let gpus = body.gpus().iter().map(|&gpu| {
+            let kind = self.cluster.gpu(gpu).kind;
+            let factor = self.cluster.types()[kind.index()].factor;
+            GangGpu { kind, factor, others: self.tenants[gpu.index()].iter().filter_map(running) }
+        });
+        let own = tenant(job, body.budget);
+        let rate = gang_rate(&HalfIfUnfit(self.truth), own, body.sub_batch_rate, gpus);
+        rate.expect("a placed job has GPUs")
     }
 
     /// What the network leaves a gang across nodes of its rate.

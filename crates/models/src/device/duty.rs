@@ -1,6 +1,6 @@
 //! The duty law: throughput of n equal processes from what one of them keeps busy alone.
 
-use tandem_core::{GpuTypeId, Interference, PPM_ONE, Profile, Ratio, Share, Utilisation};
+use tandem_core::{GpuTypeId, Interference, PPM_ONE, Profile, Ratio, Tenant, Utilisation};
 
 /// One measured point: n copies of a model side by side.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,9 +110,9 @@ impl Interference for DutyShares {
         false
     }
 
-    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], _: GpuTypeId) -> Option<Ratio> {
-        let of = |share: &Share<'_>| {
-            (duty(share.profile), f64::from(share.budget.0) / f64::from(PPM_ONE))
+    fn group_rate(&self, job: Tenant<'_>, beside: &[Tenant<'_>], _: GpuTypeId) -> Option<Ratio> {
+        let of = |tenant: &Tenant<'_>| {
+            (duty(tenant.profile), f64::from(tenant.budget.0) / f64::from(PPM_ONE))
         };
         Some(Ratio::from_f64(self.kept(of(&job), beside.iter().map(of))))
     }
@@ -145,12 +145,12 @@ mod tests {
             ..Profile::default()
         };
         let [small, large, unknown] = [profile(30), profile(90), Profile::default()];
-        let share = |profile, budget| Share { profile, budget: Ppm(budget) };
+        let tenant = |profile, budget| Tenant { profile, budget: Ppm(budget) };
         let gpu = GpuTypeId(0);
         let pair = law.rate(&small, &large, gpu).unwrap();
-        let as_group = law.group_rate(share(&small, PPM_ONE), &[share(&large, PPM_ONE)], gpu);
+        let as_group = law.group_rate(tenant(&small, PPM_ONE), &[tenant(&large, PPM_ONE)], gpu);
         assert_eq!(as_group, Some(pair));
-        let capped = law.group_rate(share(&small, PPM_ONE), &[share(&large, 300_000)], gpu);
+        let capped = law.group_rate(tenant(&small, PPM_ONE), &[tenant(&large, 300_000)], gpu);
         assert!(capped > Some(pair));
         assert!(law.rate(&small, &unknown, gpu).unwrap() < pair);
         assert!(!law.is_pairwise());

@@ -15,7 +15,7 @@ use crate::one_line::OneLine;
 use crate::sheet::read_bytes;
 use crate::trace::{Class, Names, SoloSpeeds, Trace};
 use std::path::Path;
-use tandem_core::{ClassId, ClosedForm, GpuTypeId, Interference, Ppm, Profile, Ratio, Share};
+use tandem_core::{ClassId, ClosedForm, GpuTypeId, Interference, Ppm, Profile, Ratio, Tenant};
 use tandem_models::device::DutyShares;
 use thiserror::Error;
 
@@ -226,7 +226,7 @@ impl Interference for Measured {
         self.device.is_none()
     }
 
-    fn group_rate(&self, job: Share<'_>, beside: &[Share<'_>], gpu: GpuTypeId) -> Option<Ratio> {
+    fn group_rate(&self, job: Tenant<'_>, beside: &[Tenant<'_>], gpu: GpuTypeId) -> Option<Ratio> {
         let mut product = Ratio::ONE;
         let mut all_measured = true;
         for other in beside {
@@ -240,9 +240,9 @@ impl Interference for Measured {
         }
         // What was measured was measured without caps; the model says what they change.
         let whole = Ppm::ONE;
-        let beside: Vec<Share<'_>> =
-            beside.iter().map(|share| Share { budget: whole, ..*share }).collect();
-        let without = device.group_rate(Share { budget: whole, ..job }, &beside, gpu)?;
+        let beside: Vec<Tenant<'_>> =
+            beside.iter().map(|tenant| Tenant { budget: whole, ..*tenant }).collect();
+        let without = device.group_rate(Tenant { budget: whole, ..job }, &beside, gpu)?;
         Some(if within == without {
             product
         } else {
@@ -343,21 +343,21 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
             .iter()
             .map(|job| Profile { class: job.class, gpu_util: job.gpu_util, ..Profile::default() })
             .collect();
-        let share = |job: usize, budget| Share { profile: &profiles[job], budget: Ppm(budget) };
-        let rate = |job, beside: &[Share<'_>]| {
+        let tenant = |job: usize, budget| Tenant { profile: &profiles[job], budget: Ppm(budget) };
+        let rate = |job, beside: &[Tenant<'_>]| {
             measured.group_rate(job, beside, GpuTypeId(0)).unwrap().as_f64()
         };
         let whole = 1_000_000;
         // Measured pairs as measured, the product of several of them, the model for a group with a
         // stranger.
-        assert_eq!(rate(share(0, whole), &[share(1, whole)]), 0.9);
-        let three = rate(share(0, whole), &[share(1, whole), share(0, whole)]);
+        assert_eq!(rate(tenant(0, whole), &[tenant(1, whole)]), 0.9);
+        let three = rate(tenant(0, whole), &[tenant(1, whole), tenant(0, whole)]);
         assert!((three - 0.9 * 0.85).abs() < 1e-9, "{three}");
-        let stranger = rate(share(0, whole), &[share(1, whole), share(2, whole)]);
+        let stranger = rate(tenant(0, whole), &[tenant(1, whole), tenant(2, whole)]);
         assert!((stranger - law.kept((0.8, 1.0), [(0.8, 1.0); 2])).abs() < 1e-9, "{stranger}");
         // A capped partner presses less, and a cap of one's own takes its part.
-        assert!(rate(share(0, whole), &[share(1, 300_000)]) > 0.9);
-        assert!(rate(share(0, 400_000), &[share(1, whole)]) < 0.9 * 0.75);
+        assert!(rate(tenant(0, whole), &[tenant(1, 300_000)]) > 0.9);
+        assert!(rate(tenant(0, 400_000), &[tenant(1, whole)]) < 0.9 * 0.75);
     }
 
     #[test]
