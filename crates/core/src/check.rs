@@ -3,10 +3,10 @@
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{Job, JobId, JobSpec};
-use crate::occupancy::{Condition, Seats};
+use crate::occupancy::{GpuCondition, Seats};
 use crate::plan::{BUDGET_MIN, Change, Placement, Plan};
 use crate::rate::{GangGpu, Tenant, rate_on_gpu};
-use crate::state::State;
+use crate::state::ClusterState;
 use crate::units::{Memory, Ppm, Ratio, Time};
 use std::ops::Range;
 use thiserror::Error;
@@ -141,7 +141,7 @@ pub enum Illegal {
 
 /// Checks a plan of `partition`. The occupancy must already be as the plan wants it.
 pub(crate) fn check(
-    state: &State,
+    state: &ClusterState,
     interference: &dyn Interference,
     partition: PartitionId,
     plan: &Plan,
@@ -168,7 +168,12 @@ pub(crate) fn check(
 
 /// Whether it needs no look at each GPU to know that a job has its own to itself, with all the memory it
 /// takes.
-fn sits_alone(state: &State, partition: PartitionId, job: JobId, placement: &Placement) -> bool {
+fn sits_alone(
+    state: &ClusterState,
+    partition: PartitionId,
+    job: JobId,
+    placement: &Placement,
+) -> bool {
     let occupancy = state.occupancy();
     let memory = state.memory_on_gpu(job, placement.sub_batches);
     occupancy.nobody_shares() && memory <= occupancy.memory_least(partition)
@@ -176,7 +181,7 @@ fn sits_alone(state: &State, partition: PartitionId, job: JobId, placement: &Pla
 
 /// Whether a job takes nothing of its GPUs that it does not have at present: what is there already is no
 /// fault of the plan, even where it is more than would be allowed.
-fn takes_no_more(state: &State, job: JobId, placement: &Placement) -> bool {
+fn takes_no_more(state: &ClusterState, job: JobId, placement: &Placement) -> bool {
     let present = state.find(job).and_then(Job::placement);
     present.is_some_and(|present| {
         let memory = |placement: &Placement| state.memory_on_gpu(job, placement.sub_batches);
@@ -185,7 +190,7 @@ fn takes_no_more(state: &State, job: JobId, placement: &Placement) -> bool {
 }
 
 fn check_job(
-    state: &State,
+    state: &ClusterState,
     partition: PartitionId,
     job: JobId,
     change: &Change,
@@ -218,7 +223,7 @@ fn check_job(
     let count = placement.sub_batches;
     // What a running job was once said to be able to do, it does.
     let runs_so = || known.placement().is_some_and(|present| present.sub_batches == count);
-    if known.spec.way(count).is_none() && !runs_so() {
+    if known.spec.sub_batch_option(count).is_none() && !runs_so() {
         return Err(Illegal::NoSuchSubBatches { job, count });
     }
     let budget = placement.budget;
@@ -231,7 +236,7 @@ fn check_job(
 /// Whether the GPUs of a placement are of the partition, which has those of `range`, and take the job.
 #[cold]
 fn check_conditions(
-    state: &State,
+    state: &ClusterState,
     range: &Range<u32>,
     known: &Job,
     placement: &Placement,
@@ -243,9 +248,9 @@ fn check_conditions(
         }
         let is_there = || known.placement().is_some_and(|present| present.gpus.contains(&gpu));
         match state.occupancy().condition(gpu) {
-            Condition::Lost => return Err(Illegal::LostGpu { job, gpu }),
-            Condition::Drained if !is_there() => return Err(Illegal::DrainedGpu { job, gpu }),
-            Condition::Up | Condition::Drained => {}
+            GpuCondition::Lost => return Err(Illegal::LostGpu { job, gpu }),
+            GpuCondition::Drained if !is_there() => return Err(Illegal::DrainedGpu { job, gpu }),
+            GpuCondition::Up | GpuCondition::Drained => {}
         }
     }
     Ok(())
@@ -253,7 +258,7 @@ fn check_conditions(
 
 #[inline(never)]
 fn check_gpus(
-    state: &State,
+    state: &ClusterState,
     interference: &dyn Interference,
     plan: &Plan,
     job: JobId,
@@ -263,7 +268,7 @@ fn check_gpus(
 }
 
 fn check_gpu(
-    state: &State,
+    state: &ClusterState,
     interference: &dyn Interference,
     plan: &Plan,
     gpu: GpuId,
@@ -290,7 +295,7 @@ fn check_gpu(
 
 /// Whether the tenants of a GPU fit there together, and each of them accepts its rate.
 fn check_rates<'s>(
-    state: &'s State,
+    state: &'s ClusterState,
     interference: &dyn Interference,
     plan: &Plan,
     gpu: GpuId,
@@ -306,8 +311,9 @@ fn check_rates<'s>(
         let others = || specs().filter(|other| other.id != spec.id);
         let on = GangGpu { kind, factor: Ratio::ONE, others: others().map(tenant) };
         let Some(rate) = rate_on_gpu(interference, tenant(spec), on) else {
-            let fits =
-                |other: &&JobSpec| interference.rate(&spec.profile, &other.profile, kind).is_some();
+            let fits = |other: &&JobSpec| {
+                interference.pair_rate(&spec.profile, &other.profile, kind).is_some()
+            };
             let unfit = others().find(|other| !fits(other)).or_else(|| others().next());
             let b = unfit.map_or(spec.id, |other| other.id);
             return Err(Illegal::PairDoesNotFit { a: spec.id, b, gpu });
@@ -320,7 +326,7 @@ fn check_rates<'s>(
 }
 
 /// The budget of a tenant under the plan.
-fn planned_budget(state: &State, plan: &Plan, job: JobId) -> Ppm {
+fn planned_budget(state: &ClusterState, plan: &Plan, job: JobId) -> Ppm {
     match plan.change(job) {
         Some(Change::Place(placement)) => placement.budget,
         _ => state.job(job).placement().map_or(Ppm::ONE, |placement| placement.budget),

@@ -4,11 +4,11 @@
 use crate::action::Action;
 use crate::job::JobId;
 use crate::plan::{Change, Placement, Plan};
-use crate::state::State;
+use crate::state::ClusterState;
 
 /// The actions for a legal plan, which hands its placements over to them: first those that free
 /// GPUs, then those that need them.
-pub(crate) fn diff(state: &State, plan: &mut Plan, actions: &mut Vec<Action>) {
+pub(crate) fn diff(state: &ClusterState, plan: &mut Plan, actions: &mut Vec<Action>) {
     for (job, change) in plan.changes() {
         if *change == Change::Drop {
             actions.push(Action::Stop { job: *job });
@@ -21,7 +21,7 @@ pub(crate) fn diff(state: &State, plan: &mut Plan, actions: &mut Vec<Action>) {
     }
 }
 
-fn seat(state: &State, job: JobId, placement: Placement) -> Option<Action> {
+fn seat(state: &ClusterState, job: JobId, placement: Placement) -> Option<Action> {
     let known = state.job(job);
     match known.placement() {
         None => Some(Action::Start { job, placement, restore: known.must_restore }),

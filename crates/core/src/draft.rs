@@ -8,12 +8,12 @@ use crate::job::{Job, JobId, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::rate::{GangGpu, Tenant, rate_on_gpu};
-use crate::state::{Rules, State};
+use crate::state::{ClusterState, Rules};
 use crate::units::{Memory, Ppm, Ratio, Time};
 
 /// What a policy works with while it plans for one partition.
 pub struct Draft<'a> {
-    state: &'a mut State,
+    state: &'a mut ClusterState,
     interference: &'a dyn Interference,
     /// [`Interference::is_pairwise`] of `interference`.
     is_pairwise: bool,
@@ -24,7 +24,7 @@ pub struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     pub(crate) fn new(
-        state: &'a mut State,
+        state: &'a mut ClusterState,
         interference: &'a dyn Interference,
         now: Time,
         partition: PartitionId,
@@ -117,8 +117,8 @@ impl<'a> Draft<'a> {
     }
 
     /// GPUs of this partition that exactly one job holds under the plan so far.
-    pub fn lone_count(&self) -> u32 {
-        self.occupancy().lone_count(self.partition)
+    pub fn single_tenant_count(&self) -> u32 {
+        self.occupancy().single_tenant_count(self.partition)
     }
 
     /// GPUs of this partition that serve: all but those that are lost, and drained ones without tenants.
@@ -154,7 +154,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Gives a job whole GPUs by the rule in force; `false` and no change if there is no room.
-    pub fn place_alone(&mut self, job: JobId) -> bool {
+    pub fn place_exclusive(&mut self, job: JobId) -> bool {
         let (gpus, memory) = self.wants(job);
         match self.occupancy().find(self.partition, gpus, memory, self.rules().placement) {
             Some(gpus) => {

@@ -8,11 +8,11 @@ use crate::diff::diff;
 use crate::draft::Draft;
 use crate::event::Event;
 use crate::interference::Interference;
-use crate::job::{Description, JobId, Reason};
-use crate::occupancy::Condition;
+use crate::job::{JobDescription, JobId, Reason};
+use crate::occupancy::GpuCondition;
 use crate::plan::{Placement, Plan};
 use crate::policy::Policy;
-use crate::state::{Rules, State};
+use crate::state::{ClusterState, Rules};
 use crate::units::Time;
 use std::sync::Arc;
 
@@ -36,9 +36,9 @@ pub struct Step<'a> {
 
 /// The scheduler without clock, threads or I/O.
 pub struct Engine {
-    state: State,
+    state: ClusterState,
     interference: Box<dyn Interference>,
-    partitions: Vec<Desk>,
+    partitions: Vec<PartitionPlanner>,
     /// Where policies sit that hear of jobs of other partitions.
     listeners: Vec<usize>,
     touched: Vec<PartitionId>,
@@ -56,7 +56,7 @@ pub struct Engine {
 }
 
 /// What the engine keeps for one partition beside its state.
-struct Desk {
+struct PartitionPlanner {
     policy: Box<dyn Policy>,
     touched: bool,
     wake: Option<Time>,
@@ -74,19 +74,20 @@ impl Engine {
         on_illegal: OnIllegal,
         mut policy: impl FnMut() -> Box<dyn Policy>,
     ) -> Self {
-        let desk = |policy| Desk {
+        let planner = |policy| PartitionPlanner {
             policy,
             touched: false,
             wake: None,
             reasons: Vec::new(),
             reason_for_others: None,
         };
-        let partitions: Vec<Desk> = cluster.partitions().iter().map(|_| desk(policy())).collect();
-        let hears = |&index: &usize| partitions[index].policy.hears_of_others();
+        let partitions: Vec<PartitionPlanner> =
+            cluster.partitions().iter().map(|_| planner(policy())).collect();
+        let hears = |&index: &usize| partitions[index].policy.wants_jobs_ended_elsewhere();
         Self {
             listeners: (0..partitions.len()).filter(hears).collect(),
             partitions,
-            state: State::new(cluster, rules),
+            state: ClusterState::new(cluster, rules),
             interference,
             touched: Vec::new(),
             actions: Vec::new(),
@@ -119,14 +120,14 @@ impl Engine {
         }
         self.touched.clear();
         if self.wakes_changed {
-            self.next_wake = self.partitions.iter().filter_map(|desk| desk.wake).min();
+            self.next_wake = self.partitions.iter().filter_map(|planner| planner.wake).min();
             self.wakes_changed = false;
         }
         Step { actions: &self.actions, wake: self.next_wake }
     }
 
     /// The present.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ClusterState {
         &self.state
     }
 
@@ -143,15 +144,15 @@ impl Engine {
     /// Why a job waits; `None` if it does not.
     pub fn reason(&self, job: JobId) -> Option<Reason> {
         let known = self.state.find(job).filter(|known| known.placement().is_none())?;
-        let desk = &self.partitions[known.spec.partition.index()];
-        let named = desk.reasons.iter().find(|(named, _)| *named == job);
-        named.map(|(_, reason)| *reason).or(desk.reason_for_others)
+        let planner = &self.partitions[known.spec.partition.index()];
+        let named = planner.reasons.iter().find(|(named, _)| *named == job);
+        named.map(|(_, reason)| *reason).or(planner.reason_for_others)
     }
 
     /// Plans for a partition at the next step although nothing happened there.
     pub fn touch(&mut self, partition: PartitionId) {
-        let desk = &mut self.partitions[partition.index()];
-        if !std::mem::replace(&mut desk.touched, true) {
+        let planner = &mut self.partitions[partition.index()];
+        if !std::mem::replace(&mut planner.touched, true) {
             self.touched.push(partition);
         }
     }
@@ -194,10 +195,10 @@ impl Engine {
             Event::GpuDown { gpu } => {
                 let tenants = self.state.occupancy().tenants(*gpu);
                 assert!(tenants.is_empty(), "tenants of a lost GPU are interrupted before it is");
-                self.set_condition(*gpu, Condition::Lost);
+                self.set_condition(*gpu, GpuCondition::Lost);
             }
-            Event::GpuDrained { gpu } => self.set_condition(*gpu, Condition::Drained),
-            Event::GpuUp { gpu } => self.set_condition(*gpu, Condition::Up),
+            Event::GpuDrained { gpu } => self.set_condition(*gpu, GpuCondition::Drained),
+            Event::GpuUp { gpu } => self.set_condition(*gpu, GpuCondition::Up),
             Event::GpuReserved { gpu, memory } => {
                 self.state.occupancy.reserve(*gpu, *memory);
                 self.touch(self.state.cluster().partition_of(*gpu));
@@ -224,9 +225,9 @@ impl Engine {
     fn end(&mut self, job: JobId) {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
-        self.partitions[partition.index()].policy.over(known, self.now);
+        self.partitions[partition.index()].policy.job_ended(known, self.now);
         for &index in self.listeners.iter().filter(|&&index| index != partition.index()) {
-            self.partitions[index].policy.over_elsewhere(known, self.now);
+            self.partitions[index].policy.job_ended_elsewhere(known, self.now);
         }
         if known.placement().is_none() {
             self.dequeue(job);
@@ -236,7 +237,7 @@ impl Engine {
     }
 
     #[cold]
-    fn describe(&mut self, job: JobId, description: &Description) {
+    fn describe(&mut self, job: JobId, description: &JobDescription) {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
         // A queue finds a job by what it knew about it.
@@ -252,7 +253,7 @@ impl Engine {
     }
 
     #[cold]
-    fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
+    fn set_condition(&mut self, gpu: GpuId, condition: GpuCondition) {
         self.state.occupancy.set_condition(gpu, condition);
         self.touch(self.state.cluster().partition_of(gpu));
     }
@@ -261,10 +262,10 @@ impl Engine {
         self.decisions += 1;
         let (state, plan) = (&mut self.state, &mut self.plan);
         plan.clear();
-        let desk = &mut self.partitions[partition.index()];
-        desk.touched = false;
+        let planner = &mut self.partitions[partition.index()];
+        planner.touched = false;
         let interference = self.interference.as_ref();
-        desk.policy.plan(&mut Draft::new(state, interference, self.now, partition, plan));
+        planner.policy.plan(&mut Draft::new(state, interference, self.now, partition, plan));
         if let Err(illegal) = check(state, interference, partition, plan, self.now) {
             assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");
             state.roll_back(plan);
@@ -272,11 +273,11 @@ impl Engine {
             self.refused = Some(illegal);
             self.refused_count += 1;
         } else {
-            desk.reason_for_others = plan.reason_for_others;
-            std::mem::swap(&mut desk.reasons, &mut plan.reasons);
+            planner.reason_for_others = plan.reason_for_others;
+            std::mem::swap(&mut planner.reasons, &mut plan.reasons);
         }
-        if desk.wake != plan.wake {
-            desk.wake = plan.wake;
+        if planner.wake != plan.wake {
+            planner.wake = plan.wake;
             self.wakes_changed = true;
         }
         self.carry_out();

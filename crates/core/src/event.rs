@@ -2,7 +2,7 @@
 
 use crate::cluster::GpuId;
 use crate::interference::Observation;
-use crate::job::{Description, JobId, JobSpec, Progress};
+use crate::job::{JobDescription, JobId, JobSpec, Progress};
 use crate::plan::Placement;
 use crate::units::{Memory, Work};
 
@@ -27,7 +27,7 @@ pub enum Event {
         /// The job.
         job: JobId,
         /// All that may change.
-        description: Description,
+        description: JobDescription,
     },
     /// A job reported how far it is and how fast it goes.
     Progress {

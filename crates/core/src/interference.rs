@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub trait Interference: Send + Sync {
     /// Speed of `job` next to `beside` on a GPU of kind `gpu`, relative to its speed alone there;
     /// `None` if the two do not fit in its memory together.
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
 
     /// Whether groups and budgets follow from [`Interference::rate`] alone: the rate of a job among several
     /// is the product of its pair rates, whatever the budgets.
@@ -22,7 +22,7 @@ pub trait Interference: Send + Sync {
     /// its speed alone there without one; `None` if they do not fit in its memory together.
     fn group_rate(&self, job: Tenant<'_>, beside: &[Tenant<'_>], gpu: GpuTypeId) -> Option<Ratio> {
         beside.iter().try_fold(Ratio::ONE, |rate, other| {
-            Some(rate.times(self.rate(job.profile, other.profile, gpu)?))
+            Some(rate.times(self.pair_rate(job.profile, other.profile, gpu)?))
         })
     }
 
@@ -47,8 +47,8 @@ pub struct Observation {
 
 /// A model that several runs share and none changes.
 impl Interference for Arc<dyn Interference> {
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
-        self.as_ref().rate(job, beside, gpu)
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+        self.as_ref().pair_rate(job, beside, gpu)
     }
 
     fn is_pairwise(&self) -> bool {
@@ -67,7 +67,7 @@ impl Interference for Arc<dyn Interference> {
 pub struct ClosedForm;
 
 impl Interference for ClosedForm {
-    fn rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
         let wanted = |profile: &Profile| u64::from(profile.gpu_util.unwrap_or(Utilisation::FULL).0);
         let (full, sum) = (u64::from(Utilisation::FULL.0), wanted(job) + wanted(beside));
         Some(if sum <= full { Ratio::ONE } else { Ratio::new(full, sum) })
@@ -85,7 +85,8 @@ mod tests {
             gpu_util: Some(Utilisation(percent * 1000)),
             ..Profile::default()
         };
-        let rate = |a: &Profile, b: &Profile| ClosedForm.rate(a, b, GpuTypeId(0)).unwrap().ppm();
+        let rate =
+            |a: &Profile, b: &Profile| ClosedForm.pair_rate(a, b, GpuTypeId(0)).unwrap().ppm();
         assert_eq!(rate(&profile(40), &profile(60)), Ppm::ONE);
         assert_eq!(rate(&profile(90), &profile(60)), Ppm(666_667));
         assert_eq!(rate(&Profile::default(), &Profile::default()), Ppm(500_000));

@@ -90,7 +90,7 @@ pub struct JobSpec {
 
 /// The part of a [`JobSpec`] that may become better known while a job waits or runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct JobDescription {
     /// Estimated solo duration on the reference GPU.
     pub estimate: Span,
     /// What it does to a GPU.
@@ -105,8 +105,8 @@ pub struct Description {
 
 impl JobSpec {
     /// What may become better known, as it is known now.
-    pub fn description(&self) -> Description {
-        Description {
+    pub fn description(&self) -> JobDescription {
+        JobDescription {
             estimate: self.estimate,
             profile: self.profile,
             sub_batches: self.sub_batches.clone(),
@@ -115,8 +115,8 @@ impl JobSpec {
         }
     }
 
-    pub(crate) fn describe(&mut self, description: Description) {
-        let Description { estimate, profile, sub_batches, tolerance, stoppable } = description;
+    pub(crate) fn describe(&mut self, description: JobDescription) {
+        let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } = description;
         self.estimate = estimate;
         self.profile = profile;
         self.sub_batches = sub_batches;
@@ -125,7 +125,7 @@ impl JobSpec {
     }
 
     /// The ways to run it, whole batches first, each with less memory than the one before.
-    pub fn ways(&self) -> impl Iterator<Item = SubBatch> + '_ {
+    pub fn sub_batch_options(&self) -> impl Iterator<Item = SubBatch> + '_ {
         let whole = self.whole();
         let smaller = self.sub_batches.as_slice().iter().copied();
         std::iter::once(whole).chain(smaller.filter(move |way| way.memory < whole.memory))
@@ -133,22 +133,22 @@ impl JobSpec {
 
     /// The way to run it with batches in `count` parts, if there is one.
     #[inline]
-    pub fn way(&self, count: u32) -> Option<SubBatch> {
+    pub fn sub_batch_option(&self, count: u32) -> Option<SubBatch> {
         match count {
             1 => Some(self.whole()),
-            _ => self.ways().find(|way| way.count == count),
+            _ => self.sub_batch_options().find(|way| way.count == count),
         }
     }
 
     fn whole(&self) -> SubBatch {
-        SubBatch { count: 1, price: Ratio::ONE, memory: self.profile.memory }
+        SubBatch { count: 1, slowdown: Ratio::ONE, memory: self.profile.memory }
     }
 }
 
 /// Where a job stands. A job that is over is forgotten: its history belongs to whoever drives the
 /// engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum JobState {
     /// In the queue since the given instant.
     Waiting {
         /// Submission, or the latest stop.
@@ -201,7 +201,7 @@ pub struct Job {
     /// What was submitted.
     pub spec: JobSpec,
     /// Where it stands.
-    pub state: State,
+    pub state: JobState,
     /// How far it is, as reported.
     pub progress: Progress,
     /// Time spent on GPUs before the present placement.
@@ -215,7 +215,7 @@ impl Job {
         let since = spec.submit;
         Self {
             spec,
-            state: State::Waiting { since },
+            state: JobState::Waiting { since },
             progress: Progress::default(),
             held: Span::ZERO,
             must_restore: false,
@@ -230,8 +230,8 @@ impl Job {
     /// Its present placement, if it has one.
     pub fn placement(&self) -> Option<&Placement> {
         match &self.state {
-            State::Placed { placement, .. } => Some(placement),
-            State::Waiting { .. } => None,
+            JobState::Placed { placement, .. } => Some(placement),
+            JobState::Waiting { .. } => None,
         }
     }
 
@@ -251,28 +251,28 @@ impl Job {
     /// GPU-time attained by `now`: time on GPUs × GPUs.
     pub fn attained(&self, now: Time) -> Span {
         let present = match self.state {
-            State::Placed { since, .. } => now.since(since),
-            State::Waiting { .. } => Span::ZERO,
+            JobState::Placed { since, .. } => now.since(since),
+            JobState::Waiting { .. } => Span::ZERO,
         };
         Span((self.held + present).0.saturating_mul(u64::from(self.spec.gpus)))
     }
 
     pub(crate) fn place(&mut self, placement: Placement, now: Time) {
-        if let State::Placed { since, .. } = self.state {
+        if let JobState::Placed { since, .. } = self.state {
             self.held += now.since(since);
         }
         self.halt(now);
-        self.state = State::Placed { placement, since: now };
+        self.state = JobState::Placed { placement, since: now };
     }
 
     /// Back to the queue, with what has been done so far.
     pub(crate) fn unplace(&mut self, now: Time) {
         self.halt(now);
-        if let State::Placed { since, .. } = self.state {
+        if let JobState::Placed { since, .. } = self.state {
             self.held += now.since(since);
             self.must_restore = true;
         }
-        self.state = State::Waiting { since: now };
+        self.state = JobState::Waiting { since: now };
     }
 
     /// Freezes progress; the world reports the next rate.

@@ -32,14 +32,14 @@ pub use event::Event;
 pub use gpus::Gpus;
 pub use interference::{ClosedForm, Interference, Observation};
 pub use job::{
-    ClassId, Description, Job, JobId, JobSpec, Profile, Progress, Reason, State as JobState,
-    Tolerance, UserId,
+    ClassId, Job, JobDescription, JobId, JobSpec, JobState, Profile, Progress, Reason, Tolerance,
+    UserId,
 };
 pub use job_map::JobMap;
-pub use occupancy::{Condition, Occupancy, PlacementRule, Tenants, only_tenant};
+pub use occupancy::{GpuCondition, Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Change, Placement, Plan};
 pub use policy::Policy;
 pub use rate::{GangGpu, HalfIfUnfit, Tenant, gang_rate, rate_on_gpu};
-pub use state::{Rules, State};
+pub use state::{ClusterState, Rules};
 pub use sub_batch::{SubBatch, SubBatches};
 pub use units::{MICROS_PER_SECOND, Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};

@@ -16,15 +16,15 @@ pub trait Policy: Send {
     fn dequeue(&mut self, job: &Job);
 
     /// This job is over, finished or withdrawn: whoever keeps account of jobs may do so now.
-    fn over(&mut self, _job: &Job, _now: Time) {}
+    fn job_ended(&mut self, _job: &Job, _now: Time) {}
 
     /// Whether it is told about jobs of other partitions that are over.
-    fn hears_of_others(&self) -> bool {
+    fn wants_jobs_ended_elsewhere(&self) -> bool {
         false
     }
 
     /// This job of another partition is over.
-    fn over_elsewhere(&mut self, _job: &Job, _now: Time) {}
+    fn job_ended_elsewhere(&mut self, _job: &Job, _now: Time) {}
 
     /// Writes the plan for this instant into `draft`.
     fn plan(&mut self, draft: &mut Draft<'_>);

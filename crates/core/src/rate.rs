@@ -110,7 +110,7 @@ where
         return Some(factor.times(interference.group_rate(job, &others, kind)?));
     }
     others.into_iter().try_fold(factor, |rate, other| {
-        Some(rate.times(interference.rate(job.profile, other.profile, kind)?))
+        Some(rate.times(interference.pair_rate(job.profile, other.profile, kind)?))
     })
 }
 
@@ -120,8 +120,8 @@ where
 pub struct HalfIfUnfit<'a, I: ?Sized>(pub &'a I);
 
 impl<I: Interference + ?Sized> Interference for HalfIfUnfit<'_, I> {
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
-        Some(self.0.rate(job, beside, gpu).unwrap_or(Ratio::HALF))
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+        Some(self.0.pair_rate(job, beside, gpu).unwrap_or(Ratio::HALF))
     }
 
     fn is_pairwise(&self) -> bool {
@@ -160,7 +160,7 @@ mod tests {
     struct Table(Vec<Vec<u32>>);
 
     impl Interference for Table {
-        fn rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
+        fn pair_rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
             let (a, b) = job.class.zip(beside.class)?;
             let ppm = self.0[a.index()][b.index()];
             (ppm > 0).then(|| Ratio::new(u64::from(ppm), 1_000_000))
@@ -171,7 +171,7 @@ mod tests {
     struct Proportional;
 
     impl Interference for Proportional {
-        fn rate(&self, _: &Profile, _: &Profile, _: GpuTypeId) -> Option<Ratio> {
+        fn pair_rate(&self, _: &Profile, _: &Profile, _: GpuTypeId) -> Option<Ratio> {
             unreachable!("a model of groups is asked for groups")
         }
 
@@ -237,11 +237,11 @@ mod tests {
     fn sub_batches_cost_their_part_once() {
         let (job, other) = (busy(80), busy(80));
         let others = [Tenant::uncapped(&other)];
-        let parts = SubBatch { count: 4, price: Ratio::new(5, 4), memory: Memory(1) };
+        let parts = SubBatch { count: 4, slowdown: Ratio::new(5, 4), memory: Memory(1) };
         let gpus = || [gpu(Ratio::ONE, &others), gpu(Ratio::ONE, &others)];
         let rate = gang_rate(&ClosedForm, Tenant::uncapped(&job), parts.rate(), gpus()).unwrap();
         assert_eq!(rate.ppm(), Ppm(500_000));
-        let whole = SubBatch { count: 1, price: Ratio::ONE, memory: Memory(1) };
+        let whole = SubBatch { count: 1, slowdown: Ratio::ONE, memory: Memory(1) };
         let rate = gang_rate(&ClosedForm, Tenant::uncapped(&job), whole.rate(), gpus()).unwrap();
         assert_eq!(rate.ppm(), Ppm(625_000));
     }

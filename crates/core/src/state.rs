@@ -3,7 +3,7 @@
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, PartitionId};
 use crate::gpus::Gpus;
-use crate::job::{Description, Job, JobId, JobSpec, Progress};
+use crate::job::{Job, JobDescription, JobId, JobSpec, Progress};
 use crate::job_map::JobMap;
 use crate::occupancy::{Occupancy, PlacementRule};
 use crate::plan::{Change, Placement, Plan};
@@ -30,7 +30,7 @@ impl Default for Rules {
 
 /// Jobs, occupancy and who is placed where.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct ClusterState {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) rules: Rules,
     jobs: JobMap<Job>,
@@ -41,7 +41,7 @@ pub struct State {
     placed: Vec<BitSet>,
 }
 
-impl State {
+impl ClusterState {
     pub(crate) fn new(cluster: Arc<Cluster>, rules: Rules) -> Self {
         Self {
             occupancy: Occupancy::for_tenants(cluster.clone(), rules.tenants_max),
@@ -93,7 +93,8 @@ impl State {
     #[inline]
     pub fn memory_on_gpu(&self, job: JobId, sub_batches: u32) -> Memory {
         let spec = &self.job(job).spec;
-        let memory = spec.way(sub_batches).map_or(spec.profile.memory, |way| way.memory);
+        let memory =
+            spec.sub_batch_option(sub_batches).map_or(spec.profile.memory, |way| way.memory);
         memory + self.rules.context
     }
 
@@ -129,7 +130,7 @@ impl State {
     }
 
     /// Changes what is known about a job; the memory that it takes where it sits follows.
-    pub(crate) fn describe(&mut self, job: JobId, description: Description) {
+    pub(crate) fn describe(&mut self, job: JobId, description: JobDescription) {
         self.vacate(job);
         self.jobs[job].spec.describe(description);
         if let Some(present) = self.job(job).placement().cloned() {
@@ -146,7 +147,7 @@ impl State {
         }
     }
 
-    /// Takes back [`State::seat`].
+    /// Takes back [`ClusterState::seat`].
     pub(crate) fn unseat(&mut self, job: JobId, placement: &Placement) {
         if self.has(job, &placement.gpus) {
             let memory = self.memory_on_gpu(job, placement.sub_batches);

@@ -10,7 +10,7 @@ pub struct SubBatch {
     /// The parts into which each batch is divided; 1 is the batch as a whole.
     pub count: u32,
     /// Solo iteration time relative to whole batches, at least 1.
-    pub price: Ratio,
+    pub slowdown: Ratio,
     /// Memory on each GPU.
     pub memory: Memory,
 }
@@ -18,7 +18,7 @@ pub struct SubBatch {
 impl SubBatch {
     /// Speed relative to whole batches.
     pub fn rate(&self) -> Ratio {
-        self.price.inverse()
+        self.slowdown.inverse()
     }
 }
 
@@ -35,7 +35,7 @@ impl SubBatches {
         let mut kept: Vec<SubBatch> = Vec::with_capacity(ways.len());
         for way in ways {
             if kept.last().is_none_or(|last| way.count > last.count && way.memory < last.memory) {
-                kept.push(SubBatch { price: way.price.max(Ratio::ONE), ..way });
+                kept.push(SubBatch { slowdown: way.slowdown.max(Ratio::ONE), ..way });
             }
         }
         Self((!kept.is_empty()).then(|| Arc::new(kept)))
@@ -54,12 +54,12 @@ mod tests {
     #[test]
     fn only_ways_that_save_memory_are_kept_in_order() {
         let way =
-            |count, memory| SubBatch { count, price: Ratio::new(1, 2), memory: Memory(memory) };
+            |count, memory| SubBatch { count, slowdown: Ratio::new(1, 2), memory: Memory(memory) };
         let ways = SubBatches::new([way(8, 40), way(1, 99), way(2, 60), way(4, 60), way(2, 10)]);
         let kept: Vec<(u32, Memory)> =
             ways.as_slice().iter().map(|way| (way.count, way.memory)).collect();
         assert_eq!(kept, [(2, Memory(60)), (8, Memory(40))]);
-        assert_eq!(ways.as_slice()[0].price, Ratio::ONE);
+        assert_eq!(ways.as_slice()[0].slowdown, Ratio::ONE);
         assert_eq!(SubBatches::new([way(1, 5)]), SubBatches::default());
     }
 }

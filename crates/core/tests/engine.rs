@@ -5,9 +5,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
-    Action, ClosedForm, Cluster, ClusterBuilder, Description, Draft, Engine, Event, GpuId, Illegal,
-    Job, JobId, JobSpec, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm, Profile, Progress,
-    Ratio, Reason, Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId, Work,
+    Action, ClosedForm, Cluster, ClusterBuilder, Draft, Engine, Event, GpuId, Illegal, Job,
+    JobDescription, JobId, JobSpec, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm,
+    Profile, Progress, Ratio, Reason, Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId,
+    Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
@@ -228,8 +229,8 @@ fn waiting_jobs_have_reasons_and_others_have_none() {
         bench.submit(id, 4, 0);
     }
     bench.step(1, &[], |draft| {
-        assert!(draft.place_alone(JobId(0)));
-        assert!(!draft.place_alone(JobId(1)));
+        assert!(draft.place_exclusive(JobId(0)));
+        assert!(!draft.place_exclusive(JobId(1)));
         draft.explain(JobId(1), Reason::NoRoom { free: draft.free_count() });
         draft.explain_others(Reason::Behind(JobId(1)));
     });
@@ -259,7 +260,7 @@ fn budgets_are_checked_and_another_one_takes_a_restart() {
 #[test]
 fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     let mut bench = Bench::new(2);
-    let way = |count, mib| SubBatch { count, price: Ratio::ONE, memory: Memory::from_mib(mib) };
+    let way = |count, mib| SubBatch { count, slowdown: Ratio::ONE, memory: Memory::from_mib(mib) };
     bench.submit(0, 1, 650);
     bench.submit_with(1, 1, 600, SubBatches::new([way(2, 400), way(4, 300)]));
     let parts = |sub_batches| Placement { sub_batches, ..on(&[0]) };
@@ -292,7 +293,7 @@ fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
 #[test]
 fn a_job_that_cannot_be_stopped_stays_but_may_pause_and_change_its_sub_batches() {
     let mut bench = Bench::new(1);
-    let way = SubBatch { count: 2, price: Ratio::ONE, memory: Memory::from_mib(50) };
+    let way = SubBatch { count: 2, slowdown: Ratio::ONE, memory: Memory::from_mib(50) };
     let sub_batches = SubBatches::new([way]);
     bench.hand_in(JobSpec { stoppable: false, sub_batches, ..spec(0, 1, 100) });
     bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0])));
@@ -315,7 +316,7 @@ fn a_job_that_cannot_be_stopped_stays_but_may_pause_and_change_its_sub_batches()
 }
 
 /// What is known of a job with this much memory, else as [`spec`] has it.
-fn description(memory_mib: u64) -> Description {
+fn description(memory_mib: u64) -> JobDescription {
     spec(0, 1, memory_mib).description()
 }
 
@@ -329,7 +330,7 @@ fn what_is_learned_about_a_job_counts_at_once_wherever_it_is() {
     bench.submit(0, 1, 100);
     bench.submit(1, 1, 100);
     bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0])));
-    let description = Description { estimate: Span::from_secs(7), ..description(300) };
+    let description = JobDescription { estimate: Span::from_secs(7), ..description(300) };
     let events =
         [0, 1, 9].map(|job| Event::Described { job: JobId(job), description: description.clone() });
     assert_eq!(bench.step(2, &events, |_| {}), []);
@@ -367,9 +368,9 @@ fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
     assert_eq!(bench.engine.refused().0, 1);
     // One that fits no GPU at all finds no room, and does not spoil the plan of others.
     bench.step(4, &[described(2, 2000)], |draft| {
-        assert!(!draft.place_alone(JobId(2)));
+        assert!(!draft.place_exclusive(JobId(2)));
         assert!(!draft.fits_every_gpu(JobId(2)));
-        assert!(draft.place_alone(JobId(1)));
+        assert!(draft.place_exclusive(JobId(1)));
     });
     bench.step(5, &[Event::Finished { job: JobId(0) }], |_| {});
     assert_eq!(bench.engine.state().occupancy().memory_used(GpuId(0)), Memory::default());
@@ -378,7 +379,7 @@ fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
 #[test]
 fn a_running_job_keeps_sub_batches_that_it_is_no_longer_said_to_have() {
     let mut bench = Bench::new(2);
-    let way = SubBatch { count: 2, price: Ratio::ONE, memory: Memory::from_mib(50) };
+    let way = SubBatch { count: 2, slowdown: Ratio::ONE, memory: Memory::from_mib(50) };
     bench.submit_with(0, 1, 100, SubBatches::new([way]));
     let parts = || Placement { sub_batches: 2, ..on(&[0]) };
     bench.step(1, &[], move |draft| draft.place(JobId(0), parts()));
@@ -427,7 +428,7 @@ fn a_drained_gpu_keeps_its_tenants_and_takes_no_other() {
     }
     bench.step(1, &[], |draft| draft.place(JobId(0), on(&[0])));
     bench.step(2, &[Event::GpuDrained { gpu: GpuId(0) }], |draft| {
-        assert_eq!((draft.free_count(), draft.lone_count(), draft.up_count()), (3, 0, 4));
+        assert_eq!((draft.free_count(), draft.single_tenant_count(), draft.up_count()), (3, 0, 4));
         draft.place(JobId(1), on(&[0]));
     });
     let drained = Illegal::DrainedGpu { job: JobId(1), gpu: GpuId(0) };
@@ -465,7 +466,7 @@ fn memory_that_others_use_counts_and_is_given_back() {
     let over = Illegal::MemoryOver { gpu: GpuId(0), wanted, available };
     assert_eq!(bench.refusal(), Some(over));
     bench.step(2, &[], |draft| {
-        assert!(draft.place_alone(JobId(1)));
+        assert!(draft.place_exclusive(JobId(1)));
         assert_eq!(draft.placement(JobId(1)), Some(&on(&[1])));
         draft.place(JobId(0), on(&[0]));
     });
@@ -484,13 +485,13 @@ struct Listener {
 impl Policy for Listener {
     fn enqueue(&mut self, _: &Job) {}
     fn dequeue(&mut self, _: &Job) {}
-    fn over(&mut self, job: &Job, _: Time) {
+    fn job_ended(&mut self, job: &Job, _: Time) {
         self.heard.send((job.id(), true)).unwrap();
     }
-    fn hears_of_others(&self) -> bool {
+    fn wants_jobs_ended_elsewhere(&self) -> bool {
         self.hears
     }
-    fn over_elsewhere(&mut self, job: &Job, _: Time) {
+    fn job_ended_elsewhere(&mut self, job: &Job, _: Time) {
         self.heard.send((job.id(), false)).unwrap();
     }
     fn plan(&mut self, _: &mut Draft<'_>) {}

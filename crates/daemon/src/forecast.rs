@@ -278,7 +278,7 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
                 );
             }
             let rate = |one: &JobSpec, beside: &JobSpec| {
-                let rate = beliefs.rate(&one.profile, &beside.profile, kind);
+                let rate = beliefs.pair_rate(&one.profile, &beside.profile, kind);
                 rate.map_or(0.0, |rate| rate.as_f64())
             };
             own *= rate(spec, &other.spec);

@@ -18,7 +18,7 @@ pub fn sub_batches(
         .take_while(|&count| count <= batch.max(1))
         .map(|count| SubBatch {
             count,
-            price: Ratio::from_f64(throughput.price(batch.into(), count, gang)),
+            slowdown: Ratio::from_f64(throughput.price(batch.into(), count, gang)),
             memory: match count {
                 1 => whole,
                 // The largest part decides where the batch does not divide evenly.
@@ -40,7 +40,7 @@ mod tests {
         let whole = Memory::from_mib(2500);
         let options = sub_batches(10, whole, Gang::ONE, &throughput, &memory);
         let shown: Vec<_> =
-            options.iter().map(|o| (o.count, o.price.ppm().0, o.memory.0 / 1000)).collect();
+            options.iter().map(|o| (o.count, o.slowdown.ppm().0, o.memory.0 / 1000)).collect();
         assert_eq!(
             shown,
             [

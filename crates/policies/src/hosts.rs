@@ -37,7 +37,7 @@ impl Hosts {
         let tenant = |gpu: GpuId| occupancy.tenants(gpu)[0];
         self.gpus.clear();
         // Whoever has grown beyond the memory of a GPU leaves nothing, not even to who needs nothing.
-        let lone = occupancy.lone_gpus(draft.partition());
+        let lone = occupancy.single_tenant_gpus(draft.partition());
         let lone = lone.filter(|&gpu| occupancy.has_memory(gpu, Memory::default()));
         self.gpus.extend(lone.map(|gpu| (tenant(gpu), gpu)));
         self.gpus.sort_unstable();
@@ -76,7 +76,7 @@ fn twice_left(draft: &Draft<'_>, job: JobId) -> Work {
     let placement = draft.placement(job).expect("a tenant is placed");
     let known = draft.job(job);
     let left = known.twice_remaining(draft.now());
-    known.spec.way(placement.sub_batches).map_or(left, |way| left.times(way.price))
+    known.spec.sub_batch_option(placement.sub_batches).map_or(left, |way| left.times(way.slowdown))
 }
 
 impl Host {
@@ -94,7 +94,7 @@ impl Host {
         accumulate: bool,
     ) -> impl Iterator<Item = SubBatch> + use<'g> {
         let (room, context) = (self.room, draft.rules().context);
-        let ways = guest.spec.ways().take(if accumulate { usize::MAX } else { 1 });
+        let ways = guest.spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 });
         ways.filter(move |way| way.memory + context <= room)
     }
 
@@ -110,7 +110,7 @@ impl Host {
 pub(crate) fn lone_by_size(draft: &Draft<'_>) -> BTreeMap<u32, Vec<JobId>> {
     let mut hosts: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
     let mut last = None;
-    for gpu in draft.occupancy().lone_gpus(draft.partition()) {
+    for gpu in draft.occupancy().single_tenant_gpus(draft.partition()) {
         let tenant = draft.tenants(gpu)[0];
         // GPUs of a job come in runs; a gang in several pieces is met again and filtered below.
         if last.replace(tenant) != Some(tenant) {

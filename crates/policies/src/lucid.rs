@@ -49,11 +49,11 @@ impl Policy for Lucid {
         let Self { queue, hosts } = self;
         hosts.forget();
         queue.walk(|job, size| {
-            if draft.place_alone(job) {
+            if draft.place_exclusive(job) {
                 hosts.forget();
                 return Next::Job;
             }
-            if size > GPUS_MAX || size > draft.lone_count() {
+            if size > GPUS_MAX || size > draft.single_tenant_count() {
                 return Next::after_no_room(draft, job);
             }
             hosts.read(draft);

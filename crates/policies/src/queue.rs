@@ -106,7 +106,7 @@ impl<K: Copy + Ord> Queue<K> {
     /// What is free only shrinks during a pass, so a gang size that found no room once finds none
     /// later: the rest of its lane is passed over in one go, with the same result as one by one.
     pub(crate) fn place_in_order(&mut self, draft: &mut Draft<'_>, backfill: bool) {
-        let stopped_at = self.walk(|job, _| match draft.place_alone(job) {
+        let stopped_at = self.walk(|job, _| match draft.place_exclusive(job) {
             true => Next::Job,
             false if backfill => Next::after_no_room(draft, job),
             false => Next::Stop,

@@ -19,7 +19,7 @@ pub(crate) fn run_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
         let gpus = draft.job(job).spec.gpus;
         if draft.placement(job).is_none() {
             let placed = gpus <= left
-                && (draft.place_alone(job) || place_instead(draft, job, &ranked[rank + 1..]));
+                && (draft.place_exclusive(job) || place_instead(draft, job, &ranked[rank + 1..]));
             if !placed {
                 continue;
             }
@@ -46,7 +46,7 @@ fn place_instead(draft: &mut Draft<'_>, job: JobId, lower: &[JobId]) -> bool {
         }
         draft.drop(victim);
         left.push((victim, placement));
-        placed = draft.place_alone(job);
+        placed = draft.place_exclusive(job);
         if placed {
             break;
         }

@@ -70,10 +70,10 @@ impl<C: Choose> Policy for Sharing<C> {
         let Self { choose, accumulate, consolidate, queue, hosts, seats } = self;
         hosts.forget();
         queue.walk(|job, size| {
-            if size > draft.free_count() + draft.lone_count() {
+            if size > draft.free_count() + draft.single_tenant_count() {
                 return Next::Size;
             }
-            if draft.place_alone(job) {
+            if draft.place_exclusive(job) {
                 hosts.forget();
                 return Next::Job;
             }
@@ -104,7 +104,8 @@ impl<C: Choose> Policy for Sharing<C> {
 /// A seat on a free GPU: in whole batches, or in parts where others than tenants use memory.
 fn seat_on_free(draft: &Draft<'_>, job: JobId, accumulate: bool, gpu: GpuId) -> Option<Seat> {
     let context = draft.rules().context;
-    let mut ways = draft.job(job).spec.ways().take(if accumulate { usize::MAX } else { 1 });
+    let mut ways =
+        draft.job(job).spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 });
     let way = ways.find(|way| draft.occupancy().has_memory(gpu, way.memory + context))?;
     Some(Seat { gpu, sub_batches: way.count })
 }

@@ -63,7 +63,7 @@ impl BestBenefit {
         let (of_guest, of_host) = host.rates(draft, guest)?;
         let (together, sub_batches) = ways
             .map(|way| {
-                let guest = (twice_left.times(way.price), of_guest);
+                let guest = (twice_left.times(way.slowdown), of_guest);
                 (Finish::together(guest, (host.twice_left, of_host)), way.count)
             })
             .min()?;

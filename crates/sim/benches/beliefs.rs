@@ -23,7 +23,7 @@ fn beliefs(criterion: &mut Criterion) {
         .expect("a model is enough");
     let gpu = GpuTypeId(0);
     let mut group = criterion.benchmark_group("beliefs");
-    let ask = || beliefs.rate(black_box(&job), black_box(&beside), gpu);
+    let ask = || beliefs.pair_rate(black_box(&job), black_box(&beside), gpu);
     group.bench_function("rate of a pair", |bencher| bencher.iter(ask));
     let (rate, noise) = (Ratio::from_f64(0.8), Ratio::from_f64(0.02));
     let observation = Observation { job, beside: vec![vec![beside]], gpu, rate, noise };

@@ -349,7 +349,7 @@ impl<'a> World<'a> {
         let sub_batch_rate = match placement.sub_batches {
             1 => Ratio::ONE,
             // A job that was there before may run in a way that it is no longer said to have.
-            count => spec.way(count).map_or(Ratio::ONE, |way| way.rate()),
+            count => spec.sub_batch_option(count).map_or(Ratio::ONE, |way| way.rate()),
         };
         let mut links = Vec::new();
         if let Some(network) = &mut self.links {

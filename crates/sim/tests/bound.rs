@@ -20,7 +20,7 @@ use tandem_sim::{LowerBound, RunOptions, Workload, run};
 struct Drawn(u64);
 
 impl Interference for Drawn {
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         let (a, b) = (u64::from(job.class?.0), u64::from(beside.class?.0));
         let mix = |value: u64| (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let fits = !mix(a.min(b) * 64 + a.max(b)).is_multiple_of(6);

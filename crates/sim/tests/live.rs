@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use tandem_core::{
-    Action, ClosedForm, Cluster, Description, Engine, Event, GpuId, JobId, JobSpec, Memory,
+    Action, ClosedForm, Cluster, Engine, Event, GpuId, JobDescription, JobId, JobSpec, Memory,
     OnIllegal, PartitionId, Placement, PlacementRule, Ppm, Profile, Progress, Ratio, Rules, Span,
     SubBatch, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
 };
@@ -20,16 +20,16 @@ const GPU_MIB: u64 = 10_000;
 struct Users(ChaCha8Rng);
 
 impl Users {
-    fn description(&mut self, memory_mib_max: u64) -> Description {
+    fn description(&mut self, memory_mib_max: u64) -> JobDescription {
         let rng = &mut self.0;
         let memory = Memory::from_mib(rng.random_range(0..memory_mib_max));
         let part = |count: u32| SubBatch {
             count,
-            price: Ratio::new(12, 10),
+            slowdown: Ratio::new(12, 10),
             memory: Memory(memory.0 / u64::from(count)),
         };
         let tolerance = [Tolerance::Any, Tolerance::Slowdown(1_500_000), Tolerance::Alone];
-        Description {
+        JobDescription {
             estimate: Span::from_secs(rng.random_range(1..5000)),
             profile: Profile {
                 memory,
@@ -46,7 +46,7 @@ impl Users {
     }
 
     fn spec(&mut self, id: usize, submit: Time) -> JobSpec {
-        let Description { estimate, profile, sub_batches, tolerance, stoppable } =
+        let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } =
             self.description(GPU_MIB);
         JobSpec {
             id: JobId(u32::try_from(id).unwrap()),

@@ -47,8 +47,8 @@ fn jobs_are_counted_by_the_parts_of_their_batches() {
     let rows = "a,0,1,1000,40,800\nb,1,1,10,40,700\n";
     let trace = format!("job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n{rows}");
     let mut workload = workload(&trace, cluster("1x1:1000"));
-    let (price, memory) = (Ratio::new(16, 10), Memory::from_mib(200));
-    let ways = SubBatches::new([SubBatch { count: 4, price, memory }]);
+    let (slowdown, memory) = (Ratio::new(16, 10), Memory::from_mib(200));
+    let ways = SubBatches::new([SubBatch { count: 4, slowdown, memory }]);
     workload.offer_sub_batches(|spec| match spec.profile.memory {
         Memory(700_000) => ways.clone(),
         _ => SubBatches::default(),

@@ -65,7 +65,7 @@ fn with_sub_batches(rows: &str) -> Workload {
     let mut workload = jobs(rows, "1x1:1000");
     let way = |count, tenths, mib| SubBatch {
         count,
-        price: Ratio::new(tenths, 10),
+        slowdown: Ratio::new(tenths, 10),
         memory: Memory::from_mib(mib),
     };
     let ways = SubBatches::new([way(2, 12, 400), way(4, 16, 200), way(8, 20, 100)]);
@@ -119,7 +119,7 @@ fn lucid_joins_gangs_of_equal_size_whose_scores_allow_it() {
 struct OwnRate;
 
 impl Interference for OwnRate {
-    fn rate(&self, job: &Profile, _: &Profile, _: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, _: &Profile, _: GpuTypeId) -> Option<Ratio> {
         Some(Ratio::new(u64::from(job.gpu_util.unwrap().0), 100_000))
     }
 }

@@ -21,7 +21,7 @@ const CONTEXT: Memory = Memory::from_mib(300);
 struct Awkward;
 
 impl Interference for Awkward {
-    fn rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
         let (a, b) = (u64::from(job.class?.0), u64::from(beside.class?.0));
         let pair = (a.min(b) * 31 + a.max(b)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let side = (a * 57 + b).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40;
@@ -52,7 +52,7 @@ fn workload(jobs: usize, seed: u64) -> Workload {
     workload.offer_sub_batches(|spec| {
         let part = |count: u32, tenths| SubBatch {
             count,
-            price: Ratio::new(tenths, 10),
+            slowdown: Ratio::new(tenths, 10),
             memory: Memory(spec.profile.memory.0 / u64::from(count)),
         };
         SubBatches::new([part(2, 11), part(4, 13)])
@@ -94,13 +94,15 @@ fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &Run) {
             let tenants: Vec<_> = tenants.collect();
             assert!(tenants.len() <= policy.entry.tenants_max, "{name}: {gpu:?} {tenants:?}");
             let memory = |stay: &&&Stay| {
-                (workload.spec(stay.job).way(stay.sub_batches).unwrap().memory + CONTEXT).0
+                (workload.spec(stay.job).sub_batch_option(stay.sub_batches).unwrap().memory
+                    + CONTEXT)
+                    .0
             };
             let used = Memory(tenants.iter().map(memory).sum());
             assert!(used <= described.memory, "{name}: {gpu:?} needs {used}: {tenants:?}");
             for other in tenants.iter().filter(|stay| stay.job != first.job) {
                 let profile = |stay: &Stay| workload.spec(stay.job).profile;
-                let rate = Awkward.rate(&profile(first), &profile(other), described.kind);
+                let rate = Awkward.pair_rate(&profile(first), &profile(other), described.kind);
                 assert!(rate.is_some(), "{name}: {first:?} beside {other:?}");
             }
         }

@@ -225,7 +225,7 @@ const PREEMPT: Entry = Entry {
             if (10..20).contains(&seconds) {
                 draft.drop(job);
             } else if draft.placement(job).is_none() {
-                draft.place_alone(job);
+                draft.place_exclusive(job);
             }
         };
         Box::new(Script(turn))

@@ -27,7 +27,7 @@ pub enum PlacementRule {
 
 /// Whether a GPU serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Condition {
+pub enum GpuCondition {
     /// It does.
     #[default]
     Up,
@@ -64,12 +64,12 @@ pub(crate) struct Seats {
     /// That of the tenants and what is reserved.
     pub(crate) memory_used: Memory,
     reserved: Memory,
-    condition: Condition,
+    condition: GpuCondition,
 }
 
 impl Seats {
     fn is_open(&self) -> bool {
-        self.condition == Condition::Up
+        self.condition == GpuCondition::Up
     }
 
     /// Whether it is free for a first tenant.
@@ -162,7 +162,7 @@ impl Occupancy {
     }
 
     /// Whether a GPU serves.
-    pub fn condition(&self, gpu: GpuId) -> Condition {
+    pub fn condition(&self, gpu: GpuId) -> GpuCondition {
         self.seats[gpu.index()].condition
     }
 
@@ -192,8 +192,8 @@ impl Occupancy {
     }
 
     /// GPUs of a partition that are up and have exactly one tenant, where a second one is allowed.
-    pub fn lone_count(&self, partition: PartitionId) -> u32 {
-        self.nodes.partitions[partition.index()].lone_gpus
+    pub fn single_tenant_count(&self, partition: PartitionId) -> u32 {
+        self.nodes.partitions[partition.index()].single_tenant_gpus
     }
 
     /// Free GPUs of a partition, in (node, GPU) order.
@@ -203,7 +203,7 @@ impl Occupancy {
 
     /// GPUs of a partition that are up and have exactly one tenant, where a second one is allowed, in
     /// (node, GPU) order.
-    pub fn lone_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
+    pub fn single_tenant_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
         self.lone.iter().flat_map(move |lone| self.members(lone, partition))
     }
 
@@ -278,7 +278,7 @@ impl Occupancy {
     }
 
     /// Sets whether a GPU serves; its tenants stay.
-    pub(crate) fn set_condition(&mut self, gpu: GpuId, condition: Condition) {
+    pub(crate) fn set_condition(&mut self, gpu: GpuId, condition: GpuCondition) {
         let Self { cluster, seats, free, lone, nodes, closed, .. } = self;
         let seat = &mut seats[gpu.index()];
         let (was_free, served) = (seat.is_free(), seat.serves());
@@ -380,7 +380,7 @@ impl Occupancy {
             return None;
         }
         let mut open = self.clone();
-        tight.into_iter().for_each(|gpu| open.set_condition(gpu, Condition::Drained));
+        tight.into_iter().for_each(|gpu| open.set_condition(gpu, GpuCondition::Drained));
         open.memory_least[partition.index()] = memory;
         open.find(partition, gpus, memory, rule)
     }
@@ -435,9 +435,13 @@ impl Occupancy {
             let gpus = partition.gpus.start as usize..partition.gpus.end as usize;
             let up = self.seats[gpus].iter().filter(|seats| seats.serves()).count();
             assert_eq!(nodes.up_gpus as usize, up, "GPUs of partition {index} that serve");
-            let lone =
-                self.lone_gpus(PartitionId(u32::try_from(index).expect("partitions are u32")));
-            assert_eq!(nodes.lone_gpus as usize, lone.count(), "lone GPUs of partition {index}");
+            let lone = self
+                .single_tenant_gpus(PartitionId(u32::try_from(index).expect("partitions are u32")));
+            assert_eq!(
+                nodes.single_tenant_gpus as usize,
+                lone.count(),
+                "lone GPUs of partition {index}"
+            );
         }
     }
 }
@@ -538,7 +542,7 @@ mod tests {
             occupancy.assert_consistent();
             occupancy.release(JobId(total), &everywhere, Memory(1));
             for gpu in down.into_iter().filter(|&gpu| gpu < total) {
-                occupancy.set_condition(GpuId(gpu), Condition::Drained);
+                occupancy.set_condition(GpuId(gpu), GpuCondition::Drained);
             }
             occupancy.assert_consistent();
             let found = occupancy.find(PartitionId(0), gpus, Memory(1), PlacementRule::Strict);
@@ -565,16 +569,16 @@ mod tests {
         let all = PartitionId(0);
         let mut occupancy = Occupancy::for_tenants(cluster(&[2]), 2);
         occupancy.occupy(JobId(0), &gpus_of([0]), Memory(5));
-        assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (1, 2));
-        occupancy.set_condition(GpuId(0), Condition::Drained);
-        assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (0, 2));
+        assert_eq!((occupancy.single_tenant_count(all), occupancy.up_count(all)), (1, 2));
+        occupancy.set_condition(GpuId(0), GpuCondition::Drained);
+        assert_eq!((occupancy.single_tenant_count(all), occupancy.up_count(all)), (0, 2));
         occupancy.release(JobId(0), &gpus_of([0]), Memory(5));
         occupancy.assert_consistent();
         assert_eq!((occupancy.free_count(all), occupancy.up_count(all)), (1, 1));
         occupancy.occupy(JobId(0), &gpus_of([0]), Memory(5));
         occupancy.assert_consistent();
-        occupancy.set_condition(GpuId(0), Condition::Up);
-        assert_eq!((occupancy.lone_count(all), occupancy.up_count(all)), (1, 2));
+        occupancy.set_condition(GpuId(0), GpuCondition::Up);
+        assert_eq!((occupancy.single_tenant_count(all), occupancy.up_count(all)), (1, 2));
         occupancy.release(JobId(0), &gpus_of([0]), Memory(5));
         assert_eq!(occupancy.free_count(all), 2);
         occupancy.assert_consistent();

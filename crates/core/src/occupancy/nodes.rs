@@ -19,7 +19,7 @@ pub(super) struct FreeNodes {
     /// `by_free[f]`: nodes (counted within the partition) with exactly `f` free GPUs.
     pub(super) by_free: Vec<BitSet>,
     pub(super) free_gpus: u32,
-    pub(super) lone_gpus: u32,
+    pub(super) single_tenant_gpus: u32,
     /// All but lost ones, and drained ones without tenants.
     pub(super) up_gpus: u32,
 }
@@ -46,7 +46,7 @@ impl NodeIndex {
                     by_free[free[node as usize] as usize].insert(index);
                 }
                 let gpus = partition.gpu_count();
-                FreeNodes { by_free, free_gpus: gpus, lone_gpus: 0, up_gpus: gpus }
+                FreeNodes { by_free, free_gpus: gpus, single_tenant_gpus: 0, up_gpus: gpus }
             })
             .collect();
         Self { free, partitions }
@@ -89,7 +89,7 @@ impl NodeIndex {
             after += 1;
         }
         let partition = self.partition_mut(cluster, node);
-        partition.lone_gpus = partition.lone_gpus + after - count(before);
+        partition.single_tenant_gpus = partition.single_tenant_gpus + after - count(before);
     }
 
     /// Which nodes the strict rule takes: so many whole ones, and a part of one more.

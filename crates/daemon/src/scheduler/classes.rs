@@ -164,8 +164,8 @@ impl Classes {
         let Some(&whole) = class.solo.get(&1) else { return SubBatches::default() };
         let ways = class.solo.iter().filter_map(|(&count, &rate)| {
             let memory = class.memory.get(&count)?.reserve(Memory::default());
-            let price = Ratio::from_f64((whole / rate).max(1.0));
-            (count > 1).then_some(SubBatch { count, price, memory })
+            let slowdown = Ratio::from_f64((whole / rate).max(1.0));
+            (count > 1).then_some(SubBatch { count, slowdown, memory })
         });
         SubBatches::new(ways)
     }
@@ -329,16 +329,16 @@ fn believed(online: &Online, a: usize, b: usize, is_measured: bool) -> Ratio {
 }
 
 impl Interference for Beliefs {
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         self.with(|state| match &state.source {
-            Source::Fixed(given) => given.rate(job, beside, gpu),
+            Source::Fixed(given) => given.pair_rate(job, beside, gpu),
             Source::Online(_) => {
                 let rate =
                     |a: ClassId, b: ClassId| state.rates.get(a.index())?.get(b.index()).copied();
                 job.class
                     .zip(beside.class)
                     .and_then(|(a, b)| rate(a, b))
-                    .map_or_else(|| ClosedForm.rate(job, beside, gpu), Some)
+                    .map_or_else(|| ClosedForm.pair_rate(job, beside, gpu), Some)
             }
         })
     }

@@ -2,8 +2,8 @@
 
 use super::{Active, Scheduler, memory};
 use tandem_core::{
-    ClassId, Description, Event, JobId, JobSpec, PartitionId, Ppm, Profile, Span, SubBatches, Time,
-    Tolerance, UserId, Utilisation,
+    ClassId, Event, JobDescription, JobId, JobSpec, PartitionId, Ppm, Profile, Span, SubBatches,
+    Time, Tolerance, UserId, Utilisation,
 };
 
 impl Scheduler {
@@ -26,7 +26,7 @@ impl Scheduler {
         submit: Time,
     ) -> JobSpec {
         let description = self.description(active, user, class);
-        let Description { estimate, profile, sub_batches, tolerance, stoppable } = description;
+        let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } = description;
         JobSpec {
             id,
             user,
@@ -49,7 +49,7 @@ impl Scheduler {
         active: &Active,
         user: UserId,
         class: Option<ClassId>,
-    ) -> Description {
+    ) -> JobDescription {
         let (job, request) = (&active.job, &active.job.request);
         let gang = request.gang();
         let seconds = |seconds: f64| Span((seconds * 1e6).round() as u64);
@@ -72,7 +72,7 @@ impl Scheduler {
         let share = request.share_ppm();
         let sub_batches =
             if active.caps.accum { self.classes.ways(&job.class) } else { SubBatches::default() };
-        Description {
+        JobDescription {
             estimate: estimate.max(Span(1)),
             profile: Profile {
                 class,

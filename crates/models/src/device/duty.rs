@@ -102,7 +102,7 @@ fn duty(profile: &Profile) -> f64 {
 }
 
 impl Interference for DutyShares {
-    fn rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
         Some(Ratio::from_f64(self.kept((duty(job), 1.0), [(duty(beside), 1.0)])))
     }
 
@@ -147,12 +147,12 @@ mod tests {
         let [small, large, unknown] = [profile(30), profile(90), Profile::default()];
         let tenant = |profile, budget| Tenant { profile, budget: Ppm(budget) };
         let gpu = GpuTypeId(0);
-        let pair = law.rate(&small, &large, gpu).unwrap();
+        let pair = law.pair_rate(&small, &large, gpu).unwrap();
         let as_group = law.group_rate(tenant(&small, PPM_ONE), &[tenant(&large, PPM_ONE)], gpu);
         assert_eq!(as_group, Some(pair));
         let capped = law.group_rate(tenant(&small, PPM_ONE), &[tenant(&large, 300_000)], gpu);
         assert!(capped > Some(pair));
-        assert!(law.rate(&small, &unknown, gpu).unwrap() < pair);
+        assert!(law.pair_rate(&small, &unknown, gpu).unwrap() < pair);
         assert!(!law.is_pairwise());
     }
 

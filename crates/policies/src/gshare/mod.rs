@@ -134,7 +134,7 @@ impl GShare {
         }
         let is_admitted = |job: &JobId| admitted.contains(job);
         for job in ranked.iter().filter(|job| is_admitted(job)) {
-            if draft.placement(*job).is_none() && !draft.place_alone(*job) {
+            if draft.placement(*job).is_none() && !draft.place_exclusive(*job) {
                 make_room(draft, *job, &ranked, is_admitted);
             }
         }
@@ -202,7 +202,7 @@ fn make_room(
         let allocation: Vec<_> = tenants.iter().map(placement).collect();
         tenants.iter().for_each(|&tenant| draft.drop(tenant));
         left.push(allocation);
-        if draft.place_alone(job) {
+        if draft.place_exclusive(job) {
             break;
         }
     }

@@ -76,11 +76,11 @@ impl Waiting {
         let aged: Vec<JobId> = self.aged(draft.now(), age).collect();
         for job in aged {
             if draft.placement(job).is_none() {
-                draft.place_alone(job);
+                draft.place_exclusive(job);
             }
         }
         self.by_remaining.walk(|job, _| {
-            match draft.placement(job).is_some() || draft.place_alone(job) {
+            match draft.placement(job).is_some() || draft.place_exclusive(job) {
                 true => Next::Job,
                 false => Next::after_no_room(draft, job),
             }

@@ -124,6 +124,10 @@ impl Company {
 fn in_parts(draft: &Draft<'_>, job: JobId, rate: i64) -> i64 {
     match draft.placement(job).map_or(1, |placement| placement.sub_batches) {
         1 => rate,
-        parts => draft.job(job).spec.way(parts).map_or(rate, |way| slowed(rate, way.price)),
+        parts => draft
+            .job(job)
+            .spec
+            .sub_batch_option(parts)
+            .map_or(rate, |way| slowed(rate, way.slowdown)),
     }
 }

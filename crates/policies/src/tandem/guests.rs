@@ -46,7 +46,7 @@ pub(super) fn way_on(
             used + way.memory + context <= draft.cluster().gpu(gpu).memory
         })
     };
-    guest.spec.ways().take(if rules.accumulate { usize::MAX } else { 1 }).find(fits)
+    guest.spec.sub_batch_options().take(if rules.accumulate { usize::MAX } else { 1 }).find(fits)
 }
 
 /// Seats for a guest.
@@ -206,7 +206,7 @@ impl View<'_, '_> {
         wanted: usize,
     ) -> Option<(Vec<GpuId>, Vec<(&[JobId], Vec<GpuId>)>)> {
         let occupancy = self.draft.occupancy();
-        let least = self.guest.spec.ways().last().map(|way| way.memory);
+        let least = self.guest.spec.sub_batch_options().last().map(|way| way.memory);
         let least =
             least.filter(|_| self.rules.accumulate).unwrap_or(self.guest.spec.profile.memory);
         let memory = least + self.draft.rules().context;
@@ -235,7 +235,7 @@ impl View<'_, '_> {
         let (draft, gpu) = (self.draft, gpus[0]);
         let jobs = || tenants.iter().map(|&job| draft.job(job));
         let way = way_on(draft, self.rules, self.guest, &gpus)?;
-        let rate_of_guest = slowed(beside(draft, self.guest, jobs(), gpu)?, way.price).max(1);
+        let rate_of_guest = slowed(beside(draft, self.guest, jobs(), gpu)?, way.slowdown).max(1);
         let (mut cost, mut others_end_ms) = (0_i64, i64::MAX);
         for tenant in jobs() {
             let others = jobs().filter(|other| other.id() != tenant.id());

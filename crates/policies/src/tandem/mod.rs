@@ -134,16 +134,16 @@ impl Policy for Tandem {
         self.queue.remove(rank(job), job.id(), job.spec.gpus);
     }
 
-    fn over(&mut self, job: &Job, now: Time) {
+    fn job_ended(&mut self, job: &Job, now: Time) {
         self.fairness.add(job, now);
         self.ledger.close(job, now);
     }
 
-    fn hears_of_others(&self) -> bool {
+    fn wants_jobs_ended_elsewhere(&self) -> bool {
         true
     }
 
-    fn over_elsewhere(&mut self, job: &Job, now: Time) {
+    fn job_ended_elsewhere(&mut self, job: &Job, now: Time) {
         self.ledger.hear(job, now);
     }
 
@@ -175,7 +175,7 @@ impl Tandem {
         if draft.free_count() == 0 {
             return;
         }
-        self.queue.walk(|job, _| match draft.place_alone(job) {
+        self.queue.walk(|job, _| match draft.place_exclusive(job) {
             true => Next::Job,
             false => Next::after_no_room(draft, job),
         });

@@ -84,7 +84,7 @@ fn gain_of_pair(
     let way = way_beside(draft, rules, draft.job(guest), host)?;
     let kind = draft.cluster().gpu(*draft.placement(host)?.gpus.first()?).kind;
     let (of_guest, of_host) = draft.pair_rates(draft.job(guest), draft.job(host), kind)?;
-    let rate = slowed(i64::from(of_guest.0), way.price).max(1);
+    let rate = slowed(i64::from(of_guest.0), way.slowdown).max(1);
     let host_rate = i64::from(of_host.0).max(1);
     let cost = times((i64::from(PPM_ONE) - host_rate).max(0), ledger.of(host).delay());
     let host_end_ms = ledger.of(host).left_ms.saturating_mul(i64::from(PPM_ONE)) / host_rate;

@@ -103,7 +103,7 @@ fn part_once(draft: &mut Draft<'_>, ledger: &Ledger, sharing: &[JobId]) -> bool 
         let present = |job: JobId| rate(draft, job, None);
         let without = |other: JobId| rate(draft, other, Some(job));
         if saving(draft, ledger, job, others.into_iter(), present, without) > 0 {
-            changed |= draft.place_alone(job);
+            changed |= draft.place_exclusive(job);
         }
     }
     changed

@@ -21,7 +21,7 @@ pub(super) fn beside<'a>(
     let kind = draft.cluster().gpu(gpu).kind;
     let mut rate = ONE;
     for other in others {
-        let pair = draft.interference().rate(&job.spec.profile, &other.spec.profile, kind)?;
+        let pair = draft.interference().pair_rate(&job.spec.profile, &other.spec.profile, kind)?;
         rate = times(rate, i64::from(pair.ppm().0));
     }
     let ppm = Ppm(u32::try_from(rate).unwrap_or(u32::MAX));
@@ -50,7 +50,7 @@ pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64
     }
     match placement.sub_batches {
         1 => rate,
-        parts => known.spec.way(parts).map_or(rate, |way| slowed(rate, way.price)),
+        parts => known.spec.sub_batch_option(parts).map_or(rate, |way| slowed(rate, way.slowdown)),
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn place_most_valuable(draft: &mut Draft<'_>, ledger: &Ledger, preemp
         if hopeless.contains(&gpus) || draft.placement(job).is_some() {
             continue;
         }
-        if draft.place_alone(job) {
+        if draft.place_exclusive(job) {
             room.forget(draft, job);
             changed = true;
         } else if preempt && room.exchange(draft, job, &ledger.waiting()[rank + 1..]) {
@@ -68,7 +68,7 @@ fn seat_on_free(draft: &mut Draft<'_>, jobs: impl IntoIterator<Item = JobId>) {
         if draft.placement(job).is_some() || hopeless.contains(&gpus) {
             continue;
         }
-        if !draft.place_alone(job) && draft.fits_every_gpu(job) {
+        if !draft.place_exclusive(job) && draft.fits_every_gpu(job) {
             hopeless.push(gpus);
         }
     }
@@ -246,7 +246,7 @@ impl Room<'_> {
             left.insert(leaver, draft.placement(leaver).expect("a tenant is placed").clone());
             draft.drop(leaver);
         }
-        let placed = draft.place_alone(job);
+        let placed = draft.place_exclusive(job);
         self.forget(draft, job);
         let mut newcomers = vec![job];
         let is_taken = |draft: &Draft<'_>, newcomers: &[JobId], leaver| {
@@ -259,7 +259,7 @@ impl Room<'_> {
         for leaver in [staying, moving, others].into_iter().flatten() {
             if !is_taken(draft, &newcomers, leaver) {
                 draft.place(leaver, left[&leaver].clone());
-            } else if draft.place_alone(leaver) {
+            } else if draft.place_exclusive(leaver) {
                 self.forget(draft, leaver);
                 newcomers.push(leaver);
             }

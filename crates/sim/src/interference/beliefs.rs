@@ -102,7 +102,7 @@ impl Beliefs {
             match pair.filter(|&(a, b)| self.of_classes(a, b).is_some()) {
                 Some((_, ClassId(class))) => company.classes.push(class),
                 None => {
-                    let by_rule = self.truth.rate(job, other, gpu);
+                    let by_rule = self.truth.pair_rate(job, other, gpu);
                     company.known *= by_rule.map_or(1.0, |rate| rate.as_f64());
                 }
             }
@@ -132,8 +132,8 @@ fn believed(online: &Online, learns: bool, a: usize, b: usize) -> Ratio {
 }
 
 impl Interference for Beliefs {
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
-        let by_rule = self.truth.rate(job, beside, gpu)?;
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+        let by_rule = self.truth.pair_rate(job, beside, gpu)?;
         let pair = job.class.zip(beside.class);
         let believed = pair.and_then(|(a, b)| self.of_classes(a, b));
         Some(believed.unwrap_or(by_rule))

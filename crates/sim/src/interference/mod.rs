@@ -211,13 +211,13 @@ impl Measured {
 }
 
 impl Interference for Measured {
-    fn rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
+    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         match self.entry(job, beside) {
             Entry::Rate(rate) => Some(rate),
             Entry::DoesNotFit => None,
             Entry::Missing => match &self.device {
-                Some(device) => device.rate(job, beside, gpu),
-                None => ClosedForm.rate(job, beside, gpu),
+                Some(device) => device.pair_rate(job, beside, gpu),
+                None => ClosedForm.pair_rate(job, beside, gpu),
             },
         }
     }
@@ -230,7 +230,7 @@ impl Interference for Measured {
         let mut product = Ratio::ONE;
         let mut all_measured = true;
         for other in beside {
-            product = product.times(self.rate(job.profile, other.profile, gpu)?);
+            product = product.times(self.pair_rate(job.profile, other.profile, gpu)?);
             all_measured &= self.entry(job.profile, other.profile) != Entry::Missing;
         }
         let Some(device) = &self.device else { return Some(product) };
@@ -275,7 +275,7 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
             gpu_util: trace.jobs[index].gpu_util,
             ..Profile::default()
         };
-        measured.rate(&profile(a), &profile(b), GpuTypeId(0)).map(|rate| rate.ppm().0)
+        measured.pair_rate(&profile(a), &profile(b), GpuTypeId(0)).map(|rate| rate.ppm().0)
     }
 
     #[test]
