@@ -6,6 +6,7 @@ use crate::device_args::DeviceCommand;
 use crate::live_args::LiveCommand;
 use crate::slurm_args::SlurmCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
 use tandem_policies::REGISTRY;
@@ -22,7 +23,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Run a built-in trace under every policy, print a table, write report.html
+    /// Compare policies on a built-in trace; write report.html
     Demo(DemoArgs),
     /// Simulate a trace under one policy
     #[command(after_help = policies_help())]
@@ -30,27 +31,27 @@ pub(crate) enum Command {
     /// Simulate a trace under several policies and compare them
     #[command(after_help = policies_help())]
     Compare(CompareArgs),
-    /// Look at, convert and generate job traces
+    /// Inspect, convert and generate job traces
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Assign rows to columns at least cost
+    /// Solve minimum-cost assignments
     #[command(subcommand)]
     Matching(MatchingCommand),
-    /// Measure how fast a part is, and how good the policies are
+    /// Measure the speed of parts and the quality of policies
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Fit the models to measurements and show how well they describe them
+    /// Fit models to measurements and evaluate them
     #[command(subcommand)]
     Model(ModelCommand),
     /// Divide one GPU between tenants
     #[command(subcommand)]
     Device(DeviceCommand),
-    /// Schedule jobs on this machine, until it is told to stop
+    /// Schedule jobs on this machine until told to stop
     Daemon(DaemonArgs),
-    /// Put Tandem into a Slurm cluster, and take it out again
+    /// Install Tandem in a Slurm cluster, or remove it
     #[command(subcommand)]
     Slurm(SlurmCommand),
-    /// Decide again what a daemon decided, from its journal, and compare
+    /// Replay the decisions in a daemon's journal and compare
     Replay {
         /// The store of a daemon, state.db in its state folder
         file: PathBuf,
@@ -58,9 +59,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Train a small model on generated data: the sample job of the demo and the tests
-    #[cfg(feature = "train")]
-    Train(tandem_train::TrainArgs),
+    /// Run the sample job, tandem-train
+    #[command(hide = true, disable_help_flag = true)]
+    Train {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
     #[command(flatten)]
     Live(LiveCommand),
 }
@@ -71,7 +75,6 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) out: PathBuf,
     /// Train a few real jobs on this machine instead, one after the other and sharing, and measure
-    #[cfg(feature = "train")]
     #[arg(long)]
     pub(crate) live: bool,
     /// Seed of the built-in trace

@@ -1,6 +1,7 @@
 //! How a command fails: one line on standard error and an exit code.
 
 use crate::output::clean;
+use clap::error::{ContextKind, ContextValue};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -69,13 +70,14 @@ impl Failure {
         Self::Said { message: message.to_string(), code: NEVER }
     }
 
-    /// Wrong usage, in one line.
+    /// Wrong usage, in one line, with the name that was probably meant.
     pub(crate) fn usage(error: &clap::Error) -> Self {
         let text = error.to_string();
         let sentence = text.split("\n\n").next().unwrap_or(&text);
         let words = sentence.split_whitespace().collect::<Vec<_>>().join(" ");
         let message = words.strip_prefix("error: ").unwrap_or(&words);
-        Self::bad_input(format!("{message}; see --help"))
+        let meant = suggested(error).map(|name| format!(" (did you mean '{name}'?)"));
+        Self::bad_input(format!("{message}{}; see --help", meant.unwrap_or_default()))
     }
 
     pub(crate) fn report(self, json: bool) -> ExitCode {
@@ -93,6 +95,18 @@ impl Failure {
         let _ = writeln!(io::stderr(), "{line}");
         ExitCode::from(code)
     }
+}
+
+/// The nearest command, option or value that exists.
+fn suggested(error: &clap::Error) -> Option<&str> {
+    let kinds =
+        [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
+    kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(name) => Some(name.as_str()),
+        // The last one is the likeliest.
+        ContextValue::Strings(names) => names.last().map(String::as_str),
+        _ => None,
+    })
 }
 
 impl From<io::Error> for Failure {
@@ -144,22 +158,6 @@ impl From<DeviceError> for Failure {
         match error {
             DeviceError::MemoryOver { .. } => Self::never(error),
             _ => Self::bad_input(error),
-        }
-    }
-}
-
-#[cfg(feature = "train")]
-impl From<tandem_train::TrainError> for Failure {
-    fn from(error: tandem_train::TrainError) -> Self {
-        use tandem_train::TrainError;
-        let message = error.to_string();
-        match error {
-            TrainError::File { .. } | TrainError::Checkpoint { .. } => Self::bad_input(message),
-            TrainError::Asked { code, .. } => Self::Said { message, code },
-            TrainError::Output(cause) => Self::from(cause),
-            TrainError::Memory { .. } | TrainError::Tensor(_) | TrainError::Thread(_) => {
-                Self::Said { message, code: FAILED }
-            }
         }
     }
 }

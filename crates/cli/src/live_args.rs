@@ -13,57 +13,57 @@ const SELECTORS: &str = "Jobs: a number, 1-10:2,14, task 3 of array 17 as 17_3, 
 
 #[derive(Subcommand)]
 pub(crate) enum LiveCommand {
-    /// Hand a job in: tandem submit [OPTIONS] SCRIPT [ARGS], or tandem submit [OPTIONS] -- COMMAND
+    /// Submit a job: a script with its arguments, or a command after --
     #[command(after_help = SCRIPTS)]
     Submit(Box<SubmitArgs>),
-    /// Hand a job in, show its output, and exit with its exit code
+    /// Submit a job, show its output, and exit with its exit code
     #[command(after_help = SCRIPTS)]
     Run(Box<RunArgs>),
-    /// Jobs that are not over
+    /// List pending, held, running and paused jobs
     Queue(QueueArgs),
-    /// All about jobs: with whom they share, how much slower that is, how strictly limits are kept
+    /// Show jobs in full: co-located jobs, slow-down, enforcement
     #[command(after_help = SELECTORS)]
     Info(JobsArgs),
-    /// Why a job waits, and when it will start
+    /// Say why a job is pending, and when it will start
     #[command(after_help = SELECTORS)]
     Explain(ExplainArgs),
-    /// The output of a job
+    /// Show the output of a job
     #[command(after_help = SELECTORS)]
     Logs(LogsArgs),
-    /// Withdraw jobs, or end those that run
+    /// Cancel pending or running jobs
     #[command(after_help = SELECTORS)]
     Cancel(JobsArgs),
-    /// Keep jobs that wait from starting
+    /// Keep pending jobs from starting
     #[command(after_help = SELECTORS)]
     Hold(JobsArgs),
     /// Let held jobs start
     #[command(after_help = SELECTORS)]
     Release(JobsArgs),
-    /// Make running jobs stand still
+    /// Pause running jobs
     #[command(after_help = SELECTORS)]
     Pause(JobsArgs),
-    /// Let paused jobs go on
+    /// Resume paused jobs
     #[command(after_help = SELECTORS)]
     Resume(JobsArgs),
-    /// Say in how many parts a job computes its batches
+    /// Set in how many sub-batches a job computes a batch
     Accum(AccumArgs),
-    /// Wait until jobs are over
+    /// Wait until jobs have ended
     #[command(after_help = SELECTORS)]
     Wait(WaitArgs),
-    /// GPUs, tenants and queue, live; q quits
+    /// Show GPUs, tenants and queue, live; q quits
     Top(CommonArgs),
-    /// GPUs with their tenants, rates and throughput
+    /// List GPUs with tenants, rates and throughput; drain GPUs
     Gpus(GpusArgs),
-    /// GPU time by user
+    /// Show GPU time by user
     Usage(UsageArgs),
-    /// What has been learnt about classes of jobs
+    /// Show what was learned about classes of jobs
     Classes(ListArgs),
-    /// The configuration
+    /// Show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Look for what keeps the daemon from working well
+    /// Check what keeps the daemon from working well
     Doctor(CommonArgs),
-    /// Write completions for a shell to standard output
+    /// Print completions for a shell
     Completions {
         /// The shell
         #[arg(value_enum)]

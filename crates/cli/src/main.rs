@@ -7,6 +7,7 @@ mod daemon_args;
 mod device_args;
 mod failure;
 mod files;
+mod help;
 mod job_options;
 mod live_args;
 mod output;
@@ -17,7 +18,7 @@ mod tenants;
 mod units;
 
 use args::Cli;
-use clap::Parser;
+use clap::FromArgMatches;
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -28,7 +29,8 @@ fn main() -> ExitCode {
     }
     // What follows -- belongs to a job.
     let json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
-    let cli = match Cli::try_parse() {
+    let parsed = help::command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => return Failure::usage(&error).report(json),
         // Help and version are data.

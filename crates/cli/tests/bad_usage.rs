@@ -28,6 +28,7 @@ fn options() {
             &["excel", "tandem, venus, philly, muri, pollux, gavel, alibaba2023, sacct"],
         ),
         (&["--placement", "tight"], &["tight", "--placement"]),
+        (&["--placement", "stric"], &["did you mean 'strict'?"]),
         (&["--classes", "mine"], &["mine", "--classes"]),
         (&["--classes", "table"], &["--classes"]),
         (&["--classes", "table:x"], &["--classes", "table:SEED"]),
@@ -77,6 +78,8 @@ fn options() {
         (&["sim"], &["--trace"]),
         (&["sim", "--trace", "trace.csv", "--policy", "fifo"], &["--cluster"]),
         (&["simulate"], &["simulate"]),
+        (&["submt"], &["'submt'", "did you mean 'submit'?"]),
+        (&["queue", "--al"], &["'--al'", "did you mean '--all'?"]),
         (
             &["sim", "--trace", "absent.csv", "--cluster", "8x8", "--policy", "fifo"],
             &["absent.csv: cannot be read"],

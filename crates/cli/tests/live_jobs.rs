@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::sample_job;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,7 +53,7 @@ impl Daemon {
 
     fn submit(&mut self, class: &str, arguments: &[&str]) -> u64 {
         let command: Vec<&str> =
-            [TANDEM, "train"].into_iter().chain(arguments.iter().copied()).collect();
+            [sample_job()].into_iter().chain(arguments.iter().copied()).collect();
         let request = self.request(class, &command);
         self.client.submit(&request).unwrap().ids[0]
     }

@@ -3,10 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::sample_job;
 use std::path::Path;
 use std::process::{Command, Output};
-
-const TANDEM: &str = env!("CARGO_BIN_EXE_tandem");
 
 /// Commands of the first transcript, each with the lines that it is said to print.
 fn transcript() -> Vec<(String, Vec<String>)> {
@@ -58,7 +59,7 @@ struct Session {
 impl Session {
     fn run(&self, command: &str) -> Output {
         let path = std::env::var("PATH").unwrap();
-        let beside = Path::new(TANDEM).parent().unwrap().display();
+        let beside = Path::new(sample_job()).parent().unwrap().display();
         let folder = self.folder.path();
         Command::new("sh")
             .args(["-c", command])

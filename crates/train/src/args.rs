@@ -1,6 +1,6 @@
 //! The command line of the sample job.
 
-use clap::{Args, ValueEnum};
+use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
 /// The most of its time that a job may spend asleep, in per cent.
@@ -8,7 +8,7 @@ const GAP_MAX: i64 = 95;
 
 /// What a step is bound by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
-pub enum ModelKind {
+pub(crate) enum ModelKind {
     /// Dense layers: bound by arithmetic
     #[default]
     Mlp,
@@ -18,53 +18,54 @@ pub enum ModelKind {
     Memory,
 }
 
-/// What to train, and what to leave behind.
-#[derive(Args, Clone, Debug)]
-pub struct TrainArgs {
+/// Train a small model on generated data, on one core: the sample job of Tandem
+#[derive(Parser, Clone, Debug)]
+#[command(name = "tandem-train", version, max_term_width = 100)]
+pub(crate) struct TrainArgs {
     /// What the steps are bound by
     #[arg(long, value_enum, default_value_t)]
-    pub model: ModelKind,
+    pub(crate) model: ModelKind,
     /// Steps to train in all, those before a checkpoint included
     #[arg(long, value_name = "N", default_value_t = 100)]
-    pub steps: u64,
+    pub(crate) steps: u64,
     /// Samples in a batch
     #[arg(long, value_name = "B", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub batch: u32,
+    pub(crate) batch: u32,
     /// Seed of the data and of the first weights
     #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Parts in which a batch is computed until the daemon says otherwise; by default
     /// $TANDEM_ACCUM, or 1
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
-    pub accum: Option<u32>,
+    pub(crate) accum: Option<u32>,
     /// Part of the time to spend asleep: imitates a job that loads data while its device idles
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=GAP_MAX))]
-    pub gap: u8,
+    pub(crate) gap: u8,
     /// File for the loss of every step: step,loss,accum
     #[arg(long, value_name = "FILE")]
-    pub losses: Option<PathBuf>,
+    pub(crate) losses: Option<PathBuf>,
     /// File for weights, optimiser and step number, written when the job is stopped and at its end.
     /// If it exists, training continues from it
     #[arg(long, value_name = "FILE")]
-    pub checkpoint: Option<PathBuf>,
+    pub(crate) checkpoint: Option<PathBuf>,
     /// Write the checkpoint every so many steps, too
     #[arg(long, value_name = "N", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
-    pub checkpoint_every: Option<u64>,
+    pub(crate) checkpoint_every: Option<u64>,
     /// Print a line `step N loss L` every so many steps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub print_every: Option<u64>,
+    pub(crate) print_every: Option<u64>,
     /// Print one JSON object at the end instead of lines
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
     /// Memory to occupy beside what training needs
     #[arg(long, value_name = "MIB")]
-    pub allocate: Option<usize>,
+    pub(crate) allocate: Option<usize>,
     /// Fail after this step, with the code of --fail-code
     #[arg(long, value_name = "STEP")]
-    pub fail_at: Option<u64>,
+    pub(crate) fail_at: Option<u64>,
     /// Exit code of --fail-at
     #[arg(long, value_name = "CODE", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
-    pub fail_code: u8,
+    pub(crate) fail_code: u8,
 }
 
 impl TrainArgs {

@@ -1,9 +1,9 @@
 //! Weights, optimiser and step number in one safetensors file, written whole or not at all.
 
+use crate::args::{ModelKind, TrainArgs};
 use crate::error::TrainError;
 use crate::model::Model;
 use crate::optimiser::Optimiser;
-use crate::{ModelKind, TrainArgs};
 use candle_core::{DType, Device, Tensor, safetensors};
 use std::collections::HashMap;
 use std::fs::{File, Permissions};
@@ -79,10 +79,10 @@ pub(crate) fn load(
     let tensors = safetensors::load_buffer(&bytes, &Device::Cpu)
         .map_err(|_| wrong("is damaged, or no checkpoint"))?;
     let found = tensors.get(META).and_then(|meta| meta.to_vec1::<i64>().ok());
-    let found = found.ok_or_else(|| wrong("is no checkpoint of tandem train"))?;
+    let found = found.ok_or_else(|| wrong("is no checkpoint of tandem-train"))?;
     let step = match found.get(1) {
         Some(&step) if step >= 0 => step.cast_unsigned(),
-        _ => return Err(wrong("is no checkpoint of tandem train")),
+        _ => return Err(wrong("is no checkpoint of tandem-train")),
     };
     if found != meta(args, step) {
         return Err(wrong("is the checkpoint of another model, batch or seed"));

@@ -1,7 +1,7 @@
 //! Generated data: the batch of a step follows from the seed and the number of the step alone, so that a
 //! job that continues needs no state of a generator.
 
-use crate::ModelKind;
+use crate::args::ModelKind;
 use candle_core::{Device, Result, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -1,12 +1,13 @@
 //! What can go wrong with the sample job.
 
+use crate::BAD_INPUT;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Why training ended before its last step.
 #[derive(Debug, Error)]
-pub enum TrainError {
+pub(crate) enum TrainError {
     /// A file could not be read or written.
     #[error("{}: {verb}: {cause}", path.display())]
     File {
@@ -51,6 +52,15 @@ pub enum TrainError {
 }
 
 impl TrainError {
+    /// The exit code to leave with: 2 for bad input, 1 for what fails on the way.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::File { .. } | Self::Checkpoint { .. } => BAD_INPUT,
+            Self::Asked { code, .. } => *code,
+            Self::Memory { .. } | Self::Output(_) | Self::Tensor(_) | Self::Thread(_) => 1,
+        }
+    }
+
     pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::File { path: path.to_owned(), verb: "cannot be read", cause }
     }

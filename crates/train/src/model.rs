@@ -1,7 +1,7 @@
 //! The models. None has a layer in which samples of a batch see each other (no batch normalisation) or
 //! that draws random numbers (no dropout): computing a batch in parts is exact.
 
-use crate::ModelKind;
+use crate::args::ModelKind;
 use crate::data::{Batch, CLASSES, FEATURES, SIDE, TOKENS, setup};
 use candle_core::{D, Device, Result, Tensor, Var};
 use rand::RngExt;

@@ -1,6 +1,6 @@
 //! The loop of the job.
 
-use crate::TrainArgs;
+use crate::args::TrainArgs;
 use crate::checkpoint;
 use crate::data::Source;
 use crate::error::TrainError;
@@ -14,33 +14,28 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What came of it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Trained {
+/// What a run has done.
+#[derive(Debug)]
+pub(crate) struct Trained {
     /// Steps before this run, from the checkpoint.
-    pub first_step: u64,
+    pub(crate) first_step: u64,
     /// Steps in all.
-    pub steps: u64,
-    /// Whether that is all that was asked for; otherwise it was told to stop.
-    pub done: bool,
+    pub(crate) steps: u64,
+    /// Whether these are all that were asked for; otherwise the job was told to stop.
+    pub(crate) done: bool,
     /// Parts in which the last batch was computed.
-    pub accum: usize,
+    pub(crate) accum: usize,
     /// Loss of the last step of this run, if there was one.
-    pub loss: Option<f64>,
-    /// Steps that `--print-every` asks for, with their losses, if they were not printed.
-    pub losses: Vec<(u64, f64)>,
+    pub(crate) loss: Option<f64>,
+    /// Steps that `--print-every` asks for, with their losses; empty unless `--json` is given.
+    pub(crate) losses: Vec<(u64, f64)>,
 }
 
 /// Trains as `args` say, on one core whatever the machine has.
 ///
 /// Where `$TANDEM_SOCK` names a socket, the job reports to it and obeys it. A job that is told to stop saves
-/// its checkpoint and returns as one that is done does.
-///
-/// # Errors
-///
-/// When a file cannot be read or written, memory cannot be had, or `--fail-at` asks for it. Never because of
-/// the daemon.
-pub fn run(args: &TrainArgs) -> Result<Trained, TrainError> {
+/// its checkpoint and returns like a job that is done. A missing daemon is never an error.
+pub(crate) fn run(args: &TrainArgs) -> Result<Trained, TrainError> {
     let socket = std::env::var_os("TANDEM_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from);
     // Whatever part of the arithmetic wants to run in parallel does so in the pool it is called from.
     ThreadPoolBuilder::new().num_threads(1).build()?.install(|| train(args, socket))

@@ -3,12 +3,7 @@
 
 mod common;
 
-use common::{Job, losses, numbers};
-use std::process::Output;
-
-fn finish(job: &Job) -> Output {
-    job.command().output().expect("the job can be started")
-}
+use common::{Job, finish, losses, numbers};
 
 fn complaint(job: &Job) -> String {
     let output = finish(job);

@@ -19,7 +19,6 @@ const GPUS_PER_NODE: u32 = 8;
 const LOAD: f64 = 0.75;
 
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
-    #[cfg(feature = "train")]
     if args.live {
         return super::demo_live::run(args);
     }
@@ -72,6 +71,6 @@ fn next_steps(report: &str) -> String {
          Or with real jobs, on this machine:\n  \
          tandem demo --live\n  \
          tandem daemon &\n  \
-         tandem submit -- tandem train --steps 2000"
+         tandem submit -- tandem-train --steps 2000"
     )
 }

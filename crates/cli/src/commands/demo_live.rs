@@ -1,11 +1,11 @@
 //! `tandem demo --live`: a few real training jobs on one core of this machine, one after the other and
 //! sharing, measured.
 
-use super::{print, remark};
+use super::{print, remark, sample_job};
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::table;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tandem_daemon::client::{Address, Client, JobQuery};
@@ -29,6 +29,7 @@ struct Measured {
 }
 
 pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    let job = sample_job::find()?;
     remark(
         &format!(
             "{JOBS} real training jobs on one core of this machine. Half of the time each sleeps, in the place of \
@@ -38,7 +39,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     );
     let mut measured = Vec::new();
     for policy in POLICIES {
-        measured.push(under(policy, args.quiet)?);
+        measured.push(under(policy, &job, args.quiet)?);
     }
     if args.json {
         let policies: Vec<_> = measured
@@ -70,7 +71,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
         &format!(
             "\nSharing changed the mean completion time by {:+.0} %. Throughput is what the jobs on the core did \
              together,\nmeasured from their own steps; one job alone is 1.\n\n\
-             Next, on this machine:\n  tandem daemon &\n  tandem submit -- tandem train --steps 2000 --gap 50\n  \
+             Next, on this machine:\n  tandem daemon &\n  tandem submit -- tandem-train --steps 2000 --gap 50\n  \
              tandem queue; tandem gpus; tandem top",
             (shared.mean_jct_s / alone.mean_jct_s - 1.0) * 100.0
         ),
@@ -88,7 +89,7 @@ struct Daemon {
 impl Daemon {
     fn start(policy: &str) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
-        let child = Command::new(program()?)
+        let child = Command::new(std::env::current_exe()?)
             .args(["daemon", "--provider", "cpu", "--devices", "1", "--policy", policy])
             .arg("--state")
             .arg(folder.path().join("state"))
@@ -135,16 +136,12 @@ impl Drop for Daemon {
     }
 }
 
-fn program() -> Result<PathBuf, Failure> {
-    Ok(std::env::current_exe()?)
-}
-
-fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
+fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<Measured, Failure> {
     remark(&format!("under {policy} ..."), quiet);
     let mut daemon = Daemon::start(policy)?;
     let mut client = daemon.client()?;
     // The first of its kind runs alone: what it shows is known of the others.
-    let first = submit(&mut client, daemon.folder.path(), STEPS / 2)?;
+    let first = submit(&mut client, job, daemon.folder.path(), STEPS / 2)?;
     let began = Instant::now();
     while !client.job(first)?.job.line.state.is_over() {
         std::thread::sleep(Duration::from_millis(100));
@@ -153,7 +150,7 @@ fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
     let began = Instant::now();
     let mut waiting = Vec::new();
     for _ in 0..JOBS {
-        waiting.push(submit(&mut client, daemon.folder.path(), STEPS)?);
+        waiting.push(submit(&mut client, job, daemon.folder.path(), STEPS)?);
     }
     let mut completion = Vec::new();
     let mut throughput = Vec::new();
@@ -193,12 +190,11 @@ fn under(policy: &'static str, quiet: bool) -> Result<Measured, Failure> {
     })
 }
 
-fn submit(client: &mut Client, folder: &Path, steps: u32) -> Result<u64, Failure> {
+fn submit(client: &mut Client, job: &Path, folder: &Path, steps: u32) -> Result<u64, Failure> {
     let text = |argument: &str| argument.to_owned();
     let request = JobRequest {
         command: vec![
-            program()?.to_string_lossy().into_owned(),
-            text("train"),
+            job.to_string_lossy().into_owned(),
             text("--steps"),
             steps.to_string(),
             text("--gap"),

@@ -3,7 +3,6 @@
 mod bench_live;
 mod daemon;
 mod demo;
-#[cfg(feature = "train")]
 mod demo_live;
 mod device;
 mod device_law;
@@ -13,6 +12,7 @@ mod matching;
 mod model;
 mod quality;
 mod replay;
+mod sample_job;
 mod simulate;
 mod slurm;
 mod trace;
@@ -39,29 +39,9 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         Command::Daemon(args) => daemon::daemon(&args),
         Command::Slurm(command) => slurm::run(&command),
         Command::Replay { file, json } => replay::replay(&file, json),
-        #[cfg(feature = "train")]
-        Command::Train(args) => train(&args),
+        Command::Train { args } => sample_job::exec(&args),
         Command::Live(command) => live::run(command),
     }
-}
-
-#[cfg(feature = "train")]
-fn train(args: &tandem_train::TrainArgs) -> Result<(), Failure> {
-    let trained = tandem_train::run(args)?;
-    if !args.json {
-        return Ok(());
-    }
-    let loss = |&(step, loss): &(u64, f64)| serde_json::json!({ "step": step, "loss": loss });
-    let json = serde_json::json!({
-        "schema": 1,
-        "first_step": trained.first_step,
-        "steps": trained.steps,
-        "done": trained.done,
-        "accum": trained.accum,
-        "loss": trained.loss,
-        "losses": trained.losses.iter().map(loss).collect::<Vec<_>>(),
-    });
-    print(&json.to_string())
 }
 
 /// Writes a line of data to standard output.

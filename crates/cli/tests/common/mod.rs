@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use tempfile::TempDir;
 
 /// The header of `--jobs-csv`, the contract with whoever reads it.
@@ -38,6 +39,34 @@ pub(crate) fn tandem(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
     command.args(args).stdin(Stdio::null());
     command
+}
+
+/// The sample job, which lies beside the binary. Cargo builds no program of another package for a test, so it
+/// is built here unless `cargo test --workspace` has done it.
+pub(crate) fn sample_job() -> &'static str {
+    static BUILT: OnceLock<String> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = Path::new(env!("CARGO_BIN_EXE_tandem")).with_file_name("tandem-train");
+        let folder = program.parent().expect("a program lies in a folder");
+        let written = |path: &Path| path.metadata().and_then(|file| file.modified()).ok();
+        let sources =
+            std::fs::read_dir(workspace().join("crates/train/src")).expect("the sources are there");
+        let newest = sources.filter_map(|entry| written(&entry.ok()?.path())).max();
+        if written(&program) < newest {
+            let profile = match folder.file_name().and_then(|name| name.to_str()) {
+                Some("debug") | None => "dev",
+                Some(name) => name,
+            };
+            let built = Command::new(env!("CARGO"))
+                .args(["build", "--locked", "--package", "tandem-train", "--profile", profile])
+                .arg("--target-dir")
+                .arg(folder.parent().expect("the folder of the profile is in the target folder"))
+                .current_dir(workspace())
+                .status();
+            assert!(built.is_ok_and(|status| status.success()), "tandem-train cannot be built");
+        }
+        program.to_str().expect("a plain path").to_owned()
+    })
 }
 
 /// Runs it in `dir`, so that relative paths in `args` and in messages mean files of the test.

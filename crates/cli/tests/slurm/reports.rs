@@ -1,6 +1,7 @@
 //! Jobs on nodes report to the daemon and obey it.
 
 use crate::cluster::{ANN, BEN, Cluster, PATIENCE, RELAYS, until};
+use crate::common::sample_job;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -11,7 +12,7 @@ fn jobs_on_nodes_report_and_obey() {
     cluster.start_daemon();
     let tandem = env!("CARGO_BIN_EXE_tandem");
     // A real training job, told from here in how many parts to compute its batches.
-    let script = format!("{tandem} train --steps 100000 > /dev/null");
+    let script = format!("{} --steps 100000 > /dev/null", sample_job());
     let job = cluster.sbatch(ANN, &["--gres=gpu:1", "--array=7"], &script).to_string() + "_7";
     let reports = || {
         let jobs = cluster.jobs();

@@ -1,6 +1,6 @@
 //! What the tests of the sample job share: starting it and playing the daemon.
 //!
-//! A job is a process of its own, the example `job`: its socket comes from the environment.
+//! A job is a process of its own: its socket comes from the environment.
 
 // Every test file is a crate of its own and uses only part of this.
 #![allow(dead_code)]
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -37,12 +37,8 @@ impl Job {
         self.folder.path().join(name)
     }
 
-    /// The binary of the example, which cargo builds before it runs the tests.
     pub(crate) fn command(&self) -> Command {
-        let mut path = std::env::current_exe().expect("a test has a path");
-        path.pop();
-        path.pop();
-        let mut command = Command::new(path.join("examples/job"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tandem-train"));
         command.current_dir(self.folder.path()).args(&self.args).stdin(Stdio::null());
         command.env_remove("TANDEM_ACCUM").env_remove("TANDEM_JOB_ID");
         command.env("TANDEM_SOCK", self.file("job.sock"));
@@ -58,6 +54,11 @@ impl Job {
         command.envs(environment.iter().copied());
         Running(command.spawn().expect("the job can be started"))
     }
+}
+
+/// Runs a job to its end.
+pub(crate) fn finish(job: &Job) -> Output {
+    job.command().output().expect("the job can be started")
 }
 
 /// A job that runs; killed if the test ends before it.
