@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use tandem_models::interference::{
-    Belief, ClassProfile, Company, FitError, MeasuredPair, Offline, Online, RATE_MAX, RATE_MIN,
+    Belief, ClassProfile, CoTenants, FitError, MeasuredPair, Offline, Online, RATE_MAX, RATE_MIN,
 };
 
 const NOISE: f64 = 0.02;
@@ -214,7 +214,7 @@ proptest! {
             online.observe(a % classes, b % classes, rate, NOISE);
         }
         let candidates: Vec<u32> = (0..classes).collect();
-        let telling = online.telling_partners(class % classes, &candidates, count, NOISE);
+        let telling = online.next_experiments(class % classes, &candidates, count, NOISE);
         prop_assert_eq!(telling.partners.len(), count.min(profiles.len()));
         let distinct: std::collections::BTreeSet<u32> = telling.partners.iter().copied().collect();
         prop_assert_eq!(distinct.len(), telling.partners.len());
@@ -363,7 +363,7 @@ fn partners_that_tell_leave_less_unknown_than_others() {
             .map(|(a, b)| online.belief(a, b).deviation);
         deviations.sum::<f64>()
     };
-    let telling = online.telling_partners(new, &all, 3, NOISE).partners;
+    let telling = online.next_experiments(new, &all, 3, NOISE).partners;
     let telling = unknown_after(telling.try_into().unwrap());
     let triples = (0..12)
         .flat_map(|one| (0..one).flat_map(move |two| (0..two).map(move |three| [one, two, three])));
@@ -388,21 +388,21 @@ fn before_anything_is_observed_beliefs_are_the_predictors() {
     }
 }
 
-fn beside(classes: &[u32]) -> Company {
-    Company { classes: classes.to_vec(), known: 1.0 }
+fn beside(classes: &[u32]) -> CoTenants {
+    CoTenants { classes: classes.to_vec(), known_rate: 1.0 }
 }
 
 #[test]
 fn a_rate_beside_one_other_is_the_clue_itself() {
     let (profiles, pairs) = sensible(6);
     let online = learner(&profiles, &pairs);
-    let clues = online.clues(0, &[beside(&[3])], 0.6, NOISE);
+    let clues = online.pair_observations(0, &[beside(&[3])], 0.6, NOISE);
     assert_eq!(clues.len(), 1);
     assert_eq!(clues[0].beside, 3);
     assert!((clues[0].rate - 0.6).abs() < 1e-12, "{clues:?}");
     assert!((clues[0].noise - NOISE).abs() < 1e-12, "{clues:?}");
-    let halved = [Company { classes: vec![3], known: 0.5 }];
-    let clues = online.clues(0, &halved, 0.3, NOISE);
+    let halved = [CoTenants { classes: vec![3], known_rate: 0.5 }];
+    let clues = online.pair_observations(0, &halved, 0.3, NOISE);
     assert!((clues[0].rate - 0.6).abs() < 1e-12, "what is known is taken out: {clues:?}");
 }
 
@@ -412,19 +412,19 @@ fn a_rate_among_several_is_less_certain_and_still_teaches() {
     let mut online = learner(&profiles, &pairs);
     let product = |online: &Online| online.belief(0, 2).rate * online.belief(0, 5).rate;
     let seen = product(&online) - 0.2;
-    for clue in online.clues(0, &[beside(&[2, 5])], seen, NOISE) {
+    for clue in online.pair_observations(0, &[beside(&[2, 5])], seen, NOISE) {
         assert!(clue.noise > NOISE, "{clue:?}");
         assert!(clue.rate < online.belief(0, clue.beside).rate, "{clue:?}");
     }
     let before = (product(&online) - seen).abs();
     for _ in 0..20 {
-        for clue in online.clues(0, &[beside(&[2, 5])], seen, NOISE) {
+        for clue in online.pair_observations(0, &[beside(&[2, 5])], seen, NOISE) {
             online.observe(0, clue.beside, clue.rate, clue.noise);
         }
     }
     let after = (product(&online) - seen).abs();
     assert!(after < before / 10.0, "{before} became {after}");
-    let twins = online.clues(1, &[beside(&[4, 4])], 0.49, NOISE);
+    let twins = online.pair_observations(1, &[beside(&[4, 4])], 0.49, NOISE);
     assert_eq!(twins.len(), 1, "two jobs of one class are one pair: {twins:?}");
 }
 
@@ -437,13 +437,13 @@ fn of_several_gpus_only_those_learn_that_were_slowest() {
         online.observe(0, 5, 0.9, NOISE);
     }
     let told = |seen: f64| -> Vec<u32> {
-        let clues = online.clues(0, &[beside(&[2]), beside(&[5])], seen, NOISE);
+        let clues = online.pair_observations(0, &[beside(&[2]), beside(&[5])], seen, NOISE);
         clues.into_iter().map(|clue| clue.beside).collect()
     };
     assert_eq!(told(0.48), [2], "the slower one explains it");
     assert_eq!(told(0.7), [2], "it cannot be slower than what was seen");
     assert_eq!(told(1.0), [2, 5], "neither can");
-    assert!(online.clues(0, &[], 0.9, NOISE).is_empty());
+    assert!(online.pair_observations(0, &[], 0.9, NOISE).is_empty());
 }
 
 #[test]

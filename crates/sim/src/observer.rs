@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tandem_core::{GpuTypeId, JobId, Observation, Profile, Ratio, Span, Time};
 
 /// The others on each GPU of a job where it has company, those of equal GPUs once.
-pub(crate) type Company = Vec<Vec<JobId>>;
+pub(crate) type ColocatedJobs = Vec<Vec<JobId>>;
 
 /// Time in the same company before a rate can be told from noise.
 const WINDOW: Span = Span::from_secs(60);
@@ -19,7 +19,7 @@ pub(crate) struct Observer {
     rng: ChaCha8Rng,
     noise: Normal<f64>,
     /// In whose company a job has been running since when, or since it was last measured.
-    watched: BTreeMap<JobId, (Company, Time)>,
+    watched: BTreeMap<JobId, (ColocatedJobs, Time)>,
     /// Who began to run beside others when, in order: a first measurement does not wait for the end.
     begun: VecDeque<(Time, JobId)>,
 }
@@ -39,9 +39,9 @@ impl Observer {
     pub(crate) fn watch(
         &mut self,
         job: JobId,
-        company: Option<Company>,
+        company: Option<ColocatedJobs>,
         now: Time,
-    ) -> Option<Company> {
+    ) -> Option<ColocatedJobs> {
         if self.watched.get(&job).map(|(before, _)| before) == company.as_ref() {
             return None;
         }
@@ -57,7 +57,7 @@ impl Observer {
     }
 
     /// The next job that has run in the same company for long enough by now, and that company.
-    pub(crate) fn next_due(&mut self, now: Time) -> Option<(JobId, Company)> {
+    pub(crate) fn next_due(&mut self, now: Time) -> Option<(JobId, ColocatedJobs)> {
         while let Some(&(began, job)) = self.begun.front()
             && now.since(began) >= WINDOW
         {

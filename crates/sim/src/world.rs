@@ -2,7 +2,7 @@
 //! happens. It plays the part that real GPUs play for the daemon.
 
 use crate::links::{Links, spanned_nodes};
-use crate::observer::{Company, Observer};
+use crate::observer::{ColocatedJobs, Observer};
 use crate::record::Recorder;
 use crate::workload::WorkloadJob;
 use std::cmp::Reverse;
@@ -499,7 +499,7 @@ impl<'a> World<'a> {
 
     /// Tells the observer in whose company a job runs from now on, and reports what it saw until now.
     #[cold]
-    fn watch(&mut self, job: JobId, company: Option<Company>, now: Time) {
+    fn watch(&mut self, job: JobId, company: Option<ColocatedJobs>, now: Time) {
         let Some(observer) = &mut self.observer else { return };
         if let Some(company) = observer.watch(job, company, now) {
             self.observe(job, &company);
@@ -507,7 +507,7 @@ impl<'a> World<'a> {
     }
 
     #[cold]
-    fn observe(&mut self, job: JobId, company: &Company) {
+    fn observe(&mut self, job: JobId, company: &ColocatedJobs) {
         let Some(observer) = &mut self.observer else { return };
         let profile = |job: JobId| self.jobs[job.index()].spec.profile;
         let gpu = self.bodies[job].gpus().first().expect("a job that was watched has GPUs");
@@ -530,10 +530,10 @@ impl<'a> World<'a> {
 
     /// Who shares its GPUs with a job, if all of them run, and at full speed.
     #[cold]
-    fn company(&self, job: JobId) -> Option<Company> {
+    fn company(&self, job: JobId) -> Option<ColocatedJobs> {
         // What jobs do under caps says little about what they do without.
         let runs = |job: JobId| !self.bodies[job].paused && self.bodies[job].budget == Ppm::ONE;
-        let mut company = Company::new();
+        let mut company = ColocatedJobs::new();
         for gpu in self.bodies[job].gpus() {
             let tenants = &self.tenants[gpu.index()];
             if !tenants.iter().all(|&tenant| runs(tenant)) {

@@ -132,7 +132,7 @@ pub(super) fn partners(
     let others: Vec<(u32, &ClassProfile)> =
         others.map(|profile| (online.class(profile), profile)).collect();
     let candidates: Vec<u32> = others.iter().map(|&(number, _)| number).collect();
-    let telling = online.telling_partners(number, &candidates, count, noise);
+    let telling = online.next_experiments(number, &candidates, count, noise);
     let partners: Vec<(&ClassProfile, [f64; 2])> = telling
         .partners
         .iter()

@@ -9,7 +9,7 @@ use tandem_core::{
     SubBatch, SubBatches, UserId,
 };
 use tandem_models::history::{History, Traits, UNKNOWN};
-use tandem_models::interference::{ClassProfile, Clue, Company, Online};
+use tandem_models::interference::{ClassProfile, CoTenants, Online, PairObservation};
 use tandem_models::memory::ObservedMemory;
 
 /// Classes whose pairs are learned; every pair has a belief of its own. Jobs of later classes share
@@ -124,9 +124,9 @@ impl Classes {
         let company = |names: &Vec<&str>| {
             let classes: Option<Vec<u32>> =
                 names.iter().map(|&name| self.numbers.get(name).copied()).collect();
-            Some(Company { classes: classes?, known: 1.0 })
+            Some(CoTenants { classes: classes?, known_rate: 1.0 })
         };
-        let companies: Option<Vec<Company>> = companies.iter().map(company).collect();
+        let companies: Option<Vec<CoTenants>> = companies.iter().map(company).collect();
         let (Some(&class), Some(companies)) = (self.numbers.get(name), companies) else {
             return Vec::new();
         };
@@ -284,17 +284,23 @@ impl Beliefs {
     }
 
     /// What a rate among several says about each pair; about a pair alone it says what it is.
-    fn clues(&self, a: u32, companies: &[Company], rate: f64, noise: f64) -> Vec<Clue> {
-        if let [Company { classes, .. }] = companies
+    fn clues(
+        &self,
+        a: u32,
+        companies: &[CoTenants],
+        rate: f64,
+        noise: f64,
+    ) -> Vec<PairObservation> {
+        if let [CoTenants { classes, .. }] = companies
             && let &[beside] = classes.as_slice()
         {
-            return vec![Clue { beside, rate, noise }];
+            return vec![PairObservation { beside, rate, noise }];
         }
         self.with(|state| {
             let Source::Online(online) = &state.source else { return Vec::new() };
             let mut classes = companies.iter().flat_map(|company| &company.classes).chain([&a]);
             match classes.all(|&class| (class as usize) < state.rates.len()) {
-                true => online.clues(a, companies, rate, noise),
+                true => online.pair_observations(a, companies, rate, noise),
                 false => Vec::new(),
             }
         })

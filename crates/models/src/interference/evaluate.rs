@@ -336,7 +336,7 @@ pub fn fourth_partner(
                 pairs.shuffle(&mut order);
                 show(&pairs, &mut drawn);
             }
-            let best = online.telling_partners(class, &candidates, 3, noise.deviation).partners;
+            let best = online.next_experiments(class, &candidates, 3, noise.deviation).partners;
             pairs.sort_by_key(|(_, partner)| {
                 best.iter().position(|best| best == partner).unwrap_or(best.len())
             });

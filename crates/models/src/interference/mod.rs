@@ -5,24 +5,24 @@
 //! - `held_out`: what errors on rates that were not shown have in common.
 //! - [`offline`]: the predictor, fitted to measured pairs.
 //! - [`online`]: beliefs that start from the predictor and follow what is observed.
-//! - `company`: what a job among several shows about each of its pairs.
-//! - `telling`: beside whom a class is best observed.
+//! - `co_tenants`: what a rate beside several co-tenants says about each pair.
+//! - `next_experiments`: which pairs to measure next.
 //! - [`evaluate`]: how good both are on pairs that they have not seen.
 
-mod company;
+mod co_tenants;
 pub mod evaluate;
 mod gaussian;
 mod held_out;
+mod next_experiments;
 pub mod offline;
 pub mod online;
 pub mod profile;
-mod telling;
 
-pub use company::{Clue, Company};
+pub use co_tenants::{CoTenants, PairObservation};
+pub use next_experiments::NextExperiments;
 pub use offline::{FitError, Offline, Prediction};
 pub use online::{Belief, Online};
 pub use profile::{ClassProfile, MeasuredPair};
-pub use telling::TellingPartners;
 
 /// Rates that a prediction may take: a pair that runs makes progress, and sharing may help a little.
 pub const RATE_MIN: f64 = 0.01;

@@ -1,5 +1,5 @@
-//! What policies believe about pair rates when they are not told the truth: a predictor, alone or
-//! corrected by what is observed during the run.
+//! Beliefs of the policies about pair rates where they are not given the true ones: a predictor, alone or
+//! corrected by the rates observed during the run.
 
 use super::{GpuModel, PairTable, class_profile};
 use crate::profiles::SoloProfiles;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use tandem_core::{
     ClassId, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Utilisation,
 };
-use tandem_models::interference::{ClassProfile, Company, FitError, Offline, Online};
+use tandem_models::interference::{ClassProfile, CoTenants, FitError, Offline, Online};
 use thiserror::Error;
 
-/// Why there is nothing to believe.
+/// Why there are no beliefs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BeliefsError {
     /// Neither measured pairs nor a fitted model.
@@ -27,7 +27,7 @@ pub enum BeliefsError {
     Fit(#[from] FitError),
 }
 
-/// How beliefs come about.
+/// How beliefs are formed.
 #[derive(Clone, Copy, Debug)]
 pub struct Learning {
     /// Share of the table's pairs that the predictor is trained on.
@@ -38,9 +38,9 @@ pub struct Learning {
     pub online: bool,
 }
 
-/// Believed rates for the classes of one trace. Whether a pair fits into memory is known. A pair that
-/// the table lacks, or a job without a class, follows a rule in the simulated world, and beliefs follow
-/// the same rule: no measurement stands behind it that a predictor could have learned from.
+/// Believed rates for the classes of one trace. Whether a pair fits into memory is known. A pair that the
+/// table lacks, or a job without a class, follows a rule in the simulated world, and beliefs follow the same
+/// rule: there is no measurement that a predictor could have learned from.
 #[derive(Clone)]
 pub struct Beliefs {
     truth: Arc<dyn Interference>,
@@ -82,35 +82,34 @@ impl Beliefs {
         Ok(Self { truth, online, learns: learning.online, rates })
     }
 
-    /// What is believed of the trace's class `a` beside `b`, whether they fit or not; `None` if the
-    /// table lacks the pair.
+    /// The believed rate of the trace's class `a` beside `b`, whether they fit or not; `None` if the table
+    /// lacks the pair.
     pub(crate) fn of_classes(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
         self.rates[a.index()][b.index()]
     }
 
-    /// Whether they follow what is observed.
+    /// Whether observations change them.
     pub(crate) fn learns(&self) -> bool {
         self.learns
     }
 
-    /// Those beside a job as its beliefs see them: what follows a rule is known, and says nothing about
-    /// the pairs that were measured.
-    fn company(&self, job: &Profile, others: &[Profile], gpu: GpuTypeId) -> Company {
-        let mut company = Company { classes: Vec::new(), known: 1.0 };
+    /// The co-tenants of a job on one GPU. Pairs that follow a rule are known and need no learning.
+    fn co_tenants(&self, job: &Profile, others: &[Profile], gpu: GpuTypeId) -> CoTenants {
+        let mut co_tenants = CoTenants { classes: Vec::new(), known_rate: 1.0 };
         for other in others {
             let pair = job.class.zip(other.class);
             match pair.filter(|&(a, b)| self.of_classes(a, b).is_some()) {
-                Some((_, ClassId(class))) => company.classes.push(class),
+                Some((_, ClassId(class))) => co_tenants.classes.push(class),
                 None => {
                     let by_rule = self.truth.pair_rate(job, other, gpu);
-                    company.known *= by_rule.map_or(1.0, |rate| rate.as_f64());
+                    co_tenants.known_rate *= by_rule.map_or(1.0, |rate| rate.as_f64());
                 }
             }
         }
-        company
+        co_tenants
     }
 
-    /// What `a` suffers and what `b` inflicts is known better now, whoever is beside them.
+    /// Updates the rates of all pairs that share the sensitivity of `a` or the pressure of `b`.
     fn refresh(&mut self, a: usize, b: usize) {
         for other in 0..self.rates.len() {
             for (a, b) in [(a, other), (other, b)] {
@@ -122,13 +121,13 @@ impl Beliefs {
     }
 }
 
-/// The benefit of the doubt in standard deviations: what is never tried is never learned.
-const HOPE: f64 = 0.5;
+/// Optimism in standard deviations, so that pairs that were never tried are tried and learned.
+const OPTIMISM: f64 = 0.5;
 
 fn believed(online: &Online, learns: bool, a: usize, b: usize) -> Ratio {
     let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
     let belief = online.belief(number(a), number(b));
-    Ratio::from_f64(if learns { belief.cautious(-HOPE) } else { belief.rate })
+    Ratio::from_f64(if learns { belief.cautious(-OPTIMISM) } else { belief.rate })
 }
 
 impl Interference for Beliefs {
@@ -141,20 +140,20 @@ impl Interference for Beliefs {
 
     fn observe(&mut self, observation: &Observation) {
         let (Some(class), true) = (observation.job.class, self.learns) else { return };
-        let companies: Vec<Company> = observation
+        let gpus: Vec<CoTenants> = observation
             .beside
             .iter()
-            .map(|others| self.company(&observation.job, others, observation.gpu))
+            .map(|others| self.co_tenants(&observation.job, others, observation.gpu))
             .collect();
         let (rate, noise) = (observation.rate.as_f64(), observation.noise.as_f64());
-        for clue in self.online.clues(class.0, &companies, rate, noise) {
-            self.online.observe(class.0, clue.beside, clue.rate, clue.noise);
-            self.refresh(class.index(), clue.beside as usize);
+        for pair in self.online.pair_observations(class.0, &gpus, rate, noise) {
+            self.online.observe(class.0, pair.beside, pair.rate, pair.noise);
+            self.refresh(class.index(), pair.beside as usize);
         }
     }
 }
 
-/// What is known about the classes of the trace: measured alone, or else the mean over their jobs.
+/// Profiles of the trace's classes: measured alone, or else the mean over their jobs.
 fn profiles(
     trace: &Trace,
     table: Option<&PairTable>,
@@ -186,7 +185,7 @@ fn mean(jobs: &[&TraceJob], value: impl Fn(&TraceJob) -> Option<f64>) -> Option<
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }
 
-/// Trains on a share of the table's pairs, with what the trace shows about their classes.
+/// Trains on a share of the table's pairs, with the trace's profiles of their classes.
 fn train(
     table: &PairTable,
     solo: Option<&SoloProfiles>,

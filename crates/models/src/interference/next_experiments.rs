@@ -1,32 +1,32 @@
-//! Which partners tell most about a class: an experiment costs time on a GPU, so the few that there is
-//! time for should leave as little unknown as possible.
+//! Which pairs to measure next. An experiment costs time on a GPU, so the few that there is time for should
+//! reduce the uncertainty about a class as much as possible.
 
 use super::held_out::Role;
 use super::offline::load;
 use super::online::Online;
 use crate::linalg::Square;
 
-/// Partners to observe a class beside.
+/// Partners to measure a class beside.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TellingPartners {
-    /// The one that tells most comes first.
+pub struct NextExperiments {
+    /// The most informative partner comes first.
     pub partners: Vec<u32>,
-    /// Root mean square error to expect over all pairs of the class, both directions, as things are.
+    /// Expected root mean square error over all pairs of the class, both directions, at present.
     pub rmse_before: f64,
-    /// The same once it was observed beside these partners.
+    /// The same once the class was measured beside these partners.
     pub rmse_after: f64,
 }
 
-/// What is unknown of a class in one of its roles beside each class: covariances of rates.
-struct Unknown {
+/// Uncertainty about a class in one of its roles beside each class: the posterior covariance of its rates.
+struct Posterior {
     covariance: Square,
     /// Variances that are the pair's own, or the other class's.
     own: Vec<f64>,
 }
 
-impl Unknown {
-    /// By how much all standard deviations together fall when the class is observed beside one, with
-    /// this variance of noise. Of variances, a few pairs that nobody knows would outweigh the rest.
+impl Posterior {
+    /// The fall of the sum of all standard deviations when the class is measured beside one other, with this
+    /// noise variance. With variances, a few unknown pairs would outweigh the rest.
     fn gain(&self, beside: usize, noise: f64) -> f64 {
         let observed = self.observed(beside, noise);
         let fall = |(at, covariance): (usize, &f64)| {
@@ -60,20 +60,20 @@ impl Unknown {
 }
 
 impl Online {
-    /// Of `candidates`, the `count` beside which `class` is best observed, both directions, with
-    /// measurements of this noise: each time the one after which least is unknown of it beside all classes.
-    pub fn telling_partners(
+    /// Of `candidates`, the `count` partners to measure `class` beside, both directions, with this noise:
+    /// greedily the one that reduces the uncertainty about the class beside all classes most.
+    pub fn next_experiments(
         &self,
         class: u32,
         candidates: &[u32],
         count: usize,
         noise: f64,
-    ) -> TellingPartners {
+    ) -> NextExperiments {
         let noise = noise.powi(2);
-        let mut roles = [Role::Subject, Role::Partner].map(|role| self.unknown(role, class));
-        let rmse = |roles: &[Unknown]| {
+        let mut roles = [Role::Subject, Role::Partner].map(|role| self.posterior(role, class));
+        let rmse = |roles: &[Posterior]| {
             let pairs: usize = roles.iter().map(|role| role.own.len()).sum();
-            (roles.iter().map(Unknown::variances).sum::<f64>() / pairs as f64).sqrt()
+            (roles.iter().map(Posterior::variances).sum::<f64>() / pairs as f64).sqrt()
         };
         let rmse_before = rmse(&roles);
         let mut left = candidates.to_vec();
@@ -83,19 +83,19 @@ impl Online {
                 roles.iter().map(|role| role.gain(beside as usize, noise)).sum()
             };
             let gains: Vec<f64> = left.iter().map(gain).collect();
-            // Of equals the first.
+            // The first of equals.
             let best = (0..gains.len())
                 .rev()
                 .max_by(|&one, &other| gains[one].total_cmp(&gains[other]))
-                .expect("some are left");
+                .expect("there is a candidate");
             let partner = left.remove(best);
             roles.iter_mut().for_each(|role| role.observe(partner as usize, noise));
             partners.push(partner);
         }
-        TellingPartners { partners, rmse_before, rmse_after: rmse(&roles) }
+        NextExperiments { partners, rmse_before, rmse_after: rmse(&roles) }
     }
 
-    fn unknown(&self, role: Role, class: u32) -> Unknown {
+    fn posterior(&self, role: Role, class: u32) -> Posterior {
         let all: Vec<u32> = (0..self.count() as u32).collect();
         let load = |beside: u32| load(self.predicted(role.pair(class, beside)));
         let loads: Vec<f64> = all.iter().map(|&beside| load(beside)).collect();
@@ -106,12 +106,12 @@ impl Online {
         let own = own
             .map(|(&beside, load)| load.powi(2) * self.variance_besides(role, class, beside))
             .collect();
-        let mut unknown = Unknown { covariance, own };
+        let mut posterior = Posterior { covariance, own };
         for &beside in &all {
             if let Some(noise) = self.noise_variance(role.pair(class, beside)) {
-                unknown.observe(beside as usize, noise);
+                posterior.observe(beside as usize, noise);
             }
         }
-        unknown
+        posterior
     }
 }
