@@ -1,6 +1,6 @@
-//! Dying on purpose, for tests: between any two writes a daemon may be killed, and nothing may be lost.
+//! Crash points for tests: the daemon may be killed between any two writes without losing a job.
 
-/// Ends the process as `kill -9` would, if `TANDEM_CRASH_AT` says that this is the point to do so. Does
+/// Kills this process, as `kill -9` would, if `TANDEM_CRASH_AT` is the number of this crash point. Does
 /// nothing in a release build.
 pub fn point() {
     #[cfg(debug_assertions)]

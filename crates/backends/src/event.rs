@@ -1,11 +1,11 @@
-//! What a back end reports.
+//! The events of a back end.
 
-use crate::offer::Offer;
+use crate::cluster::ClusterJob;
 use crate::op::{OpId, RunId};
 use crate::providers::DeviceSample;
 use serde::{Deserialize, Serialize};
 
-/// One thing that happened.
+/// One event. Serialised names are part of the journal and stay as they are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendEvent {
@@ -17,22 +17,22 @@ pub enum BackendEvent {
         run: RunId,
         /// Its process, which leads a process group.
         pid: u32,
-        /// How strictly its share is kept.
+        /// How its share is enforced.
         enforcement: crate::Enforcement,
     },
-    /// The run will never exist: the program cannot be executed, a file cannot be opened.
+    /// The run will never exist: its program cannot be executed, or a file cannot be opened.
     NotStarted {
         /// The operation.
         op: OpId,
         /// The run.
         run: RunId,
-        /// What is wrong, in one line.
+        /// The error, in one line.
         reason: String,
-        /// It may pass, as a full disk does: another run is worth a try later.
-        #[serde(default)]
-        passing: bool,
+        /// The cause may go away by itself, as a full disk does: another run may succeed later.
+        #[serde(default, rename = "passing")]
+        transient: bool,
     },
-    /// Every thread of the run stands still.
+    /// Every thread of the run is stopped.
     Paused {
         /// The operation.
         op: OpId,
@@ -41,14 +41,14 @@ pub enum BackendEvent {
         /// From the request to the confirmation.
         took_us: u64,
     },
-    /// The run goes on.
+    /// The run continues.
     Resumed {
         /// The operation.
         op: OpId,
         /// The run.
         run: RunId,
     },
-    /// An operation could not be carried out; the run is as it was.
+    /// An operation failed; the run is as it was.
     Refused {
         /// The operation.
         op: OpId,
@@ -56,9 +56,9 @@ pub enum BackendEvent {
         run: RunId,
         /// Why, in one line.
         reason: String,
-        /// It may pass, as a full disk does.
-        #[serde(default)]
-        passing: bool,
+        /// The cause may go away by itself, as a full disk does.
+        #[serde(default, rename = "passing")]
+        transient: bool,
     },
     /// A run ended.
     Exited {
@@ -67,143 +67,170 @@ pub enum BackendEvent {
         /// How.
         exit: Exit,
     },
-    /// A run is gone and left no record of how it ended.
+    /// A run no longer exists and left no record of its end.
     Lost {
         /// The run.
         run: RunId,
-        /// What is known, in one line.
+        /// What is known about it, in one line.
         reason: String,
     },
-    /// A run was put back into the engine's queue, its work lost; it begins again in its seat.
+    /// The cluster requeued a run: its progress is lost, it will start again on its devices.
     Requeued {
         /// The run.
         run: RunId,
     },
-    /// A job waits in the engine for a place.
-    Offered(Box<Offer>),
-    /// A job that waited for a place does not any more.
+    /// A job is pending in the cluster and waits to be placed.
+    #[serde(rename = "offered")]
+    Imported(Box<ClusterJob>),
+    /// A pending job of the cluster is no longer Tandem's to place: it was cancelled, released or has ended.
     Withdrawn {
-        /// What the engine calls it.
+        /// The cluster's id of the job.
         external: String,
-        /// What is known, in one line.
+        /// What is known about it, in one line.
         reason: String,
     },
-    /// A device takes jobs again, or none for the time being.
+    /// A device accepts jobs again, or none at present.
     Device {
         /// The device.
         device: u32,
-        /// Why it takes none.
-        closed: Option<String>,
+        /// Why it accepts none; `None` if it does.
+        #[serde(rename = "closed")]
+        unavailable: Option<String>,
     },
-    /// How runs and devices do.
-    Sampled(Sample),
+    /// A sample of the resource usage of runs and devices.
+    Sampled(UsageSample),
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exit {
     /// Exit code or signal.
-    pub status: Status,
-    /// Processor time of the run and its children.
+    pub status: ExitStatus,
+    /// CPU time of the run and its children.
     pub cpu_s: f64,
-    /// The most memory that one of its processes held.
+    /// The largest resident memory of one of its processes.
     pub rss_max_bytes: u64,
-    /// It ended for want of memory, as far as the system or its own messages say.
+    /// It ran out of memory, according to the system or to its own error output.
     pub oom: bool,
-    /// When, in microseconds since 1970.
+    /// When it ended, in microseconds since 1970.
     pub at_unix_us: u64,
-    /// What the engine says about it, which is final.
-    #[serde(default)]
-    pub verdict: Option<Verdict>,
+    /// Why the cluster ended it, if the cluster did. Final: such a run is not retried.
+    #[serde(default, rename = "verdict")]
+    pub cause: Option<ExitCause>,
 }
 
-/// Why an engine ended a run.
+/// Why a cluster ended a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// Somebody withdrew it.
+pub enum ExitCause {
+    /// A user or an operator cancelled it.
     Cancelled,
-    /// Its time was up.
+    /// It reached its time limit.
     TimedOut,
-    /// It took more memory than it may.
+    /// It exceeded its memory limit.
     OutOfMemory,
 }
 
-/// The end of a process.
+/// The exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// It exited by itself.
+pub enum ExitStatus {
+    /// It exited with this code.
     Code(i32),
-    /// A signal ended it.
+    /// This signal ended it.
     Signal(i32),
 }
 
-impl Status {
-    /// The code a shell would show: 128 + signal for a signal.
+impl ExitStatus {
+    /// The exit code as a shell shows it: 128 + signal for a signal.
     pub fn code(self) -> i32 {
         match self {
-            Status::Code(code) => code,
-            Status::Signal(signal) => 128 + signal,
+            ExitStatus::Code(code) => code,
+            ExitStatus::Signal(signal) => 128 + signal,
         }
     }
 }
 
-/// What became of a run while nobody watched.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Found {
-    /// It runs, or stands still.
-    Running {
-        /// Its process.
-        pid: u32,
-        /// Whether it stands still.
-        paused: bool,
-        /// How strictly its share is kept.
-        #[serde(default)]
-        enforcement: crate::Enforcement,
-    },
-    /// It is about to run: an event will follow.
-    Starting,
-    /// It ended.
-    Exited(Exit),
-    /// It never began and never will, unless it is started again.
-    NeverStarted,
-    /// It could not be executed.
-    NotStarted {
-        /// Why.
-        reason: String,
-        /// It may pass, as a full disk does.
-        #[serde(default)]
-        passing: bool,
-    },
-    /// It is gone and left no record.
-    Lost {
-        /// What is known.
-        reason: String,
-    },
-    /// The machine was started again since.
-    Rebooted,
-}
-
-/// How runs and devices do at an instant.
+/// The resource usage of runs and devices at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct UsageSample {
     /// By index.
     pub devices: Vec<DeviceSample>,
     /// Runs whose processes exist.
     pub runs: Vec<RunSample>,
 }
 
-/// How one run does.
+/// The resource usage of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSample {
     /// The run.
     pub run: RunId,
-    /// Processor time so far of the processes that exist, and of the children they have waited for.
+    /// CPU time so far of the processes that exist and of the children they have waited for.
     pub cpu_s: f64,
-    /// Memory that counts against its devices at present: of the device, or resident.
+    /// Memory that counts against its devices at present: device memory, or resident memory.
     pub memory_bytes: u64,
-    /// Every thread stands still.
+    /// Every thread is stopped.
     pub stopped: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{DeviceAllocation, Launch, Op, Owner};
+    use crate::recovery::RecoveredRun;
+    use serde_json::{Value, json};
+
+    /// Events of a journal that an earlier version wrote, and how they read.
+    #[test]
+    fn journals_of_earlier_versions_stay_readable() {
+        let run = RunId { job: 1, run: 2 };
+        let read = |text: &str| serde_json::from_str::<BackendEvent>(text).expect("it is valid");
+        let job = ClusterJob {
+            external: "5#a".to_owned(),
+            owner: Owner { uid: 1, gid: 2 },
+            user: "ann".to_owned(),
+            name: "job".to_owned(),
+            gpus: 1,
+            limit_s: None,
+            exclusive: false,
+            hints: String::new(),
+            submit_unix_us: 7,
+        };
+        let text = r#"{"offered":{"external":"5#a","owner":{"uid":1,"gid":2},"user":"ann","name":"job","gpus":1,
+            "limit_s":null,"exclusive":false,"hints":"","submit_unix_us":7}}"#;
+        assert_eq!(read(text), BackendEvent::Imported(Box::new(job)));
+        let text = r#"{"device":{"device":3,"closed":"down"}}"#;
+        let unavailable = Some("down".to_owned());
+        assert_eq!(read(text), BackendEvent::Device { device: 3, unavailable });
+        let text = r#"{"exited":{"run":{"job":1,"run":2},"exit":{"status":{"signal":15},"cpu_s":0.0,
+            "rss_max_bytes":0,"oom":false,"at_unix_us":0,"verdict":"timed_out"}}}"#;
+        let BackendEvent::Exited { exit, .. } = read(text) else { panic!("not an exit") };
+        assert_eq!((exit.status, exit.cause), (ExitStatus::Signal(15), Some(ExitCause::TimedOut)));
+        let text = r#"{"refused":{"op":7,"run":{"job":1,"run":2},"reason":"full","passing":true}}"#;
+        let reason = "full".to_owned();
+        assert_eq!(read(text), BackendEvent::Refused { op: OpId(7), run, reason, transient: true });
+        let text = r#"{"not_started":{"reason":"full","passing":true}}"#;
+        let found: RecoveredRun = serde_json::from_str(text).expect("it is valid");
+        assert_eq!(found, RecoveredRun::NotStarted { reason: "full".to_owned(), transient: true });
+    }
+
+    #[test]
+    fn operations_keep_their_serialised_names() {
+        let allocation =
+            DeviceAllocation { devices: vec![0], share_ppm: 1, memory_bytes: 2, sub_batches: 3 };
+        let run = RunId { job: 1, run: 2 };
+        let seat = json!({ "devices": [0], "share_ppm": 1, "memory_bytes": 2, "sub_batches": 3 });
+        let value = |of: &dyn Fn() -> serde_json::Result<Value>| of().expect("it can be written");
+        let resume = Op::Resume { run, allocation: allocation.clone() };
+        let written = value(&|| serde_json::to_value(&resume));
+        assert_eq!(written["resume"]["seat"], seat);
+        // A record of an earlier version, whose allocation had a niceness that was always 0.
+        let launch = json!({
+            "run": { "job": 1, "run": 2 }, "command": ["true"], "env": {}, "dir": "/", "stdout": "out",
+            "stderr": null, "append": false, "owner": null, "memory_limit_bytes": null,
+            "seat": { "devices": [0], "share_ppm": 1, "memory_bytes": 2, "sub_batches": 3, "nice": 0 },
+        });
+        let launch: Launch = serde_json::from_value(launch).expect("it is valid");
+        assert_eq!(launch.allocation, allocation);
+    }
 }

@@ -1,53 +1,65 @@
-//! Who carries out what the scheduler decides. A back end takes operations and reports events; it
-//! decides nothing. `local` runs processes of this machine on the devices that a provider knows
-//! (`providers`); `slurm` lets Slurm run its own jobs where we say.
+//! Back ends carry out what the scheduler decides. A back end takes operations and reports events; it
+//! makes no scheduling decision itself.
+//!
+//! - `local` runs processes on this machine, on the devices of a provider (`providers`).
+//! - `slurm` places the jobs of a Slurm cluster.
+//! - `cluster` and `relay` hold what every back end of a cluster needs: the jobs that it imports, the state
+//!   that each of them should be in, and the connection from a job on a node to the daemon.
 
-mod call;
+mod capabilities;
+pub mod cluster;
 pub mod crash;
 mod event;
 pub mod local;
-mod offer;
 mod op;
+mod program;
 pub mod providers;
+mod recovery;
+pub mod relay;
 pub mod slurm;
 
-pub use event::{BackendEvent, Exit, Found, RunSample, Sample, Status, Verdict};
-pub use offer::{Capabilities, Known, Offer, shown};
-pub use op::{Launch, Op, OpId, Owner, RunId, Seat};
-pub use providers::{Device, DeviceSample, Enforcement, Foreign, Provider, ProviderError, Setting};
+pub use capabilities::Capabilities;
+pub use cluster::{ClusterJob, short_id};
+pub use event::{BackendEvent, Exit, ExitCause, ExitStatus, RunSample, UsageSample};
+pub use op::{DeviceAllocation, Launch, Op, OpId, Owner, RunId};
+pub use providers::{
+    Device, DeviceSample, Enforcement, Foreign, ProcessSetup, Provider, ProviderError,
+};
+pub use recovery::{KnownJob, RecoveredRun};
 
-/// Takes operations, reports events through the sink it was made with.
+/// Takes operations and reports events through the sink that it was made with.
 ///
-/// What the machine shows is the truth: after a restart of the daemon `recover` comes first, and
-/// operations whose outcome is not known are sent again under the same [`OpId`].
+/// The machine or the cluster is the truth. After a restart of the daemon `recover` comes first. Then the
+/// daemon sends operations whose result it does not know again, under the same [`OpId`].
 pub trait Backend: Send {
     /// The devices, by index. Fixed for the life of the back end.
     fn devices(&self) -> &[Device];
 
-    /// What can be done with its runs. Fixed for the life of the back end.
+    /// What the back end can do with its runs. Fixed for the life of the back end.
     fn capabilities(&self) -> Capabilities;
 
-    /// Devices that take no jobs at present, and why; what changes from here on is told. Asked for once,
-    /// before `recover`, so that nobody is put there meanwhile.
-    fn closed(&mut self) -> Vec<(u32, String)> {
+    /// Devices that accept no jobs at present, with the reason. Later changes are events. Called once,
+    /// before `recover`, so that no job is placed on such a device in between.
+    fn unavailable_devices(&mut self) -> Vec<(u32, String)> {
         Vec::new()
     }
 
-    /// Finds what became of runs that an earlier daemon had started or was about to start, and
-    /// watches those that still run as if it had started them itself.
-    fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)>;
+    /// Finds out what happened to runs that an earlier daemon had started or was about to start. Those that
+    /// still run are watched from here on as if this daemon had started them.
+    fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)>;
 
-    /// Runs of which there are records that may have to be forgotten.
+    /// Runs that have records on disk, which may have to be forgotten.
     fn records(&self) -> Vec<RunId> {
         Vec::new()
     }
 
-    /// Begins an operation. Returns at once; the outcome is an event. Sent twice, it has one effect.
+    /// Begins an operation. Returns at once; the result is an event. Idempotent: an operation that is sent
+    /// twice has one effect.
     fn apply(&mut self, id: OpId, op: Op);
 
-    /// Forgets a run that is over and known to be: its records may be deleted.
+    /// Forgets a run whose end the daemon has recorded: its records may be deleted.
     fn forget(&mut self, run: RunId);
 }
 
-/// Takes events of a back end, from any of its threads.
+/// Takes the events of a back end, from any of its threads.
 pub type Sink = Box<dyn Fn(BackendEvent) + Send + Sync>;

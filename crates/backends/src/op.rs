@@ -1,16 +1,16 @@
-//! What a back end is asked to do.
+//! The operations of a back end.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// One life of a job's process; a job that is tried again has several.
+/// One attempt to run a job. A job that is retried or preempted has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct RunId {
     /// The job.
     pub job: u64,
-    /// Counted from one.
+    /// The number of the attempt, from one.
     pub run: u32,
 }
 
@@ -20,41 +20,42 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Names an operation through restarts of the daemon.
+/// Identifies an operation, also after a restart of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OpId(pub u64);
 
-/// One thing to do.
+/// One operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// Begin a run.
+    /// Start a run.
     Start(Box<Launch>),
-    /// Make no progress, keep the memory.
+    /// Pause a run. It keeps its memory.
     Pause {
         /// The run.
         run: RunId,
     },
-    /// Go on, in this seat, which may be another one where the provider can move a process.
+    /// Resume a run, on other devices if they differ and the provider can move a process.
     Resume {
         /// The run.
         run: RunId,
-        /// Its seat.
-        seat: Seat,
+        /// Its devices and its share of them.
+        #[serde(rename = "seat")]
+        allocation: DeviceAllocation,
     },
-    /// End the run: a request first, force when the grace is over.
+    /// End a run: SIGTERM first, SIGKILL after the grace period.
     End {
         /// The run.
         run: RunId,
         /// How long it may take to end by itself.
         grace_ms: u64,
     },
-    /// End a job that waits in the engine's queue and has no run. That it is gone is told as for one that
-    /// somebody else withdrew.
+    /// Cancel a job that is pending in the cluster's queue and has no run. The event that follows is the
+    /// same as when a user cancels it there.
     Withdraw {
-        /// Its last run, which is over or never was.
+        /// Its last run, which has ended or never existed.
         run: RunId,
-        /// What the engine calls it.
+        /// The cluster's id of the job.
         external: String,
     },
 }
@@ -72,19 +73,17 @@ impl Op {
     }
 }
 
-/// Where a run sits and how much it may use.
+/// The devices of a run and how much of them it may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct DeviceAllocation {
     /// Indices of its devices.
     pub devices: Vec<u32>,
-    /// The most of each device that it may use, in parts per million.
+    /// Its share of each device, an upper limit, in parts per million.
     pub share_ppm: u32,
-    /// Memory that it is expected to need on each device, in bytes; 0 if not known.
+    /// Memory that it is expected to need on each device, in bytes; 0 if unknown.
     pub memory_bytes: u64,
-    /// The parts in which it computes each batch.
+    /// The number of sub-batches in which it computes each batch.
     pub sub_batches: u32,
-    /// Behind its neighbours where the provider knows priorities: 0 is usual, more is less urgent.
-    pub nice: i32,
 }
 
 /// Everything that a start needs.
@@ -94,7 +93,7 @@ pub struct Launch {
     pub run: RunId,
     /// Program and arguments.
     pub command: Vec<String>,
-    /// The whole environment; what the provider adds for the seat comes on top.
+    /// The whole environment, to which the provider adds the variables of the allocation.
     pub env: BTreeMap<String, String>,
     /// Working directory.
     pub dir: PathBuf,
@@ -102,19 +101,20 @@ pub struct Launch {
     pub stdout: PathBuf,
     /// File for standard error; that of standard output if absent.
     pub stderr: Option<PathBuf>,
-    /// Add to the files instead of replacing them: for later runs of the same job.
+    /// Append to the files instead of replacing them: for later runs of the same job.
     pub append: bool,
-    /// As whom it runs; as the daemon's user if absent.
+    /// The user to run as; the daemon's user if absent.
     pub owner: Option<Owner>,
-    /// Where it sits.
-    pub seat: Seat,
-    /// Hard limit of its resident memory in bytes where the system can enforce one: beyond it the run is
-    /// ended, and its end says that it ran out of memory.
+    /// Its devices and its share of them.
+    #[serde(rename = "seat")]
+    pub allocation: DeviceAllocation,
+    /// Hard limit of its resident memory in bytes, where the system can enforce one. A run that exceeds it is
+    /// killed and ends as out of memory.
     pub memory_limit_bytes: Option<u64>,
-    /// What the engine calls the job, if that keeps the queue.
+    /// The cluster's id of the job, if it comes from a cluster.
     #[serde(default)]
     pub external: Option<String>,
-    /// Nobody ever comes beside it.
+    /// It never shares its devices.
     #[serde(default)]
     pub exclusive: bool,
 }

@@ -5,7 +5,7 @@ mod common;
 
 use common::daemon::{Daemon, Options, until};
 use std::path::PathBuf;
-use tandem_backends::local::Groups;
+use tandem_backends::local::Cgroups;
 use tandem_daemon::request::JobRequest;
 
 const MIB: u64 = 1 << 20;
@@ -14,7 +14,7 @@ const LARGE: &str = "exec dd if=/dev/zero of=/dev/null bs=300M count=1 2>/dev/nu
 
 /// A daemon on one core.
 fn daemon(test: &str) -> Option<Daemon> {
-    let groups = Groups::find();
+    let groups = Cgroups::find();
     if !groups.are_complete() {
         println!("skipped {test}: control groups: {groups}");
         return None;

@@ -11,7 +11,7 @@ use crate::store::{Store, StoreError, Writing};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, DeviceSample, Offer, Op, Owner, crash};
+use tandem_backends::{Backend, BackendEvent, ClusterJob, DeviceSample, Op, Owner, crash};
 use tandem_core::Time;
 use tokio::sync::oneshot;
 
@@ -114,7 +114,7 @@ pub struct Cycle {
     /// What was decided and could not be written yet.
     decided: Option<Decided>,
     /// Jobs of the engine that are not written yet.
-    offers: Vec<Offer>,
+    offers: Vec<ClusterJob>,
     /// Memory that a job of the engine takes if it says nothing; it stays alone if that is not known.
     pub offered_memory_bytes: Option<u64>,
     /// Why the store cannot be written.
@@ -227,7 +227,7 @@ impl Cycle {
                     inputs.extend(self.strangers(&sample.devices));
                     self.devices = sample.devices;
                 }
-                Message::Backend(BackendEvent::Offered(offer)) => self.offers.push(*offer),
+                Message::Backend(BackendEvent::Imported(offer)) => self.offers.push(*offer),
                 Message::Backend(event) if self.takes_back(&event) => {}
                 Message::Backend(event) => inputs.push(Input::Backend(event)),
                 Message::Job { job, said } => {
@@ -264,11 +264,11 @@ impl Cycle {
 
     /// Jobs of the engine as submissions; they stay until they are written.
     fn take_offers(&self, next_job: u64) -> Vec<Taken> {
-        let take = |(id, offer): (u64, &Offer)| {
+        let take = |(id, offer): (u64, &ClusterJob)| {
             let (submission, unknown) =
                 crate::offers::submission(id, offer, self.offered_memory_bytes);
             if !unknown.is_empty() {
-                let shown = tandem_backends::shown(&offer.external);
+                let shown = tandem_backends::short_id(&offer.external);
                 tracing::warn!("job {shown} hints at what is not known: {}", unknown.join(","));
             }
             let input = Input::Submit(Box::new(submission));
@@ -576,7 +576,7 @@ fn job_of(event: &BackendEvent) -> Option<u64> {
         | BackendEvent::Requeued { run }
         | BackendEvent::Lost { run, .. } => run,
         BackendEvent::Sampled(_)
-        | BackendEvent::Offered(_)
+        | BackendEvent::Imported(_)
         | BackendEvent::Withdrawn { .. }
         | BackendEvent::Device { .. } => return None,
     };

@@ -19,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
-use tandem_backends::local::{Groups, LocalBackend, OpenError, Options as LocalOptions};
+use tandem_backends::local::{Cgroups, LocalBackend, LocalError, LocalOptions};
 use tandem_backends::slurm::{self, SlurmBackend};
-use tandem_backends::{Backend, Foreign, Found, Known, Provider, RunId, crash};
+use tandem_backends::{Backend, Foreign, KnownJob, Provider, RecoveredRun, RunId, crash};
 use tandem_policies::PolicySpec;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener};
@@ -36,7 +36,7 @@ pub enum Engine {
     /// Slurm.
     Slurm {
         /// How it is used.
-        options: slurm::Options,
+        options: slurm::SlurmOptions,
         /// Memory that a job takes on each GPU if it says nothing; such jobs stay alone if absent.
         job_memory_bytes: Option<u64>,
     },
@@ -114,10 +114,10 @@ pub enum DaemonError {
     },
     /// The back end.
     #[error(transparent)]
-    Backend(#[from] OpenError),
+    Backend(#[from] LocalError),
     /// Slurm.
     #[error(transparent)]
-    Slurm(#[from] slurm::OpenError),
+    Slurm(#[from] slurm::SlurmError),
     /// The thread that decides is gone.
     #[error("the scheduler ended by a fault of its own; start it again, jobs go on")]
     Died,
@@ -247,7 +247,7 @@ fn start(
     uid: u32,
     runtime: &Runtime,
     inbox: Sender<Message>,
-) -> Result<(Cycle, Clock, Option<Groups>), DaemonError> {
+) -> Result<(Cycle, Clock, Option<Cgroups>), DaemonError> {
     let file = database(&options.state);
     // SQLite gives the files beside it the mode that it has when they are made.
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(&file);
@@ -281,7 +281,7 @@ fn start(
                 ..LocalOptions::new(&options.state)
             };
             let backend = LocalBackend::new(local, provider, sink)?;
-            groups = Some(backend.groups().clone());
+            groups = Some(backend.cgroups().clone());
             Box::new(backend)
         }
         Engine::Slurm { options, job_memory_bytes } => {
@@ -312,7 +312,7 @@ fn start(
         sockets: sockets.clone(),
         foreign_avoid: options.foreign == Foreign::Avoid,
     };
-    let closed = backend.closed();
+    let closed = backend.unavailable_devices();
     let jobs = recover(&store, backend.as_mut()).map_err(bad)?;
     let next_job = sweep(backend.as_mut(), &jobs, store.next_job().map_err(bad)?);
     let now = clock.now();
@@ -359,14 +359,14 @@ fn start(
 /// Jobs that are not over, and what became of their processes.
 fn recover(store: &Store, backend: &mut dyn Backend) -> Result<Vec<Kept>, StoreError> {
     let jobs = store.active()?;
-    let known = |job: &Job| Known {
+    let known = |job: &Job| KnownJob {
         run: RunId { job: job.id, run: job.runs },
         has_run: !matches!(job.state, JobState::Pending | JobState::Held),
         devices: job.devices.clone(),
         external: job.external.clone(),
     };
-    let known: Vec<Known> = jobs.iter().map(known).collect();
-    let mut found: BTreeMap<u64, Found> =
+    let known: Vec<KnownJob> = jobs.iter().map(known).collect();
+    let mut found: BTreeMap<u64, RecoveredRun> =
         backend.recover(&known).into_iter().map(|(run, found)| (run.job, found)).collect();
     let kept = |job: Job| {
         let (request, found) = (job.request.clone(), found.remove(&job.id));

@@ -3,7 +3,7 @@
 
 use crate::scheduler::{Fact, Phase, Report, Scheduler};
 use std::collections::BTreeMap;
-use tandem_backends::Sample;
+use tandem_backends::UsageSample;
 use tandem_core::Time;
 
 /// How much has to be seen.
@@ -154,7 +154,7 @@ impl Meter {
     }
 
     /// How runs and devices do.
-    pub fn sample(&mut self, sample: &Sample, now: Time, scheduler: &Scheduler) -> Vec<Fact> {
+    pub fn sample(&mut self, sample: &UsageSample, now: Time, scheduler: &Scheduler) -> Vec<Fact> {
         let mut facts = Vec::new();
         for run in &sample.runs {
             let Some(active) = scheduler.job(run.run.job) else { continue };

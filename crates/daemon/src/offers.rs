@@ -3,7 +3,7 @@
 
 use crate::request::{JobRequest, NAME_MAX};
 use crate::scheduler::Submission;
-use tandem_backends::{Offer, shown};
+use tandem_backends::{ClusterJob, short_id};
 
 /// The word with which hints begin.
 const WORD: &str = "tandem:";
@@ -11,14 +11,14 @@ const WORD: &str = "tandem:";
 /// The submission that an offer amounts to, and what of its hints could not be understood.
 pub(crate) fn submission(
     first: u64,
-    offer: &Offer,
+    offer: &ClusterJob,
     memory_bytes: Option<u64>,
 ) -> (Submission, Vec<String>) {
     let name: String = offer.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let name = cut(if name.is_empty() { "unnamed".to_owned() } else { name });
     let mut request = JobRequest {
         // Nobody runs it; it stands for the job.
-        command: vec![format!("slurm:{}", shown(&offer.external))],
+        command: vec![format!("slurm:{}", short_id(&offer.external))],
         class: Some(cut(format!("{}/{name}", offer.user))),
         name: Some(name),
         gpus: f64::from(offer.gpus.max(1)),
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use tandem_backends::Owner;
 
-    fn offer(hints: &str) -> Offer {
-        Offer {
+    fn offer(hints: &str) -> ClusterJob {
+        ClusterJob {
             external: "5_1#8a6f865bc487f58b".to_owned(),
             owner: Owner { uid: 1, gid: 2 },
             user: "ann".to_owned(),
@@ -157,7 +157,7 @@ mod tests {
         let long = "ü".repeat(300);
         let hints = format!("tandem:class={long},class=a\u{1b}[2J");
         for name in ["", "a\u{1b}[2J\0", &long] {
-            let offer = Offer { name: name.to_owned(), gpus: 0, ..offer(&hints) };
+            let offer = ClusterJob { name: name.to_owned(), gpus: 0, ..offer(&hints) };
             let (submission, unknown) = submission(3, &offer, None);
             assert_eq!(submission.request.check(), Ok(()), "{name:?}");
             assert_eq!(unknown.len(), 2, "{unknown:?}");

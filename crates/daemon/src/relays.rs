@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
-use tandem_backends::slurm::relay::{Answer, Challenge, HANDSHAKE, LINE_MAX, WELCOME};
+use tandem_backends::relay::{Challenge, HANDSHAKE, LINE_MAX, RelayProof, WELCOME};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
@@ -75,9 +75,9 @@ impl Door {
         stream.write_all((challenge + "\n").as_bytes()).await.map_err(fails)?;
         let mut line = String::new();
         (&mut stream).take(LINE_MAX).read_line(&mut line).await.map_err(fails)?;
-        let answer: Answer =
+        let answer: RelayProof =
             serde_json::from_str(&line).map_err(|_| "it speaks nonsense".to_owned())?;
-        if !answer.is_right(&self.secret, &nonce) {
+        if !answer.verify(&self.secret, &nonce) {
             return Err("it does not know the secret".to_owned());
         }
         let job = self
@@ -90,9 +90,9 @@ impl Door {
     }
 
     /// The job of that number in Slurm.
-    async fn find(&self, answer: &Answer) -> Option<u64> {
+    async fn find(&self, answer: &RelayProof) -> Option<u64> {
         let (reply, found) = oneshot::channel();
-        let Answer { job, uid, .. } = *answer;
+        let RelayProof { job, uid, .. } = *answer;
         let ask = Message::Ask(Box::new(move |present| {
             let is_it = |active: &&crate::scheduler::Active| {
                 active.pid.map(u64::from) == Some(job) && active.job.uid == uid

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use tandem_backends::{
-    Backend, BackendEvent, Capabilities, Device, Enforcement, Exit, Found, Known, Op, OpId, RunId,
-    Status,
+    Backend, BackendEvent, Capabilities, Device, Enforcement, Exit, ExitStatus, KnownJob, Op, OpId,
+    RecoveredRun, RunId,
 };
 use tandem_core::{Action, Cluster, Event, GpuId, Interference, JobId, Memory, Placement, Time};
 use tandem_daemon::command::{Command, Peer};
@@ -116,7 +116,7 @@ impl Backend for Played {
         }
     }
 
-    fn recover(&mut self, _: &[Known]) -> Vec<(RunId, Found)> {
+    fn recover(&mut self, _: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
         Vec::new()
     }
 
@@ -125,7 +125,7 @@ impl Backend for Played {
         let job = job_of(run);
         match what {
             Op::Start(launch) => {
-                let placement = placement(&launch.seat.devices);
+                let placement = placement(&launch.allocation.devices);
                 self.known.insert(run.job);
                 self.on_gpus.insert(run.job);
                 self.act(Action::Start { job, placement, restore: false });
@@ -137,8 +137,8 @@ impl Backend for Played {
                 self.act(Action::Stop { job });
                 self.report(BackendEvent::Paused { op, run, took_us: 0 });
             }
-            Op::Resume { seat, .. } => {
-                let placement = placement(&seat.devices);
+            Op::Resume { allocation, .. } => {
+                let placement = placement(&allocation.devices);
                 if self.on_gpus.insert(run.job) {
                     self.act(Action::Start { job, placement, restore: true });
                 } else {
@@ -307,8 +307,8 @@ fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut
                 *finished += 1;
                 let run = RunId { job: u64::from(job.0) + 1, run: 1 };
                 let exit = Exit {
-                    verdict: None,
-                    status: Status::Code(0),
+                    cause: None,
+                    status: ExitStatus::Code(0),
                     cpu_s: 0.0,
                     rss_max_bytes: 0,
                     oom: false,

@@ -6,35 +6,36 @@
 //! watches supervisors (`watch`), carries out operations on threads of their own, one per run (`work`),
 //! and after a restart finds everything again from the records and `/proc` (`look`).
 
-mod course;
-mod enter;
-mod group;
-mod groups;
-mod inner;
-mod look;
-mod obstacle;
+mod cgroup;
+mod cgroups;
+mod exec_stage;
+mod lifecycle;
 mod oom;
-mod person;
+mod operations;
+mod probe;
 mod process;
 mod record;
 mod recover;
 mod run;
+mod run_as;
 mod sample;
+mod shared;
+mod start_error;
 mod supervisor;
 mod watch;
-mod work;
 
-pub use enter::enter;
-pub use groups::{Groups, LEAF};
-pub use person::as_user;
+pub use cgroups::{Cgroups, LEAF};
+pub use exec_stage::exec_stage;
+pub use run_as::as_user;
 pub use supervisor::supervise;
 
-use crate::event::{BackendEvent, Found};
-use crate::offer::{Capabilities, Known};
+use crate::event::BackendEvent;
 use crate::op::{Op, OpId, RunId};
 use crate::providers::{Device, Provider, ProviderError};
+use crate::recovery::RecoveredRun;
 use crate::{Backend, Sink};
-use inner::Inner;
+use crate::{Capabilities, KnownJob};
+use shared::LocalShared;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -48,7 +49,7 @@ const THIS: &str = "/proc/self/exe";
 
 /// How a [`LocalBackend`] does its work.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LocalOptions {
     /// Where the records of runs are kept.
     pub state: PathBuf,
     /// Program and leading arguments; `supervise DIR` or `enter` follow, and must lead to
@@ -63,10 +64,10 @@ pub struct Options {
     pub groups: bool,
 }
 
-impl Options {
+impl LocalOptions {
     /// The usual ones: this program is the supervisor.
     pub fn new(state: impl Into<PathBuf>) -> Self {
-        Options {
+        LocalOptions {
             state: state.into(),
             supervisor: vec![THIS.into()],
             sample_every: Duration::from_secs(1),
@@ -78,7 +79,7 @@ impl Options {
 
 /// Why there is no back end.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum LocalError {
     /// The provider has no devices.
     #[error(transparent)]
     Provider(#[from] ProviderError),
@@ -100,11 +101,11 @@ pub enum OpenError {
 /// An operation that fails before anything happened, because the provider refuses or the records cannot
 /// be written, is `Refused`, also a start, which may be sent again; a program that cannot be executed is
 /// `NotStarted`. A run whose supervisor was killed while it was about to begin is `Lost` without having
-/// been `Started`. A start of a run that is known to run is answered by `Started` once more. Dropping the
+/// been `StartRecord`. A start of a run that is known to run is answered by `StartRecord` once more. Dropping the
 /// back end stops its threads and leaves runs alone; operations whose outcome was not reported are to be
 /// sent again by the next one.
 pub struct LocalBackend {
-    inner: Arc<Inner>,
+    inner: Arc<LocalShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -112,11 +113,11 @@ impl LocalBackend {
     /// Makes one. The sink is called from several threads, for one run in the order of events, and
     /// must not call the back end.
     pub fn new(
-        options: Options,
+        options: LocalOptions,
         provider: Box<dyn Provider>,
         sink: Sink,
-    ) -> Result<Self, OpenError> {
-        let inner = Arc::new(Inner::new(options, provider, sink)?);
+    ) -> Result<Self, LocalError> {
+        let inner = Arc::new(LocalShared::new(options, provider, sink)?);
         let mut backend = LocalBackend { inner: inner.clone(), threads: Vec::new() };
         let watcher = inner.clone();
         backend.spawn("watcher", move || watcher.watch())?;
@@ -125,13 +126,17 @@ impl LocalBackend {
     }
 
     /// Where control groups can be made for runs, or why they cannot.
-    pub fn groups(&self) -> &Groups {
+    pub fn cgroups(&self) -> &Cgroups {
         &self.inner.groups
     }
 
-    fn spawn(&mut self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), OpenError> {
+    fn spawn(
+        &mut self,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> Result<(), LocalError> {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
-        let thread = thread.map_err(|source| OpenError::System {
+        let thread = thread.map_err(|source| LocalError::System {
             what: "cannot start a thread".to_owned(),
             source,
         })?;
@@ -157,7 +162,7 @@ impl Backend for LocalBackend {
         }
     }
 
-    fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)> {
+    fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
         let runs = jobs.iter().filter(|job| job.has_run).map(|job| job.run);
         runs.map(|run| (run, self.inner.recover(run))).collect()
     }
@@ -172,8 +177,8 @@ impl Backend for LocalBackend {
             (None, Op::Start(launch)) => self.inner.add(launch.run),
             (None, _) => {
                 let reason = format!("there is no run {}", op.run());
-                let (run, passing) = (op.run(), false);
-                self.inner.emit(BackendEvent::Refused { op: id, run, reason, passing });
+                let (run, transient) = (op.run(), false);
+                self.inner.emit(BackendEvent::Refused { op: id, run, reason, transient });
                 return;
             }
         };
@@ -190,8 +195,8 @@ impl Backend for LocalBackend {
             Err(error) => {
                 queue.waiting.clear();
                 let reason = format!("cannot start a thread: {error}");
-                let (run, passing) = (run.id, false);
-                self.inner.emit(BackendEvent::Refused { op: id, run, reason, passing });
+                let (run, transient) = (run.id, false);
+                self.inner.emit(BackendEvent::Refused { op: id, run, reason, transient });
             }
         }
     }

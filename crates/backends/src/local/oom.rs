@@ -1,6 +1,6 @@
 //! Whether a run ended for want of memory, as far as its own messages say.
 
-use super::person::as_user;
+use super::run_as::as_user;
 use crate::op::{Launch, Owner};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -25,20 +25,20 @@ const MESSAGES: &[(&str, &str)] = &[
 const TAIL: u64 = 64 << 10;
 
 /// Where the messages of a run go, and how long that file was before the run wrote to it.
-pub(super) struct Messages {
+pub(super) struct ErrorOutput {
     path: PathBuf,
     from: u64,
     owner: Option<Owner>,
 }
 
-impl Messages {
+impl ErrorOutput {
     /// To be called before the run begins.
     pub(super) fn of(launch: &Launch) -> Self {
         let path = launch.dir.join(launch.stderr.as_ref().unwrap_or(&launch.stdout));
         let owner = launch.owner;
         let from =
             if launch.append { open(&path, owner).map_or(0, |(_, length)| length) } else { 0 };
-        Messages { path, from, owner }
+        ErrorOutput { path, from, owner }
     }
 
     /// Whether the end of what the run wrote says that it got no memory.

@@ -12,7 +12,7 @@ const NO_SUCH_PROCESS: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
 /// Names a process for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
+pub(super) struct ProcessId {
     /// Its id.
     pub(super) pid: u32,
     /// When it started, in clock ticks since boot.
@@ -21,19 +21,19 @@ pub(super) struct Identity {
     pub(super) boot: String,
 }
 
-impl Identity {
+impl ProcessId {
     /// The identity of a process that exists.
     pub(super) fn of(pid: u32, boot: &str) -> Option<Self> {
-        let stat = Stat::read(pid)?;
-        Some(Identity { pid, start: stat.start, boot: boot.to_owned() })
+        let stat = ProcStat::read(pid)?;
+        Some(ProcessId { pid, start: stat.start, boot: boot.to_owned() })
     }
 
     /// What `/proc` shows of it, if it is still the same process.
-    pub(super) fn stat(&self, boot: &str) -> Option<Stat> {
+    pub(super) fn stat(&self, boot: &str) -> Option<ProcStat> {
         if self.boot != boot {
             return None;
         }
-        Stat::read(self.pid).filter(|stat| stat.start == self.start)
+        ProcStat::read(self.pid).filter(|stat| stat.start == self.start)
     }
 
     /// Whether it still exists and has not ended, as far as can be seen.
@@ -46,7 +46,7 @@ impl Identity {
         if self.boot != boot {
             return Ok(false);
         }
-        let stat = Stat::find(self.pid)?;
+        let stat = ProcStat::find(self.pid)?;
         Ok(stat.is_some_and(|stat| stat.start == self.start && !stat.ended()))
     }
 
@@ -80,7 +80,7 @@ pub(super) fn boot_id() -> io::Result<String> {
 
 /// One line of `/proc/PID/stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
+pub(super) struct ProcStat {
     /// The process or thread.
     pub(super) pid: u32,
     /// `R`, `S`, `T`, `Z` and others.
@@ -89,7 +89,7 @@ pub(super) struct Stat {
     pub(super) group: u32,
     /// Its session.
     pub(super) session: u32,
-    /// Processor time in clock ticks, that of children that were waited for included.
+    /// CpuLimit time in clock ticks, that of children that were waited for included.
     pub(super) ticks: u64,
     /// When it started, in clock ticks since boot.
     pub(super) start: u64,
@@ -97,7 +97,7 @@ pub(super) struct Stat {
     pub(super) pages: u64,
 }
 
-impl Stat {
+impl ProcStat {
     /// Reads that of a process, as far as it can be seen.
     pub(super) fn read(pid: u32) -> Option<Self> {
         Self::find(pid).unwrap_or(None)
@@ -125,7 +125,7 @@ impl Stat {
         let number = |at: usize| field(at).and_then(|text| text.parse::<i64>().ok());
         let count = |at: usize| number(at).map(|value| u64::try_from(value).unwrap_or(0));
         let id = |at: usize| number(at).map(|value| u32::try_from(value).unwrap_or(0));
-        Some(Stat {
+        Some(ProcStat {
             pid,
             state: *field(3)?.as_bytes().first()?,
             group: id(5)?,
@@ -165,7 +165,7 @@ pub(super) enum Halt {
 pub(super) fn halt(pid: u32) -> Halt {
     let state = |thread| {
         let line = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok();
-        match line.as_deref().and_then(Stat::parse) {
+        match line.as_deref().and_then(ProcStat::parse) {
             Some(stat) if stat.ended() => Halt::Ended,
             Some(stat) if matches!(stat.state, b'T' | b't') => Halt::Still,
             Some(stat) if stat.state == b'D' => Halt::Waits,
@@ -178,8 +178,8 @@ pub(super) fn halt(pid: u32) -> Halt {
 
 /// The processes below one, in no particular order; those that have ended are left out. `None` if the
 /// kernel does not tell.
-pub(super) fn descendants(pid: u32) -> Option<Vec<Stat>> {
-    let mut found: Vec<Stat> = Vec::new();
+pub(super) fn descendants(pid: u32) -> Option<Vec<ProcStat>> {
+    let mut found: Vec<ProcStat> = Vec::new();
     let mut next = vec![pid];
     while let Some(parent) = next.pop() {
         for thread in threads(parent) {
@@ -188,7 +188,7 @@ pub(super) fn descendants(pid: u32) -> Option<Vec<Stat>> {
                 Ok(children) => children,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && parent == pid => {
                     // Either the process is gone or the kernel was built without this file.
-                    if Stat::read(pid).is_some() && threads(pid).contains(&thread) {
+                    if ProcStat::read(pid).is_some() && threads(pid).contains(&thread) {
                         return None;
                     }
                     continue;
@@ -196,7 +196,7 @@ pub(super) fn descendants(pid: u32) -> Option<Vec<Stat>> {
                 Err(_) => continue,
             };
             for child in children.split_ascii_whitespace().filter_map(|text| text.parse().ok()) {
-                if let Some(stat) = Stat::read(child)
+                if let Some(stat) = ProcStat::read(child)
                     && !found.iter().any(|known| known.pid == child)
                 {
                     next.push(child);
@@ -210,8 +210,8 @@ pub(super) fn descendants(pid: u32) -> Option<Vec<Stat>> {
 }
 
 /// All processes of the machine that have not ended.
-pub(super) fn all() -> impl Iterator<Item = Stat> {
-    numbers("/proc").into_iter().filter_map(Stat::read).filter(|stat| !stat.ended())
+pub(super) fn all() -> impl Iterator<Item = ProcStat> {
+    numbers("/proc").into_iter().filter_map(ProcStat::read).filter(|stat| !stat.ended())
 }
 
 /// The entries of a directory that are numbers.
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_hostile_name_does_not_shift_the_fields() {
         let line = b"17 (a) Z (b) R 1) S 4 17 9 0 -1 4194304 1 0 0 0 3 4 5 6 20 0 1 0 777 1000 42 18446744073709551615";
-        let stat = Stat::parse(line).unwrap();
+        let stat = ProcStat::parse(line).unwrap();
         assert_eq!(stat.pid, 17);
         assert_eq!((stat.state, stat.group, stat.session), (b'S', 17, 9));
         assert_eq!((stat.ticks, stat.start, stat.pages), (18, 777, 42));
@@ -238,10 +238,10 @@ mod tests {
     #[test]
     fn a_process_is_itself_and_nobody_else() {
         let boot = boot_id().unwrap();
-        let me = Identity::of(std::process::id(), &boot).unwrap();
+        let me = ProcessId::of(std::process::id(), &boot).unwrap();
         assert!(me.lives(&boot));
         assert!(me.open(&boot).is_some());
-        let other = Identity { start: me.start + 1, ..me.clone() };
+        let other = ProcessId { start: me.start + 1, ..me.clone() };
         assert!(!other.lives(&boot) && other.open(&boot).is_none());
         assert!(!other.signal(&boot, Signal::KILL));
         assert!(!me.lives("another boot"));

@@ -12,11 +12,11 @@
 //! Files appear whole or not at all, and `claim` at most once. A claim that was given up, or whose
 //! supervisor died before the program could begin, stays: the next attempt has a directory of its own.
 
-use super::group::Group;
-use super::process::Identity;
+use super::cgroup::RunCgroup;
+use super::process::ProcessId;
 use crate::crash;
 use crate::event::Exit;
-use crate::op::{Launch, OpId, RunId, Seat};
+use crate::op::{DeviceAllocation, Launch, OpId, RunId};
 use crate::providers::Enforcement;
 use rustix::fs::{AtFlags, CWD};
 use serde::de::DeserializeOwned;
@@ -36,39 +36,36 @@ pub(super) const STARTED: &str = "started.json";
 /// The program has begun.
 pub(super) const RUNNING: &str = "running";
 /// Where it sits since it was moved.
-pub(super) const SEAT: &str = "seat.json";
+pub(super) const ALLOCATION: &str = "seat.json";
 /// How it ended.
 pub(super) const EXIT: &str = "exit.json";
 
 /// What a supervisor needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Spec {
+pub(super) struct RunSpec {
     /// The operation that asked for it.
     pub(super) op: OpId,
     /// What to run; the environment is complete.
     pub(super) launch: Launch,
     /// Cores that it may use; as they are if empty.
     pub(super) cores: Vec<u32>,
-    /// Its niceness.
-    pub(super) nice: i32,
     /// How strictly its share is kept without a control group.
     pub(super) enforcement: Enforcement,
     /// The control group that it is to have. Recorded before anybody makes it, so that it is found.
     #[serde(default)]
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<RunCgroup>,
     /// Arguments that come before `enter` on the command line of the second stage.
     pub(super) arguments: Vec<String>,
 }
 
 /// Where a run sits, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Seated {
-    /// The seat.
-    pub(super) seat: Seat,
+pub(super) struct AppliedAllocation {
+    /// The allocation.
+    #[serde(rename = "seat")]
+    pub(super) allocation: DeviceAllocation,
     /// Its cores.
     pub(super) cores: Vec<u32>,
-    /// Its niceness.
-    pub(super) nice: i32,
 }
 
 /// Who has a run.
@@ -76,27 +73,27 @@ pub(super) struct Seated {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Claim {
     /// A supervisor.
-    Supervisor(Identity),
+    Supervisor(ProcessId),
     /// Nobody, for good.
     Void,
 }
 
 /// The process of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Started {
+pub(super) struct StartRecord {
     /// It leads its process group.
-    pub(super) process: Identity,
+    pub(super) process: ProcessId,
     /// How strictly its share is kept.
     pub(super) enforcement: Enforcement,
     /// The control group that it is in, as much of it as could be had.
     #[serde(default)]
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<RunCgroup>,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Outcome {
+pub(super) enum RunEnd {
     /// It ran.
     Exited(Exit),
     /// It never ran.
@@ -104,8 +101,8 @@ pub(super) enum Outcome {
         /// Why.
         reason: String,
         /// It may pass.
-        #[serde(default)]
-        passing: bool,
+        #[serde(default, rename = "passing")]
+        transient: bool,
     },
 }
 

@@ -1,41 +1,41 @@
 //! What became of runs while nobody watched.
 
-use super::inner::Inner;
-use super::look::{Look, look};
+use super::probe::{Probe, probe};
 use super::process::Halt;
-use super::record::{self, Claim, Outcome, SPEC, Spec};
-use super::run::{Phase, lock};
+use super::record::{self, Claim, RunEnd, RunSpec, SPEC};
+use super::run::{RunPhase, lock};
+use super::shared::LocalShared;
 use crate::crash;
-use crate::event::Found;
 use crate::op::RunId;
+use crate::recovery::RecoveredRun;
 use rustix::process::Signal;
 use std::fs;
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-impl Inner {
+impl LocalShared {
     /// Finds what became of a run, and watches it if it lives.
-    pub(super) fn recover(&self, id: RunId) -> Found {
+    pub(super) fn recover(&self, id: RunId) -> RecoveredRun {
         let run = self.add(id);
         let mut state = run.state();
         let deadline = Instant::now() + Duration::from_secs(1);
         loop {
             let found = self.follow(&run, &mut state);
             state.phase = match &found {
-                Look::Free { .. } => Phase::New,
-                Look::Attended { running: false, .. } => Phase::Starting,
-                Look::Attended { .. } | Look::Orphan { .. } => Phase::Running,
-                Look::Over { .. } | Look::Gone { .. } | Look::Rebooted => Phase::Over,
-                Look::Unknown { .. } if Instant::now() < deadline => {
+                Probe::Unclaimed { .. } => RunPhase::New,
+                Probe::Supervised { running: false, .. } => RunPhase::Starting,
+                Probe::Supervised { .. } | Probe::Orphaned { .. } => RunPhase::Running,
+                Probe::Ended { .. } | Probe::Lost { .. } | Probe::Rebooted => RunPhase::Over,
+                Probe::Unknown { .. } if Instant::now() < deadline => {
                     sleep(Duration::from_millis(20));
                     continue;
                 }
                 // It is looked at again; an event says what it was.
-                Look::Unknown { .. } => Phase::Starting,
+                Probe::Unknown { .. } => RunPhase::Starting,
             };
             return match found {
-                Look::Free { dir } => {
+                Probe::Unclaimed { dir } => {
                     // A supervisor may be on its way: it must not find the run free.
                     match record::claim(&dir, &Claim::Void) {
                         Ok(true) => {}
@@ -46,18 +46,19 @@ impl Inner {
                             continue;
                         }
                     }
-                    Found::NeverStarted
+                    RecoveredRun::NeverStarted
                 }
-                Look::Attended { running: false, dir, .. } => {
+                Probe::Supervised { running: false, dir, .. } => {
                     self.watcher.directory(&run, &dir);
                     // It may have begun before it was watched.
                     if dir.join(record::RUNNING).exists() {
                         self.watcher.leave_directory(&run);
                         continue;
                     }
-                    Found::Starting
+                    RecoveredRun::Starting
                 }
-                Look::Attended { started: Some(started), .. } | Look::Orphan { started, .. } => {
+                Probe::Supervised { started: Some(started), .. }
+                | Probe::Orphaned { started, .. } => {
                     let paused = state.halt(&self.boot).0 == Halt::Still;
                     // A daemon that died may have told it to stand still, and not all of it does yet:
                     // nobody else would let it go on.
@@ -65,15 +66,17 @@ impl Inner {
                         tracing::warn!(run = %id, %error, "not told to go on");
                     }
                     let (pid, enforcement) = (started.process.pid, started.enforcement);
-                    Found::Running { pid, paused, enforcement }
+                    RecoveredRun::Running { pid, paused, enforcement }
                 }
-                Look::Attended { started: None, .. } | Look::Unknown { .. } => Found::Starting,
-                Look::Over { outcome: Outcome::Exited(exit), .. } => Found::Exited(exit),
-                Look::Over { outcome: Outcome::NotStarted { reason, passing }, .. } => {
-                    Found::NotStarted { reason, passing }
+                Probe::Supervised { started: None, .. } | Probe::Unknown { .. } => {
+                    RecoveredRun::Starting
                 }
-                Look::Gone { reason } => Found::Lost { reason },
-                Look::Rebooted => Found::Rebooted,
+                Probe::Ended { outcome: RunEnd::Exited(exit), .. } => RecoveredRun::Exited(exit),
+                Probe::Ended { outcome: RunEnd::NotStarted { reason, transient }, .. } => {
+                    RecoveredRun::NotStarted { reason, transient }
+                }
+                Probe::Lost { reason } => RecoveredRun::Lost { reason },
+                Probe::Rebooted => RecoveredRun::Rebooted,
             };
         }
     }
@@ -95,7 +98,7 @@ impl Inner {
     /// records are deleted: without them nobody knows of it.
     fn remove_group(&self, id: RunId) {
         let dir = record::directory(&self.options.state, id, 0);
-        if let Ok(Some(Spec { group: Some(group), .. })) = record::read(&dir, SPEC) {
+        if let Ok(Some(RunSpec { group: Some(group), .. })) = record::read(&dir, SPEC) {
             crash::point();
             group.remove();
         }
@@ -103,8 +106,8 @@ impl Inner {
 
     /// Deletes the records of a run that is over.
     pub(super) fn forget(&self, id: RunId) {
-        if let Look::Attended { .. } | Look::Orphan { .. } =
-            look(&self.options.state, id, &self.boot)
+        if let Probe::Supervised { .. } | Probe::Orphaned { .. } =
+            probe(&self.options.state, id, &self.boot)
         {
             tracing::warn!(run = %id, "not forgotten: it is not over");
             return;

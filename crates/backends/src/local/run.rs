@@ -1,8 +1,8 @@
 //! What the back end knows of one run.
 
-use super::group::Group;
-use super::process::{self, Halt, Identity, Stat};
-use super::record::Seated;
+use super::cgroup::RunCgroup;
+use super::process::{self, Halt, ProcStat, ProcessId};
+use super::record::AppliedAllocation;
 use crate::crash;
 use crate::op::{Op, OpId, RunId};
 use crate::providers::Enforcement;
@@ -15,20 +15,20 @@ use std::time::Instant;
 
 /// One run.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct LocalRun {
     /// Its name.
     pub(super) id: RunId,
     /// What is to be done with it.
-    pub(super) queue: Mutex<Queue>,
+    pub(super) queue: Mutex<OpQueue>,
     /// Where it stands.
-    state: Mutex<State>,
+    state: Mutex<RunState>,
     /// Told whenever its phase changes, or an operation arrives.
     pub(super) changed: Condvar,
 }
 
 /// Operations in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct OpQueue {
     /// Those that wait.
     pub(super) waiting: VecDeque<(OpId, Op, Instant)>,
     /// Whether a thread carries them out.
@@ -37,7 +37,7 @@ pub(super) struct Queue {
 
 /// The life of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum RunPhase {
     /// Nothing was begun.
     #[default]
     New,
@@ -51,44 +51,44 @@ pub(super) enum Phase {
 
 /// Where a run stands.
 #[derive(Clone, Debug, Default)]
-pub(super) struct State {
+pub(super) struct RunState {
     /// Its phase.
-    pub(super) phase: Phase,
+    pub(super) phase: RunPhase,
     /// The operation that started it.
     pub(super) op: Option<OpId>,
     /// Its directory.
     pub(super) dir: Option<PathBuf>,
     /// The process whose end is being waited for.
-    pub(super) watched: Option<Identity>,
+    pub(super) watched: Option<ProcessId>,
     /// Its supervisor, dead or alive.
-    pub(super) supervisor: Option<Identity>,
+    pub(super) supervisor: Option<ProcessId>,
     /// Its process.
-    pub(super) process: Option<Identity>,
+    pub(super) process: Option<ProcessId>,
     /// How strictly its share is kept.
     pub(super) enforcement: Enforcement,
-    /// Its seat.
-    pub(super) seated: Option<Seated>,
+    /// Its allocation.
+    pub(super) applied: Option<AppliedAllocation>,
     /// Its control group, if it has one.
-    pub(super) group: Option<Group>,
+    pub(super) group: Option<RunCgroup>,
     /// How many supervisors died before they had the run.
     pub(super) failures: u32,
 }
 
-impl Run {
+impl LocalRun {
     /// A run of which nothing is known.
     pub(super) fn new(id: RunId) -> Self {
-        Run { id, queue: Mutex::default(), state: Mutex::default(), changed: Condvar::new() }
+        LocalRun { id, queue: Mutex::default(), state: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Its state.
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, RunState> {
         lock(&self.state)
     }
 }
 
-impl State {
+impl RunState {
     /// The processes of the run that have not ended; none if its first process has.
-    pub(super) fn members(&self, boot: &str) -> Vec<Stat> {
+    pub(super) fn members(&self, boot: &str) -> Vec<ProcStat> {
         match &self.process {
             Some(process) if process.lives(boot) => self.survivors(boot),
             _ => Vec::new(),
@@ -97,7 +97,7 @@ impl State {
 
     /// The processes of the run that have not ended. To be asked only while its first process lives or
     /// when it has just ended: the name of an empty session may be given to others.
-    pub(super) fn survivors(&self, boot: &str) -> Vec<Stat> {
+    pub(super) fn survivors(&self, boot: &str) -> Vec<ProcStat> {
         let (Some(supervisor), Some(process)) = (&self.supervisor, &self.process) else {
             return Vec::new();
         };
@@ -127,7 +127,7 @@ impl State {
         }
         crash::point();
         for stat in self.members(boot).into_iter().filter(|stat| stat.group != process.pid) {
-            let stray = Identity { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
+            let stray = ProcessId { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
             stray.signal(boot, signal);
         }
         Ok(true)

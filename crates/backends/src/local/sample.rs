@@ -1,13 +1,13 @@
 //! Looks at runs and devices at regular times while there are runs.
 
-use super::inner::Inner;
 use super::process::{Halt, halt};
-use super::run::{Phase, Run, lock};
-use crate::event::{BackendEvent, RunSample, Sample};
+use super::run::{LocalRun, RunPhase, lock};
+use super::shared::LocalShared;
+use crate::event::{BackendEvent, RunSample, UsageSample};
 use crate::providers::DeviceSample;
 use std::time::Instant;
 
-impl Inner {
+impl LocalShared {
     /// The body of the thread that looks.
     pub(super) fn sample(&self) {
         let mut next = Instant::now() + self.options.sample_every;
@@ -19,8 +19,11 @@ impl Inner {
                 continue;
             }
             next = Instant::now() + self.options.sample_every;
-            let runs: Vec<_> =
-                self.runs().into_iter().filter(|run| run.state().phase == Phase::Running).collect();
+            let runs: Vec<_> = self
+                .runs()
+                .into_iter()
+                .filter(|run| run.state().phase == RunPhase::Running)
+                .collect();
             let (mut devices, resident) = {
                 let mut provider = lock(&self.provider);
                 let devices = provider.sample().unwrap_or_else(|error| {
@@ -42,16 +45,21 @@ impl Inner {
                 let strangers = crate::providers::nvidia::foreign(device, &ours);
                 device.processes = strangers;
             }
-            self.emit(BackendEvent::Sampled(Sample { devices, runs }));
+            self.emit(BackendEvent::Sampled(UsageSample { devices, runs }));
         }
     }
 
-    fn pids(&self, run: &Run) -> Vec<u32> {
+    fn pids(&self, run: &LocalRun) -> Vec<u32> {
         run.state().clone().members(&self.boot).iter().map(|stat| stat.pid).collect()
     }
 
     /// How one run does; `None` if it has ended.
-    fn sample_run(&self, run: &Run, devices: &[DeviceSample], resident: bool) -> Option<RunSample> {
+    fn sample_run(
+        &self,
+        run: &LocalRun,
+        devices: &[DeviceSample],
+        resident: bool,
+    ) -> Option<RunSample> {
         let view = run.state().clone();
         let members = view.members(&self.boot);
         if members.is_empty() {

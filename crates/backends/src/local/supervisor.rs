@@ -5,13 +5,13 @@
 //! and end with the run.
 
 use super::THIS;
-use super::enter::close_all_but;
-use super::group::Group;
-use super::obstacle::Obstacle;
-use super::oom::Messages;
-use super::process::{Identity, boot_id, descendants, raw};
-use super::record::{self, Claim, EXIT, Outcome, RUNNING, SPEC, STARTED, Spec, Started};
-use crate::event::{Exit, Status};
+use super::cgroup::RunCgroup;
+use super::exec_stage::close_all_but;
+use super::oom::ErrorOutput;
+use super::process::{ProcessId, boot_id, descendants, raw};
+use super::record::{self, Claim, EXIT, RUNNING, RunEnd, RunSpec, SPEC, STARTED, StartRecord};
+use super::start_error::StartError;
+use crate::event::{Exit, ExitStatus};
 use nix::errno::Errno;
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
@@ -43,7 +43,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
     let Ok(boot) = boot_id() else {
         return ExitCode::FAILURE;
     };
-    let Some(me) = Identity::of(std::process::id(), &boot) else {
+    let Some(me) = ProcessId::of(std::process::id(), &boot) else {
         return ExitCode::FAILURE;
     };
     match record::claim(dir, &Claim::Supervisor(me)) {
@@ -54,25 +54,27 @@ pub fn supervise(dir: &Path) -> ExitCode {
     let spec = spec(dir);
     let outcome = spec.as_ref().map_err(|reason| reason.clone().into());
     let outcome = outcome.and_then(|spec| attend(dir, &boot, spec));
-    let outcome = outcome
-        .unwrap_or_else(|Obstacle { reason, passing }| Outcome::NotStarted { reason, passing });
+    let outcome = outcome.unwrap_or_else(|StartError { reason, transient }| RunEnd::NotStarted {
+        reason,
+        transient,
+    });
     let code = leave(dir, &outcome);
     // Last, so that whoever finds the run over finds no group: it is our end that is waited for.
-    if let Ok(Spec { group: Some(group), .. }) = &spec {
+    if let Ok(RunSpec { group: Some(group), .. }) = &spec {
         group.remove();
     }
     code
 }
 
 /// What to run.
-fn spec(dir: &Path) -> Result<Spec, String> {
+fn spec(dir: &Path) -> Result<RunSpec, String> {
     record::read(dir, SPEC)
         .map_err(|error| format!("cannot read {}: {error}", dir.join(SPEC).display()))?
         .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))
 }
 
 /// Records how it ended.
-fn leave(dir: &Path, outcome: &Outcome) -> ExitCode {
+fn leave(dir: &Path, outcome: &RunEnd) -> ExitCode {
     // A full disk may have room again.
     for pause in [0, 100, 1000, 10_000] {
         sleep(Duration::from_millis(pause));
@@ -87,19 +89,19 @@ fn leave(dir: &Path, outcome: &Outcome) -> ExitCode {
 }
 
 /// Everything between the claim and the record of the end.
-fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
-    let messages = Messages::of(&spec.launch);
+fn attend(dir: &Path, boot: &str, spec: &RunSpec) -> Result<RunEnd, StartError> {
+    let messages = ErrorOutput::of(&spec.launch);
     let mut child =
         second_stage(spec).map_err(|error| format!("cannot start a process: {error}"))?;
     let group = match admit(dir, boot, spec, &mut child) {
         Ok(group) => group,
-        Err(obstacle) => {
+        Err(error) => {
             // Without a complete order the second stage ends by itself; this is for good measure.
             drop(child.stdin.take());
             let _ = child.kill();
             end_leftovers(child.id());
             let _ = child.wait();
-            return Err(obstacle);
+            return Err(error);
         }
     };
     let mut report = Vec::new();
@@ -120,13 +122,13 @@ fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
         } else {
             text
         };
-        return Err(Obstacle { reason, passing: status == Status::Code(NO_ROOM.into()) });
+        return Err(StartError { reason, transient: status == ExitStatus::Code(NO_ROOM.into()) });
     }
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
-    let failed = status != Status::Code(0);
+    let failed = status != ExitStatus::Code(0);
     let was_killed = group.is_some_and(|group| group.ran_out_of_memory());
-    Ok(Outcome::Exited(Exit {
-        verdict: None,
+    Ok(RunEnd::Exited(Exit {
+        cause: None,
         status,
         cpu_s: usage.as_ref().map_or(0.0, processor_seconds),
         rss_max_bytes: usage
@@ -138,7 +140,7 @@ fn attend(dir: &Path, boot: &str, spec: &Spec) -> Result<Outcome, Obstacle> {
 }
 
 /// Starts the second stage, which waits for its order.
-fn second_stage(spec: &Spec) -> io::Result<Child> {
+fn second_stage(spec: &RunSpec) -> io::Result<Child> {
     // The same file that runs here, even if another one has its name by now.
     let mut command = Command::new(THIS);
     command.arg0("tandem").args(&spec.arguments).arg("enter");
@@ -151,25 +153,23 @@ fn second_stage(spec: &Spec) -> io::Result<Child> {
 fn admit(
     dir: &Path,
     boot: &str,
-    spec: &Spec,
+    spec: &RunSpec,
     child: &mut Child,
-) -> Result<Option<Group>, Obstacle> {
-    let process = Identity::of(child.id(), boot).ok_or("the process is gone")?;
+) -> Result<Option<RunCgroup>, StartError> {
+    let process = ProcessId::of(child.id(), boot).ok_or("the process is gone")?;
     if !spec.cores.is_empty() {
         sched_setaffinity(process.raw(), &cpu_set(&spec.cores))
             .map_err(|error| format!("cannot run on cores {:?}: {error}", spec.cores))?;
     }
-    // To be more urgent than the daemon takes privileges; a wish then.
-    let _ = rustix::process::setpriority_process(process.raw(), spec.nice);
     // It has one thread and waits for its order: nothing of the program is ever outside.
     let admitted = spec.group.as_ref().map(|group| group.admit(process.pid, spec.enforcement));
     let (group, enforcement) = match admitted {
         Some((group, enforcement)) => (Some(group), enforcement),
         None => (None, spec.enforcement),
     };
-    let started = Started { process, enforcement, group };
+    let started = StartRecord { process, enforcement, group };
     record::write(dir, STARTED, &started, false).map_err(|error| {
-        Obstacle::new(format!("cannot write {}", dir.join(STARTED).display()), &error)
+        StartError::new(format!("cannot write {}", dir.join(STARTED).display()), &error)
     })?;
     let order = serde_json::to_vec(&spec.launch).map_err(|error| error.to_string())?;
     let mut pipe = child.stdin.take().ok_or("the process has no pipe")?;
@@ -190,7 +190,7 @@ pub(super) fn cpu_set(cores: &[u32]) -> CpuSet {
 
 /// Waits until a child has ended, and waits for all others that end meanwhile. What is left of the
 /// run is ended before the child's id is free for others.
-fn wait_for(leader: u32) -> Result<Status, Errno> {
+fn wait_for(leader: u32) -> Result<ExitStatus, Errno> {
     loop {
         let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
             Err(Errno::EINTR) => continue,
@@ -201,9 +201,9 @@ fn wait_for(leader: u32) -> Result<Status, Errno> {
             end_leftovers(leader);
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED);
             return Ok(match ended {
-                WaitStatus::Signaled(_, signal, _) => Status::Signal(signal as i32),
-                WaitStatus::Exited(_, code) => Status::Code(code),
-                _ => Status::Code(-1),
+                WaitStatus::Signaled(_, signal, _) => ExitStatus::Signal(signal as i32),
+                WaitStatus::Exited(_, code) => ExitStatus::Code(code),
+                _ => ExitStatus::Code(-1),
             });
         }
         let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED);
@@ -247,7 +247,7 @@ fn reap_all_but(leader: u32) {
     }
 }
 
-/// Processor time in seconds.
+/// CpuLimit time in seconds.
 fn processor_seconds(usage: &Usage) -> f64 {
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())

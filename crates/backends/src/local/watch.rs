@@ -1,8 +1,8 @@
 //! Waits for the ends of processes and for news in the directories of runs that are about to begin.
 
-use super::process::Identity;
+use super::process::ProcessId;
 use super::record::RUNNING;
-use super::run::{Run, lock};
+use super::run::{LocalRun, lock};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fs::inotify;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -27,19 +27,19 @@ pub(super) struct Watcher {
     epoll: OwnedFd,
     wake: OwnedFd,
     inotify: Option<OwnedFd>,
-    watched: Mutex<Watched>,
+    watched: Mutex<WatchList>,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct WatchList {
     next: u64,
-    processes: BTreeMap<u64, (Arc<Run>, Identity, OwnedFd)>,
-    directories: BTreeMap<i32, Arc<Run>>,
-    later: Vec<Arc<Run>>,
+    processes: BTreeMap<u64, (Arc<LocalRun>, ProcessId, OwnedFd)>,
+    directories: BTreeMap<i32, Arc<LocalRun>>,
+    later: Vec<Arc<LocalRun>>,
     looked: Option<Instant>,
 }
 
-impl Watched {
+impl WatchList {
     /// How often to look without being told: events of directories are a quick way, not the only one.
     fn period(&self) -> Option<Duration> {
         match self.directories.first_key_value() {
@@ -52,11 +52,11 @@ impl Watched {
 
 /// Something to look at.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum WatchEvent {
     /// A process of the run has ended.
-    Ended(Arc<Run>, Identity),
+    Ended(Arc<LocalRun>, ProcessId),
     /// There may be something new in the directory of a run.
-    Directory(Arc<Run>),
+    Directory(Arc<LocalRun>),
 }
 
 impl Watcher {
@@ -77,8 +77,8 @@ impl Watcher {
     /// Waits for the end of a process.
     pub(super) fn process(
         &self,
-        run: &Arc<Run>,
-        process: &Identity,
+        run: &Arc<LocalRun>,
+        process: &ProcessId,
         fd: OwnedFd,
     ) -> io::Result<()> {
         let mut watched = lock(&self.watched);
@@ -90,7 +90,7 @@ impl Watcher {
     }
 
     /// Waits for the program of a run to begin.
-    pub(super) fn directory(&self, run: &Arc<Run>, dir: &Path) {
+    pub(super) fn directory(&self, run: &Arc<LocalRun>, dir: &Path) {
         let mut watched = lock(&self.watched);
         if watched.directories.values().any(|known| known.id == run.id) {
             return;
@@ -107,7 +107,7 @@ impl Watcher {
     }
 
     /// Looks at a run again in a while, since it cannot be watched at present.
-    pub(super) fn later(&self, run: &Arc<Run>) {
+    pub(super) fn later(&self, run: &Arc<LocalRun>) {
         let mut watched = lock(&self.watched);
         if !watched.later.iter().any(|known| known.id == run.id) {
             watched.later.push(run.clone());
@@ -117,7 +117,7 @@ impl Watcher {
     }
 
     /// The program of a run has begun, or never will.
-    pub(super) fn leave_directory(&self, run: &Run) {
+    pub(super) fn leave_directory(&self, run: &LocalRun) {
         let mut watched = lock(&self.watched);
         let name =
             watched.directories.iter().find(|(_, known)| known.id == run.id).map(|(&name, _)| name);
@@ -135,7 +135,7 @@ impl Watcher {
     }
 
     /// Waits until there is something to look at.
-    pub(super) fn wait(&self) -> Vec<News> {
+    pub(super) fn wait(&self) -> Vec<WatchEvent> {
         let timeout = lock(&self.watched).period();
         let timeout = timeout.and_then(|period| Timespec::try_from(period).ok());
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
@@ -158,7 +158,7 @@ impl Watcher {
                             WaitId::PidFd(fd.as_fd()),
                             WaitIdOptions::EXITED | WaitIdOptions::NOHANG,
                         );
-                        news.push(News::Ended(run, process));
+                        news.push(WatchEvent::Ended(run, process));
                     }
                 }
             }
@@ -167,14 +167,14 @@ impl Watcher {
         let period = watched.period();
         if period.is_some_and(|period| watched.looked.is_none_or(|last| last.elapsed() >= period)) {
             watched.looked = Some(Instant::now());
-            news.extend(watched.directories.values().cloned().map(News::Directory));
-            news.extend(watched.later.drain(..).map(News::Directory));
+            news.extend(watched.directories.values().cloned().map(WatchEvent::Directory));
+            news.extend(watched.later.drain(..).map(WatchEvent::Directory));
         }
         news
     }
 
     /// Reads what is new in directories.
-    fn read_directories(&self, news: &mut Vec<News>) {
+    fn read_directories(&self, news: &mut Vec<WatchEvent>) {
         let Some(inotify) = &self.inotify else {
             return;
         };
@@ -183,7 +183,7 @@ impl Watcher {
         while let Ok(event) = reader.next() {
             let begun = event.file_name().is_some_and(|name| name.to_bytes() == RUNNING.as_bytes());
             if begun && let Some(run) = lock(&self.watched).directories.get(&event.wd()) {
-                news.push(News::Directory(run.clone()));
+                news.push(WatchEvent::Directory(run.clone()));
             }
         }
     }

@@ -1,21 +1,21 @@
 //! Processor cores as devices: one core is one device, with its share of the machine's memory. The
 //! default where there is no GPU; processes and what they do to each other are real.
 
-use super::{Device, DeviceSample, Enforcement, Provider, ProviderError, Setting};
-use crate::op::Seat;
+use super::{Device, DeviceSample, Enforcement, ProcessSetup, Provider, ProviderError};
+use crate::op::DeviceAllocation;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeMap;
 use std::fs;
 
 /// Busy and total time of a core in clock ticks.
-type Times = (u64, u64);
+type CpuTimes = (u64, u64);
 
 /// The cores of this machine that the daemon may use.
 #[derive(Debug)]
 pub struct Cpu {
     cores: Vec<u32>,
     memory_bytes: u64,
-    before: BTreeMap<u32, Times>,
+    before: BTreeMap<u32, CpuTimes>,
 }
 
 impl Cpu {
@@ -72,15 +72,18 @@ impl Provider for Cpu {
         Ok(samples)
     }
 
-    fn prepare(&mut self, seat: &Seat, _uid: u32) -> Result<Setting, ProviderError> {
+    fn prepare(
+        &mut self,
+        allocation: &DeviceAllocation,
+        _uid: u32,
+    ) -> Result<ProcessSetup, ProviderError> {
         let core = |&device: &u32| {
             let core = self.cores.get(device as usize).copied();
             core.ok_or_else(|| ProviderError::Absent(format!("there is no device {device}")))
         };
-        Ok(Setting {
+        Ok(ProcessSetup {
             env: BTreeMap::new(),
-            cores: seat.devices.iter().map(core).collect::<Result<_, _>>()?,
-            nice: seat.nice,
+            cores: allocation.devices.iter().map(core).collect::<Result<_, _>>()?,
             movable: true,
             enforcement: Enforcement::Advisory,
         })
@@ -113,15 +116,15 @@ pub(crate) fn allowed_cores() -> Vec<u32> {
 }
 
 /// Share of time in which a core was busy between two looks.
-fn busy(before: Option<&Times>, now: Option<&Times>) -> Option<f64> {
+fn busy(before: Option<&CpuTimes>, now: Option<&CpuTimes>) -> Option<f64> {
     let (before, now) = (before?, now?);
     let total = now.1.checked_sub(before.1).filter(|&total| total > 0)?;
     let busy = now.0.saturating_sub(before.0);
     Some((busy as f64 / total as f64).min(1.0))
 }
 
-/// Times of all cores since boot.
-fn times() -> BTreeMap<u32, Times> {
+/// CpuTimes of all cores since boot.
+fn times() -> BTreeMap<u32, CpuTimes> {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
@@ -182,8 +185,8 @@ fn group_limit() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn seat(devices: Vec<u32>) -> Seat {
-        Seat { devices, share_ppm: 1_000_000, memory_bytes: 0, sub_batches: 1, nice: 3 }
+    fn allocation(devices: Vec<u32>) -> DeviceAllocation {
+        DeviceAllocation { devices, share_ppm: 1_000_000, memory_bytes: 0, sub_batches: 1 }
     }
 
     #[test]
@@ -193,8 +196,8 @@ mod tests {
         assert_eq!(devices.len(), allowed_cores().len());
         assert!(devices.iter().all(|device| device.memory_bytes > 1 << 20));
         assert_eq!(cpu.sample().unwrap().len(), devices.len());
-        let setting = cpu.prepare(&seat(vec![0]), 0).unwrap();
-        assert_eq!((setting.cores, setting.nice), (vec![allowed_cores()[0]], 3));
+        let setting = cpu.prepare(&allocation(vec![0]), 0).unwrap();
+        assert_eq!(setting.cores, [allowed_cores()[0]]);
     }
 
     #[test]
@@ -203,6 +206,6 @@ mod tests {
         assert!(Cpu::new(Some(CpuSet::MAX_CPU + 1)).is_err());
         let mut cpu = Cpu::new(Some(1)).unwrap();
         assert_eq!(cpu.list().unwrap().len(), 1);
-        assert!(cpu.prepare(&seat(vec![1]), 0).is_err());
+        assert!(cpu.prepare(&allocation(vec![1]), 0).is_err());
     }
 }

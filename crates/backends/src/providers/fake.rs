@@ -1,8 +1,8 @@
 //! Devices that do not exist, for demonstrations and tests. Processes on them are real and use the
 //! processor as they like; they see where they are from `CUDA_VISIBLE_DEVICES`.
 
-use super::{Device, DeviceSample, Enforcement, Provider, ProviderError, Setting};
-use crate::op::Seat;
+use super::{Device, DeviceSample, Enforcement, ProcessSetup, Provider, ProviderError};
+use crate::op::DeviceAllocation;
 use std::collections::BTreeMap;
 
 /// Some equal devices with a declared memory.
@@ -41,17 +41,20 @@ impl Provider for Fake {
         Ok(vec![DeviceSample::default(); self.devices.len()])
     }
 
-    fn prepare(&mut self, seat: &Seat, _uid: u32) -> Result<Setting, ProviderError> {
+    fn prepare(
+        &mut self,
+        allocation: &DeviceAllocation,
+        _uid: u32,
+    ) -> Result<ProcessSetup, ProviderError> {
         if let Some(device) =
-            seat.devices.iter().find(|&&device| device as usize >= self.devices.len())
+            allocation.devices.iter().find(|&&device| device as usize >= self.devices.len())
         {
             return Err(ProviderError::Absent(format!("there is no device {device}")));
         }
-        let visible: Vec<String> = seat.devices.iter().map(u32::to_string).collect();
-        Ok(Setting {
+        let visible: Vec<String> = allocation.devices.iter().map(u32::to_string).collect();
+        Ok(ProcessSetup {
             env: BTreeMap::from([("CUDA_VISIBLE_DEVICES".to_owned(), visible.join(","))]),
             cores: Vec::new(),
-            nice: seat.nice,
             movable: true,
             enforcement: Enforcement::None,
         })

@@ -1,11 +1,11 @@
 //! Devices and what can be done with them. A provider knows one kind of device: it lists them, says
-//! how they do, and what a process needs in order to stay within its seat.
+//! how they do, and what a process needs in order to stay within its allocation.
 
 pub mod cpu;
 pub mod fake;
 pub mod nvidia;
 
-use crate::op::Seat;
+use crate::op::DeviceAllocation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use thiserror::Error;
@@ -66,16 +66,14 @@ pub enum Enforcement {
     Mig,
 }
 
-/// What a process needs in order to stay within its seat.
+/// What a process needs in order to stay within its allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setting {
+pub struct ProcessSetup {
     /// Variables of its environment.
     pub env: BTreeMap<String, String>,
     /// Cores that it may use; all if empty.
     pub cores: Vec<u32>,
-    /// Its niceness.
-    pub nice: i32,
-    /// Whether a process that exists can be brought into this seat.
+    /// Whether a process that exists can be brought into this allocation.
     pub movable: bool,
     /// How strictly all of this is kept.
     pub enforcement: Enforcement,
@@ -103,8 +101,12 @@ pub trait Provider: Send {
     /// How the devices do, by index.
     fn sample(&mut self) -> Result<Vec<DeviceSample>, ProviderError>;
 
-    /// Makes a seat ready, and says what a process needs in it. `uid` is the user of the process.
-    fn prepare(&mut self, seat: &Seat, uid: u32) -> Result<Setting, ProviderError>;
+    /// Makes an allocation ready, and says what a process needs in it. `uid` is the user of the process.
+    fn prepare(
+        &mut self,
+        allocation: &DeviceAllocation,
+        uid: u32,
+    ) -> Result<ProcessSetup, ProviderError>;
 
     /// Why a process on such a device must not be paused; `None` if it may be.
     fn pause_forbidden(&self) -> Option<String>;
@@ -125,7 +127,7 @@ pub trait Provider: Send {
 
     /// Detaches the processes from their devices before they are killed. Called from a thread that may
     /// wait, after the grace of a polite request is over.
-    fn detach(&mut self, _seat: &Seat, _pids: &[u32]) -> Result<(), ProviderError> {
+    fn detach(&mut self, _seat: &DeviceAllocation, _pids: &[u32]) -> Result<(), ProviderError> {
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Slurm's own programs: what we ask of Slurm goes through them, with a limit on the time they take.
 
+use crate::program::{ProgramOutput, run_program};
 use std::ffi::OsStr;
 use std::process::Command;
 use std::time::Duration;
@@ -37,19 +38,12 @@ pub enum CallError {
     },
 }
 
-/// What a program printed.
-pub(super) struct Answer {
-    pub(super) is_ok: bool,
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: String,
-}
-
 /// Runs a program with these arguments and this input.
 pub(super) fn call<S: AsRef<OsStr>>(
     program: &str,
     arguments: impl IntoIterator<Item = S>,
     input: &str,
-) -> Result<Answer, CallError> {
+) -> Result<ProgramOutput, CallError> {
     let mut command = Command::new(program);
     // Formats, cluster and user must be what we ask for, not what somebody's shell prefers.
     let kept = std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "SLURM_CONF");
@@ -57,12 +51,8 @@ pub(super) fn call<S: AsRef<OsStr>>(
     // Lists of array tasks are cut short otherwise.
     command.env("SLURM_BITSTR_LEN", "0");
     let program = || program.to_owned();
-    match crate::call::call(&mut command, input, CALL) {
-        Ok(Some(answer)) => Ok(Answer {
-            is_ok: answer.status.success(),
-            stdout: answer.stdout,
-            stderr: String::from_utf8_lossy(&answer.stderr).into_owned(),
-        }),
+    match run_program(&mut command, input, CALL) {
+        Ok(Some(output)) => Ok(output),
         Ok(None) => Err(CallError::Late { program: program(), seconds: CALL.as_secs() }),
         Err(error) => Err(CallError::Missing { program: program(), cause: error.to_string() }),
     }
@@ -71,17 +61,17 @@ pub(super) fn call<S: AsRef<OsStr>>(
 /// The standard output of a call that succeeds.
 pub(super) fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, CallError> {
     let answer = call(program, arguments, "")?;
-    if answer.is_ok {
+    if answer.succeeded {
         return Ok(answer.stdout);
     }
-    let said = answer.stderr.lines().map(str::trim).rfind(|line| !line.is_empty());
-    let said = said.unwrap_or("it failed and says nothing").to_owned();
+    let said = answer.error_lines().pop();
+    let said = said.unwrap_or_else(|| "it failed without a message".to_owned());
     Err(CallError::Failed { program: program.to_owned(), said })
 }
 
 /// One thing to ask of Slurm. Every word of it is ours: ids, nodes and resources, never a user's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum SlurmRequest {
     /// A line of `scontrol`.
     Control(String),
     /// A job to end.
@@ -90,28 +80,24 @@ pub(super) enum Request {
 
 /// Asks for all of it, in order: one `scontrol` for all its lines, one `scancel`. What Slurm said no to
 /// shows in the next list; what it says is returned for the log.
-pub(super) fn ask(requests: &[Request]) -> Result<Vec<String>, CallError> {
+pub(super) fn ask(requests: &[SlurmRequest]) -> Result<Vec<String>, CallError> {
     let mut lines = String::new();
     let mut ended: Vec<&str> = Vec::new();
     for request in requests {
         match request {
-            Request::Control(line) => {
+            SlurmRequest::Control(line) => {
                 lines.push_str(line);
                 lines.push('\n');
             }
-            Request::Cancel(job) => ended.push(job),
+            SlurmRequest::Cancel(job) => ended.push(job),
         }
     }
     let mut said = Vec::new();
-    let mut listen = |answer: &Answer| {
-        let lines = answer.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-        said.extend(lines.map(str::to_owned));
-    };
     if !lines.is_empty() {
-        listen(&call("scontrol", [] as [&str; 0], &lines)?);
+        said.extend(call("scontrol", [] as [&str; 0], &lines)?.error_lines());
     }
     if !ended.is_empty() {
-        listen(&call("scancel", &ended, "")?);
+        said.extend(call("scancel", &ended, "")?.error_lines());
     }
     Ok(said)
 }

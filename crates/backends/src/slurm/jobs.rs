@@ -1,24 +1,24 @@
 //! The jobs that Slurm knows, from `squeue --json`. Shapes differ by version: a number may be an object,
 //! a state a list. What is absent is taken as not set.
 
-use super::note::Note;
-use super::text;
+use super::admin_comment::AdminComment;
+use super::syntax;
 use serde_json::Value;
 
 /// What a job is about to do, or how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SlurmState {
     Pending,
     Running,
     Suspended,
-    Over(Over),
+    Ended(SlurmEnd),
     /// In between, or not known to us: left alone.
     Other,
 }
 
 /// How a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub(super) enum SlurmEnd {
     Completed,
     Failed,
     Cancelled,
@@ -30,14 +30,14 @@ pub(super) enum Over {
 
 /// One record of the list. That of an array may stand for many tasks.
 #[derive(Clone, Debug)]
-pub(super) struct Record {
+pub(super) struct JobRecord {
     pub(super) id: u64,
     pub(super) array: Option<u64>,
     pub(super) task: Option<u32>,
     /// Tasks that wait under this record.
     pub(super) waiting: Vec<u32>,
     pub(super) at_a_time: Option<u32>,
-    pub(super) state: State,
+    pub(super) state: SlurmState,
     pub(super) reason: String,
     pub(super) uid: u32,
     pub(super) gid: u32,
@@ -45,7 +45,7 @@ pub(super) struct Record {
     pub(super) name: String,
     pub(super) comment: String,
     pub(super) partition: String,
-    pub(super) note: Option<Note>,
+    pub(super) note: Option<AdminComment>,
     pub(super) is_held: bool,
     /// Handed in as a script; otherwise somebody sits and waits for it.
     pub(super) is_batch: bool,
@@ -66,16 +66,16 @@ pub(super) struct Record {
 
 /// The list, and the version of Slurm that made it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Listing {
+pub(super) struct JobList {
     pub(super) version: Option<(u32, u32, u32)>,
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<JobRecord>,
 }
 
 /// Reads the output of `squeue --json`.
-pub(super) fn read(json: &[u8]) -> Result<Listing, String> {
+pub(super) fn read(json: &[u8]) -> Result<JobList, String> {
     let document: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     let jobs = document.get("jobs").and_then(Value::as_array).ok_or("there is no list of jobs")?;
-    Ok(Listing { version: version(&document), records: jobs.iter().filter_map(record).collect() })
+    Ok(JobList { version: version(&document), records: jobs.iter().filter_map(record).collect() })
 }
 
 /// The version that a document of Slurm names.
@@ -103,7 +103,7 @@ fn number(value: Option<&Value>) -> Option<u64> {
     }
 }
 
-fn record(job: &Value) -> Option<Record> {
+fn record(job: &Value) -> Option<JobRecord> {
     let text_of = |name: &str| job.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let number_of = |name: &str| number(job.get(name));
     let id = number_of("job_id")?;
@@ -111,11 +111,11 @@ fn record(job: &Value) -> Option<Record> {
     let waiting = text_of("array_task_string");
     let priority = number_of("priority");
     let uid = |name: &str| number_of(name).and_then(|uid| u32::try_from(uid).ok());
-    Some(Record {
+    Some(JobRecord {
         id,
         array,
         task: array.and_then(|_| number_of("array_task_id")).and_then(|task| task.try_into().ok()),
-        waiting: text::tasks(&waiting).unwrap_or_default(),
+        waiting: syntax::tasks(&waiting).unwrap_or_default(),
         at_a_time: number_of("array_max_tasks")
             .filter(|&most| most > 0)
             .and_then(|most| most.try_into().ok()),
@@ -127,12 +127,12 @@ fn record(job: &Value) -> Option<Record> {
         name: text_of("name"),
         comment: comment(job),
         partition: text_of("partition"),
-        note: Note::parse(&admin_comment(job)),
+        note: AdminComment::parse(&admin_comment(job)),
         is_held: priority == Some(0),
         is_batch: job.get("batch_flag").and_then(Value::as_bool).unwrap_or(true),
         asked: text_of("tres_per_node"),
         required_nodes: text_of("required_nodes"),
-        nodes: text::nodes(&text_of("nodes")).unwrap_or_default(),
+        nodes: syntax::nodes(&text_of("nodes")).unwrap_or_default(),
         allocated: texts(job.get("gres_detail")),
         dependency: text_of("dependency"),
         eligible_s: number_of("eligible_time").unwrap_or(0),
@@ -169,28 +169,28 @@ fn texts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-fn state(job: &Value) -> State {
+fn state(job: &Value) -> SlurmState {
     let names = texts(job.get("job_state"));
     let is = |name: &str| names.iter().any(|have| have == name);
     if is("COMPLETING") || is("CONFIGURING") || is("STAGE_OUT") || is("SIGNALING") || is("STOPPED")
     {
-        return State::Other;
+        return SlurmState::Other;
     }
     let of = |name: &String| {
         Some(match name.as_str() {
-            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" => State::Pending,
-            "RUNNING" => State::Running,
-            "SUSPENDED" => State::Suspended,
-            "COMPLETED" => State::Over(Over::Completed),
-            "FAILED" => State::Over(Over::Failed),
-            "CANCELLED" | "PREEMPTED" | "REVOKED" => State::Over(Over::Cancelled),
-            "TIMEOUT" | "DEADLINE" => State::Over(Over::TimedOut),
-            "OUT_OF_MEMORY" => State::Over(Over::OutOfMemory),
-            "NODE_FAIL" | "BOOT_FAIL" | "LAUNCH_FAILED" => State::Over(Over::NodeFailed),
+            "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" => SlurmState::Pending,
+            "RUNNING" => SlurmState::Running,
+            "SUSPENDED" => SlurmState::Suspended,
+            "COMPLETED" => SlurmState::Ended(SlurmEnd::Completed),
+            "FAILED" => SlurmState::Ended(SlurmEnd::Failed),
+            "CANCELLED" | "PREEMPTED" | "REVOKED" => SlurmState::Ended(SlurmEnd::Cancelled),
+            "TIMEOUT" | "DEADLINE" => SlurmState::Ended(SlurmEnd::TimedOut),
+            "OUT_OF_MEMORY" => SlurmState::Ended(SlurmEnd::OutOfMemory),
+            "NODE_FAIL" | "BOOT_FAIL" | "LAUNCH_FAILED" => SlurmState::Ended(SlurmEnd::NodeFailed),
             _ => return None,
         })
     };
-    names.iter().find_map(of).unwrap_or(State::Other)
+    names.iter().find_map(of).unwrap_or(SlurmState::Other)
 }
 
 /// A wait status, or an object of code and signal.
@@ -220,7 +220,7 @@ mod tests {
     const OLDER: &[u8] = include_bytes!("fixtures/squeue-22.05.json");
     const NEWER: &[u8] = include_bytes!("fixtures/squeue-24.05.json");
 
-    fn of(listing: &Listing, id: u64) -> &Record {
+    fn of(listing: &JobList, id: u64) -> &JobRecord {
         listing.records.iter().find(|record| record.id == id).unwrap()
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let list = read(OLDER).unwrap();
         assert_eq!((list.version, list.records.len()), (Some((22, 5, 8)), 11));
         let held = of(&list, 1);
-        assert_eq!((&held.state, held.is_held, held.is_batch), (&State::Pending, true, true));
+        assert_eq!((&held.state, held.is_held, held.is_batch), (&SlurmState::Pending, true, true));
         assert_eq!((held.comment.as_str(), held.limit_min, held.array), ("hint", Some(10), None));
         assert_eq!((held.uid, held.gid, held.user.as_str()), (1003, 1003, "tandem-fix"));
         assert_eq!(held.note.as_ref().unwrap().tag, "002c53132e5af64f");
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!((array.array, array.task, array.at_a_time), (Some(2), None, Some(2)));
         assert_eq!(array.waiting, [0, 2, 3, 4, 5]);
         let task = of(&list, 11);
-        assert_eq!((task.array, task.task, &task.state), (Some(2), Some(1), &State::Running));
+        assert_eq!((task.array, task.task, &task.state), (Some(2), Some(1), &SlurmState::Running));
         assert_eq!(task.note, array.note);
         let shard = of(&list, 3);
         assert_eq!(
@@ -252,12 +252,15 @@ mod tests {
         let gang = of(&list, 4);
         assert_eq!(gang.allocated, ["gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)"]);
         assert_eq!(gang.note.as_ref().unwrap().gpus_per_node, 2);
-        assert_eq!((&of(&list, 5).state, of(&list, 5).exit), (&State::Over(Over::Failed), (42, 0)));
+        assert_eq!(
+            (&of(&list, 5).state, of(&list, 5).exit),
+            (&SlurmState::Ended(SlurmEnd::Failed), (42, 0))
+        );
         assert_eq!(
             (&of(&list, 6).state, of(&list, 6).exit),
-            (&State::Over(Over::Cancelled), (0, 15))
+            (&SlurmState::Ended(SlurmEnd::Cancelled), (0, 15))
         );
-        assert_eq!(of(&list, 7).state, State::Suspended);
+        assert_eq!(of(&list, 7).state, SlurmState::Suspended);
         assert_eq!(of(&list, 8).dependency, "afterok:1(unfulfilled)");
         assert_eq!(of(&list, 10).note, None);
     }
@@ -267,7 +270,7 @@ mod tests {
         let list = read(OLDER).unwrap();
         let hostile = of(&list, 9);
         assert_eq!(hostile.name, "a\nJobId=999 x JobState=COMPLETED");
-        assert_eq!((&hostile.state, hostile.is_held), (&State::Pending, true));
+        assert_eq!((&hostile.state, hostile.is_held), (&SlurmState::Pending, true));
         assert!(list.records.iter().all(|record| record.id != 999));
     }
 
@@ -276,7 +279,10 @@ mod tests {
         let list = read(NEWER).unwrap();
         assert_eq!((list.version, list.records.len()), (Some((24, 5, 4)), 9));
         let held = of(&list, 1);
-        assert_eq!((&held.state, held.is_held, held.limit_min), (&State::Pending, true, Some(10)));
+        assert_eq!(
+            (&held.state, held.is_held, held.limit_min),
+            (&SlurmState::Pending, true, Some(10))
+        );
         assert_eq!((held.comment.as_str(), held.array, held.at_a_time), ("hint", None, None));
         assert_eq!(held.note.as_ref().unwrap().tag, "0000000000000001");
         let array = of(&list, 2);
@@ -284,35 +290,35 @@ mod tests {
         assert_eq!(array.limit_min, None);
         // Task 0 is set to 0, which is not the same as not set.
         let task = of(&list, 11);
-        assert_eq!((task.array, task.task, &task.state), (Some(2), Some(0), &State::Running));
+        assert_eq!((task.array, task.task, &task.state), (Some(2), Some(0), &SlurmState::Running));
         assert_eq!(task.asked, "gres/shard:g1:33");
         assert_eq!(of(&list, 5).exit, (42, 0));
         assert_eq!(
             (&of(&list, 6).state, of(&list, 6).exit),
-            (&State::Over(Over::Cancelled), (0, 15))
+            (&SlurmState::Ended(SlurmEnd::Cancelled), (0, 15))
         );
         // Between running and over.
-        assert_eq!(of(&list, 7).state, State::Other);
+        assert_eq!(of(&list, 7).state, SlurmState::Other);
         let requeued = of(&list, 8);
-        assert_eq!((&requeued.state, requeued.restarts), (&State::Pending, 1));
-        assert_eq!(of(&list, 9).state, State::Suspended);
+        assert_eq!((&requeued.state, requeued.restarts), (&SlurmState::Pending, 1));
+        assert_eq!(of(&list, 9).state, SlurmState::Suspended);
     }
 
     #[test]
     fn states_that_are_not_known_are_left_alone() {
         let of = |value: Value| state(&json!({ "job_state": value }));
-        assert_eq!(of(json!("COMPLETING")), State::Other);
-        assert_eq!(of(json!(["FAILED", "COMPLETING"])), State::Other);
-        assert_eq!(of(json!(["RUNNING", "CONFIGURING"])), State::Other);
-        assert_eq!(of(json!("RESIZING")), State::Other);
-        assert_eq!(of(json!("NEVER_HEARD_OF")), State::Other);
-        assert_eq!(of(json!([])), State::Other);
-        assert_eq!(of(json!(7)), State::Other);
-        assert_eq!(state(&json!({})), State::Other);
-        assert_eq!(of(json!("REQUEUE_HOLD")), State::Pending);
-        assert_eq!(of(json!("DEADLINE")), State::Over(Over::TimedOut));
-        assert_eq!(of(json!("NODE_FAIL")), State::Over(Over::NodeFailed));
-        assert_eq!(of(json!("OUT_OF_MEMORY")), State::Over(Over::OutOfMemory));
+        assert_eq!(of(json!("COMPLETING")), SlurmState::Other);
+        assert_eq!(of(json!(["FAILED", "COMPLETING"])), SlurmState::Other);
+        assert_eq!(of(json!(["RUNNING", "CONFIGURING"])), SlurmState::Other);
+        assert_eq!(of(json!("RESIZING")), SlurmState::Other);
+        assert_eq!(of(json!("NEVER_HEARD_OF")), SlurmState::Other);
+        assert_eq!(of(json!([])), SlurmState::Other);
+        assert_eq!(of(json!(7)), SlurmState::Other);
+        assert_eq!(state(&json!({})), SlurmState::Other);
+        assert_eq!(of(json!("REQUEUE_HOLD")), SlurmState::Pending);
+        assert_eq!(of(json!("DEADLINE")), SlurmState::Ended(SlurmEnd::TimedOut));
+        assert_eq!(of(json!("NODE_FAIL")), SlurmState::Ended(SlurmEnd::NodeFailed));
+        assert_eq!(of(json!("OUT_OF_MEMORY")), SlurmState::Ended(SlurmEnd::OutOfMemory));
     }
 
     #[test]

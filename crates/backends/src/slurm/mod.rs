@@ -5,32 +5,35 @@
 //! jobs (`jobs`), brings them in line with what is wanted (`book`, which is pure), and asks Slurm for what
 //! is missing through its own programs (`commands`). Slurm is the truth: what a list shows is so.
 
-mod book;
+mod admin_comment;
 mod commands;
+mod completions;
 mod dependency;
 mod jobs;
 mod nodes;
-mod note;
-mod plain;
-pub mod relay;
+mod reconcile;
+mod release;
 mod setup;
+mod syntax;
 #[cfg(test)]
 mod testing;
-mod text;
-mod written;
 
 pub use commands::CallError;
-pub use nodes::ClusterError;
-pub use plain::{HandedBack, hand_back};
-pub use setup::{Check, Files, SetupError, Written, check, files, gres_lines, present, usual_uid};
+pub use nodes::NodeListError;
+pub use release::{ReleaseReport, release_all};
+pub use setup::{
+    SetupCheck, SetupError, SetupFile, SetupOptions, check, default_slurm_uid, detect, files,
+    gres_lines,
+};
 
-use crate::event::{BackendEvent, Found};
-use crate::offer::{Capabilities, Known};
+use crate::event::BackendEvent;
 use crate::op::{Op, OpId, RunId};
 use crate::providers::Device;
+use crate::recovery::RecoveredRun;
 use crate::{Backend, Sink};
-use book::{Book, Forgotten};
-use jobs::Listing;
+use crate::{Capabilities, KnownJob};
+use jobs::JobList;
+use reconcile::{MissingRun, Reconciler};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -50,7 +53,7 @@ const SHOWS_AFTER: Duration = Duration::from_millis(100);
 
 /// How a [`SlurmBackend`] does its work.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SlurmOptions {
     /// The partition whose GPU jobs are ours.
     pub partition: String,
     /// The most jobs on a GPU.
@@ -65,13 +68,13 @@ pub struct Options {
 
 /// Why there is no back end.
 #[derive(Debug, Error)]
-pub enum OpenError {
+pub enum SlurmError {
     /// Slurm does not answer.
     #[error(transparent)]
     Call(#[from] CallError),
     /// Its GPUs cannot be used.
     #[error(transparent)]
-    Cluster(#[from] ClusterError),
+    Cluster(#[from] NodeListError),
     /// Its answer cannot be read.
     #[error("squeue: its list of jobs cannot be read: {0}")]
     Unreadable(String),
@@ -85,27 +88,27 @@ pub enum OpenError {
 
 /// Lets Slurm run its jobs where it is told.
 pub struct SlurmBackend {
-    shared: Arc<Shared>,
+    shared: Arc<SlurmShared>,
     devices: Vec<Device>,
     sink: Option<Sink>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    options: Options,
-    desk: Mutex<Desk>,
+struct SlurmShared {
+    options: SlurmOptions,
+    desk: Mutex<ReconcilerState>,
     changed: Condvar,
 }
 
-struct Desk {
-    book: Book,
+struct ReconcilerState {
+    book: Reconciler,
     /// Operations came since the last list.
     is_dirty: bool,
     is_over: bool,
 }
 
-impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+impl SlurmShared {
+    fn desk(&self) -> MutexGuard<'_, ReconcilerState> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -113,16 +116,16 @@ impl Shared {
 impl SlurmBackend {
     /// Makes one; Slurm has to answer. The sink is called from a thread of its own, and must not call the
     /// back end. Nothing is asked of Slurm before [`Backend::recover`].
-    pub fn new(options: Options, sink: Sink) -> Result<Self, OpenError> {
+    pub fn new(options: SlurmOptions, sink: Sink) -> Result<Self, SlurmError> {
         let listing = list()?;
         let (major, minor, micro) = listing.version.unwrap_or_default();
         if (major, minor) < VERSION_MIN {
-            return Err(OpenError::Old(major, minor));
+            return Err(SlurmError::Old(major, minor));
         }
         let nodes = nodes::ours(nodes::list()?, &options.partition)?;
         let replaces = (major, minor, micro) >= VERSION_REPLACES;
-        let book = Book::new(options.partition.clone(), nodes, options.tenants_max, replaces);
-        let device = |(index, place): (u32, &book::Place)| {
+        let book = Reconciler::new(options.partition.clone(), nodes, options.tenants_max, replaces);
+        let device = |(index, place): (u32, &reconcile::ClusterGpu)| {
             let node = book.nodes()[place.node].name.clone();
             Device {
                 index,
@@ -133,8 +136,8 @@ impl SlurmBackend {
             }
         };
         let devices = (0..).zip(&book.places).map(device).collect();
-        let desk = Mutex::new(Desk { book, is_dirty: true, is_over: false });
-        let shared = Arc::new(Shared { options, desk, changed: Condvar::new() });
+        let desk = Mutex::new(ReconcilerState { book, is_dirty: true, is_over: false });
+        let shared = Arc::new(SlurmShared { options, desk, changed: Condvar::new() });
         Ok(Self { shared, devices, sink: Some(sink), thread: None })
     }
 
@@ -142,7 +145,7 @@ impl SlurmBackend {
         let Some(sink) = self.sink.take() else { return };
         let shared = self.shared.clone();
         let thread = std::thread::Builder::new().name("slurm".to_owned());
-        match thread.spawn(move || Round { shared, sink }.go_on()) {
+        match thread.spawn(move || ReconcileLoop { shared, sink }.go_on()) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => tracing::error!("cannot start a thread: {error}; Slurm is left alone"),
         }
@@ -166,23 +169,23 @@ impl Backend for SlurmBackend {
         }
     }
 
-    fn closed(&mut self) -> Vec<(u32, String)> {
+    fn unavailable_devices(&mut self) -> Vec<(u32, String)> {
         let mut desk = self.shared.desk();
         let nodes = desk.book.nodes().to_vec();
         let closed = |event| match event {
-            BackendEvent::Device { device, closed } => Some((device, closed?)),
+            BackendEvent::Device { device, unavailable: closed } => Some((device, closed?)),
             _ => None,
         };
         desk.book.look_at(&nodes).into_iter().filter_map(closed).collect()
     }
 
-    fn recover(&mut self, jobs: &[Known]) -> Vec<(RunId, Found)> {
+    fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
         let listing = persistently(list);
         let (mut found, forgotten) = self.shared.desk().book.recover(jobs, &listing);
         for run in forgotten {
-            let told = match written::look_up(&self.shared.options, &run) {
-                Some(exit) => Found::Exited(exit),
-                None => Found::Lost { reason: lost() },
+            let told = match completions::look_up(&self.shared.options, &run) {
+                Some(exit) => RecoveredRun::Exited(exit),
+                None => RecoveredRun::Lost { reason: lost() },
             };
             found.push((run.run, told));
         }
@@ -195,7 +198,7 @@ impl Backend for SlurmBackend {
         let is_known = match &op {
             Op::Start(launch) => match &launch.external {
                 Some(external) => {
-                    let devices = launch.seat.devices.clone();
+                    let devices = launch.allocation.devices.clone();
                     desk.book.start(id, external, launch.run, devices, launch.exclusive);
                     true
                 }
@@ -230,12 +233,12 @@ impl Drop for SlurmBackend {
 }
 
 /// The thread that talks to Slurm.
-struct Round {
-    shared: Arc<Shared>,
+struct ReconcileLoop {
+    shared: Arc<SlurmShared>,
     sink: Sink,
 }
 
-impl Round {
+impl ReconcileLoop {
     fn go_on(mut self) {
         let mut failures = 0;
         let mut wait = Duration::ZERO;
@@ -283,7 +286,7 @@ impl Round {
     }
 
     /// Lists, brings in line, asks; whether anything was asked for.
-    fn turn(&mut self) -> Result<bool, OpenError> {
+    fn turn(&mut self) -> Result<bool, SlurmError> {
         // What comes from here on is for the next turn.
         self.shared.desk().is_dirty = false;
         let began = Instant::now();
@@ -301,7 +304,7 @@ impl Round {
             let mut events = desk.book.look_at(&nodes);
             let mut turn = desk.book.turn(&listing, unix_s());
             events.append(&mut turn.events);
-            book::Turn { events, ..turn }
+            reconcile::Reconciled { events, ..turn }
         };
         let decided = began.elapsed();
         for event in turn.events {
@@ -328,8 +331,8 @@ impl Round {
     }
 
     /// How a run ended that Slurm has forgotten.
-    fn recall(&self, run: &Forgotten) -> BackendEvent {
-        match written::look_up(&self.shared.options, run) {
+    fn recall(&self, run: &MissingRun) -> BackendEvent {
+        match completions::look_up(&self.shared.options, run) {
             Some(exit) => BackendEvent::Exited { run: run.run, exit },
             None => BackendEvent::Lost { run: run.run, reason: lost() },
         }
@@ -340,13 +343,13 @@ fn lost() -> String {
     "Slurm does not know it any more and wrote nothing down".to_owned()
 }
 
-fn list() -> Result<Listing, OpenError> {
+fn list() -> Result<JobList, SlurmError> {
     let json = commands::output("squeue", &["--json", "--all"])?;
-    jobs::read(&json).map_err(OpenError::Unreadable)
+    jobs::read(&json).map_err(SlurmError::Unreadable)
 }
 
 /// Asks until there is an answer: without one there is nothing to begin with.
-fn persistently<T>(ask: impl Fn() -> Result<T, OpenError>) -> T {
+fn persistently<T>(ask: impl Fn() -> Result<T, SlurmError>) -> T {
     let mut failures = 0;
     loop {
         match ask() {

@@ -1,13 +1,13 @@
 //! The nodes and GPUs of the partitions that we place jobs in, from `sinfo --json`.
 
 use super::commands;
-use super::text::{self, Gres};
+use super::syntax::{self, Gres};
 use serde_json::Value;
 use thiserror::Error;
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct SlurmNode {
     pub(super) name: String,
     pub(super) partitions: Vec<String>,
     /// The Type of each of its GPUs, by index.
@@ -22,7 +22,7 @@ pub(super) struct Node {
 
 /// What cannot be used as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ClusterError {
+pub enum NodeListError {
     /// Not what `sinfo` prints.
     #[error("sinfo: its list of nodes cannot be read: {0}")]
     Unreadable(String),
@@ -40,18 +40,18 @@ pub enum ClusterError {
 }
 
 /// Reads the output of `sinfo --json`.
-pub(super) fn read(json: &[u8]) -> Result<Vec<Node>, ClusterError> {
-    let unreadable = |error: &dyn std::fmt::Display| ClusterError::Unreadable(error.to_string());
+pub(super) fn read(json: &[u8]) -> Result<Vec<SlurmNode>, NodeListError> {
+    let unreadable = |error: &dyn std::fmt::Display| NodeListError::Unreadable(error.to_string());
     let document: Value = serde_json::from_slice(json).map_err(|error| unreadable(&error))?;
     let nodes = document.get("nodes").and_then(Value::as_array);
     let nodes = nodes.ok_or_else(|| unreadable(&"there is no list of nodes"))?;
-    let mut listed: Vec<Node> = nodes.iter().filter_map(node).collect();
+    let mut listed: Vec<SlurmNode> = nodes.iter().filter_map(node).collect();
     listed.sort_by(|one, other| natural(&one.name).cmp(&natural(&other.name)));
     Ok(listed)
 }
 
 /// Asks Slurm for its nodes.
-pub(super) fn list() -> Result<Vec<Node>, super::OpenError> {
+pub(super) fn list() -> Result<Vec<SlurmNode>, super::SlurmError> {
     let answer = commands::output("sinfo", &["--json"])?;
     read(&answer).or_else(|error| {
         // Since 23.02 sinfo lists groups of nodes, and scontrol the nodes.
@@ -61,19 +61,22 @@ pub(super) fn list() -> Result<Vec<Node>, super::OpenError> {
 }
 
 /// The nodes of a partition with GPUs, which it must be possible to tell apart.
-pub(super) fn ours(nodes: Vec<Node>, partition: &str) -> Result<Vec<Node>, ClusterError> {
-    let is_ours = |node: &Node| {
+pub(super) fn ours(
+    nodes: Vec<SlurmNode>,
+    partition: &str,
+) -> Result<Vec<SlurmNode>, NodeListError> {
+    let is_ours = |node: &SlurmNode| {
         let has_gpus = !node.types.is_empty() || node.fault.is_some();
         has_gpus && node.partitions.iter().any(|of| of == partition)
     };
-    let nodes: Vec<Node> = nodes.into_iter().filter(is_ours).collect();
-    if let Some(Node { name, fault: Some(fault), .. }) =
+    let nodes: Vec<SlurmNode> = nodes.into_iter().filter(is_ours).collect();
+    if let Some(SlurmNode { name, fault: Some(fault), .. }) =
         nodes.iter().find(|node| node.fault.is_some())
     {
-        return Err(ClusterError::Fault { node: name.clone(), fault: fault.clone() });
+        return Err(NodeListError::Fault { node: name.clone(), fault: fault.clone() });
     }
     if nodes.is_empty() {
-        return Err(ClusterError::NoGpus(partition.to_owned()));
+        return Err(NodeListError::NoGpus(partition.to_owned()));
     }
     Ok(nodes)
 }
@@ -85,7 +88,7 @@ fn natural(name: &str) -> (String, u64, &str) {
     (head.to_owned(), tail.parse().unwrap_or(0), name)
 }
 
-fn node(node: &Value) -> Option<Node> {
+fn node(node: &Value) -> Option<SlurmNode> {
     let text_of = |name: &str| node.get(name).and_then(Value::as_str).unwrap_or_default();
     let texts = |name: &str| -> Vec<String> {
         match node.get(name) {
@@ -99,10 +102,10 @@ fn node(node: &Value) -> Option<Node> {
     let name = node.get("name")?.as_str()?.to_owned();
     let partitions = node.get("partitions").and_then(Value::as_array);
     let partitions = partitions.into_iter().flatten().filter_map(Value::as_str);
-    let (types, shards, fault) = gpus(&text::gres(text_of("gres")));
+    let (types, shards, fault) = gpus(&syntax::gres(text_of("gres")));
     let mut states = texts("state");
     states.extend(texts("state_flags"));
-    Some(Node {
+    Some(SlurmNode {
         name,
         partitions: partitions.map(str::to_owned).collect(),
         types,
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn gpus_have_to_be_told_apart() {
-        let told = |text: &str| gpus(&text::gres(text));
+        let told = |text: &str| gpus(&syntax::gres(text));
         let (types, shards, fault) = told("gpu:g0:1,gpu:g1:1,shard:g0:100,shard:g1:100");
         assert_eq!((types.len(), shards, fault), (2, vec![100, 100], None));
         assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:200").1, [100, 100]);
@@ -205,7 +208,7 @@ mod tests {
     fn the_newer_shape_is_read() {
         // There sinfo lists groups of nodes, and scontrol is asked instead.
         let groups = read(include_bytes!("fixtures/sinfo-24.05.json"));
-        assert!(matches!(groups, Err(ClusterError::Unreadable(_))));
+        assert!(matches!(groups, Err(NodeListError::Unreadable(_))));
         let nodes = read(include_bytes!("fixtures/nodes-24.05.json")).unwrap();
         assert_eq!(nodes.len(), 2);
         assert_eq!((&nodes[0].shards[..], &nodes[0].closed), (&[100, 100][..], &None));
@@ -224,12 +227,13 @@ mod tests {
             node("n1", "tandem", ""),
             node("n2", "plain", "gpu:4"),
         ];
-        let names = |nodes: Vec<Node>| nodes.into_iter().map(|node| node.name).collect::<Vec<_>>();
+        let names =
+            |nodes: Vec<SlurmNode>| nodes.into_iter().map(|node| node.name).collect::<Vec<_>>();
         assert_eq!(ours(nodes.clone(), "tandem").map(names), Ok(vec!["n0".to_owned()]));
         assert!(
-            matches!(ours(nodes.clone(), "plain"), Err(ClusterError::Fault { node, .. }) if node == "n2")
+            matches!(ours(nodes.clone(), "plain"), Err(NodeListError::Fault { node, .. }) if node == "n2")
         );
-        assert_eq!(ours(nodes, "none"), Err(ClusterError::NoGpus("none".to_owned())));
+        assert_eq!(ours(nodes, "none"), Err(NodeListError::NoGpus("none".to_owned())));
     }
 
     proptest::proptest! {

@@ -1,7 +1,7 @@
 //! What has to be put into Slurm's configuration, and whether it is there.
 
-use super::nodes::{self, Node};
-use super::{OpenError, commands, jobs};
+use super::nodes::{self, SlurmNode};
+use super::{SlurmError, commands, jobs};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -13,7 +13,7 @@ const TASK_PROLOG: &str = include_str!("files/task-prolog.sh");
 
 /// What the files depend on.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct SetupOptions {
     /// The folder of slurm.conf.
     pub folder: PathBuf,
     /// The partition whose GPU jobs are ours.
@@ -43,15 +43,15 @@ pub enum SetupError {
     },
     /// Slurm cannot be asked.
     #[error(transparent)]
-    Slurm(#[from] OpenError),
+    Slurm(#[from] SlurmError),
 }
 
 /// One file: where, what, and whether it is a program.
-pub type Written = (PathBuf, String, bool);
+pub type SetupFile = (PathBuf, String, bool);
 
 /// Our own files. All of them are in a folder of ours but job_submit.lua, which Slurm wants beside its
 /// slurm.conf.
-pub fn files(setup: &Files) -> Result<Vec<Written>, SetupError> {
+pub fn files(setup: &SetupOptions) -> Result<Vec<SetupFile>, SetupError> {
     let ours = setup.folder.join("tandem");
     let relay = setup.report_to.as_ref();
     let words: [(&'static str, &'static str, String); 7] = [
@@ -113,7 +113,7 @@ pub fn gres_lines(node: &str, gpus: u32) -> (String, String) {
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
+pub struct SetupCheck {
     /// What.
     pub name: &'static str,
     /// What was found; an error says what to do.
@@ -121,14 +121,14 @@ pub struct Check {
 }
 
 /// Looks at the Slurm that this machine belongs to.
-pub fn check(partition: &str) -> Vec<Check> {
+pub fn check(partition: &str) -> Vec<SetupCheck> {
     let mut checks = Vec::new();
-    let mut add = |name, found| checks.push(Check { name, found });
+    let mut add = |name, found| checks.push(SetupCheck { name, found });
     let listing = super::list();
     add(
         "slurm",
         match &listing {
-            Ok(jobs::Listing { version: Some((major, minor, micro)), records }) => {
+            Ok(jobs::JobList { version: Some((major, minor, micro)), records }) => {
                 Ok(format!("{major}.{minor:02}.{micro} answers; it knows {} jobs", records.len()))
             }
             Ok(_) => Err("its version is not known; Tandem needs 22.05 or newer".to_owned()),
@@ -175,7 +175,7 @@ pub fn check(partition: &str) -> Vec<Check> {
     checks
 }
 
-fn described(nodes: &[Node]) -> String {
+fn described(nodes: &[SlurmNode]) -> String {
     let gpus: usize = nodes.iter().map(|node| node.types.len()).sum();
     let closed = nodes.iter().filter(|node| node.closed.is_some()).count();
     let closed = if closed > 0 { format!(", {closed} nodes closed") } else { String::new() };
@@ -197,7 +197,7 @@ fn hold(partition: &str) -> Result<String, String> {
         "/dev/null",
     ];
     let answer = commands::call("sbatch", arguments, "").map_err(|error| error.to_string())?;
-    if answer.stderr.contains("Tandem:") {
+    if answer.error_lines().iter().any(|line| line.contains("Tandem:")) {
         Ok(format!("GPU jobs of partition {partition} are held for Tandem"))
     } else {
         Err(format!(
@@ -220,16 +220,16 @@ fn rights(slurm_user: Option<&str>) -> Result<String, String> {
 }
 
 /// The user as whom slurmctld usually runs; root if there is none.
-pub fn usual_uid() -> u32 {
+pub fn default_slurm_uid() -> u32 {
     nix::unistd::User::from_name("slurm").ok().flatten().map_or(0, |user| user.uid.as_raw())
 }
 
 /// What `install` has to know of the present Slurm: GPUs of the largest node of a partition and the user
 /// of slurmctld.
-pub fn present(partition: &str) -> Result<(u32, u32), SetupError> {
-    let nodes = nodes::ours(nodes::list()?, partition).map_err(OpenError::from)?;
+pub fn detect(partition: &str) -> Result<(u32, u32), SetupError> {
+    let nodes = nodes::ours(nodes::list()?, partition).map_err(SlurmError::from)?;
     let gpus = nodes.iter().map(|node| node.types.len()).max().unwrap_or(0);
-    let config = commands::output("scontrol", &["show", "config"]).map_err(OpenError::from)?;
+    let config = commands::output("scontrol", &["show", "config"]).map_err(SlurmError::from)?;
     let config = String::from_utf8_lossy(&config).into_owned();
     let user = config.lines().find(|line| line.starts_with("SlurmUser "));
     let uid = user.and_then(|line| line.split_once('(')?.1.split(')').next()?.parse().ok());

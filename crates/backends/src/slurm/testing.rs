@@ -1,20 +1,20 @@
 //! Records of jobs for tests, as a list would have them.
 
-use super::jobs::{Listing, Record, State};
-use super::note::{Asked, Note};
+use super::admin_comment::{AdminComment, RequestedGpus};
+use super::jobs::{JobList, JobRecord, SlurmState};
 
 /// A job that waits, held and with our note, until something else is said.
-pub(super) struct Job(Record);
+pub(super) struct JobBuilder(JobRecord);
 
-impl Job {
+impl JobBuilder {
     pub(super) fn new(id: u64) -> Self {
-        Self(Record {
+        Self(JobRecord {
             id,
             array: None,
             task: None,
             waiting: Vec::new(),
             at_a_time: None,
-            state: State::Pending,
+            state: SlurmState::Pending,
             reason: "JobHeldUser".to_owned(),
             uid: 1000,
             gid: 1000,
@@ -45,8 +45,8 @@ impl Job {
     pub(super) fn tag(mut self, tag: &str) -> Self {
         let (nodes, gpus_per_node) =
             self.0.note.map_or((1, 1), |note| (note.nodes, note.gpus_per_node));
-        let (tag, asked) = (tag.to_owned(), Asked::Node(gpus_per_node));
-        self.0.note = Some(Note { tag, nodes, gpus_per_node, asked });
+        let (tag, asked) = (tag.to_owned(), RequestedGpus::PerNode(gpus_per_node));
+        self.0.note = Some(AdminComment { tag, nodes, gpus_per_node, asked });
         self
     }
 
@@ -57,8 +57,8 @@ impl Job {
     }
 
     pub(super) fn gpus(mut self, nodes: u32, gpus_per_node: u32) -> Self {
-        let (tag, asked) = ("a".to_owned(), Asked::Node(gpus_per_node));
-        self.0.note = Some(Note { tag, nodes, gpus_per_node, asked });
+        let (tag, asked) = ("a".to_owned(), RequestedGpus::PerNode(gpus_per_node));
+        self.0.note = Some(AdminComment { tag, nodes, gpus_per_node, asked });
         self
     }
 
@@ -74,7 +74,7 @@ impl Job {
         self
     }
 
-    pub(super) fn state(mut self, state: State) -> Self {
+    pub(super) fn state(mut self, state: SlurmState) -> Self {
         self.0.is_held = false;
         self.0.reason = "None".to_owned();
         self.0.state = state;
@@ -83,12 +83,12 @@ impl Job {
 
     /// Released, and waits for this reason.
     pub(super) fn free(self, reason: &str) -> Self {
-        let mut job = self.state(State::Pending);
+        let mut job = self.state(SlurmState::Pending);
         job.0.reason = reason.to_owned();
         job
     }
 
-    /// Told to run there, with that.
+    /// ReportedState to run there, with that.
     pub(super) fn aimed(mut self, nodes: &str, gres: &str) -> Self {
         self.0.required_nodes = nodes.to_owned();
         self.0.asked = gres.to_owned();
@@ -123,16 +123,16 @@ impl Job {
     }
 
     /// Anything else.
-    pub(super) fn with(mut self, change: impl FnOnce(&mut Record)) -> Self {
+    pub(super) fn with(mut self, change: impl FnOnce(&mut JobRecord)) -> Self {
         change(&mut self.0);
         self
     }
 
-    pub(super) fn made(self) -> Record {
+    pub(super) fn made(self) -> JobRecord {
         self.0
     }
 }
 
-pub(super) fn list<const N: usize>(jobs: [Job; N]) -> Listing {
-    Listing { version: Some((22, 5, 8)), records: jobs.into_iter().map(Job::made).collect() }
+pub(super) fn list<const N: usize>(jobs: [JobBuilder; N]) -> JobList {
+    JobList { version: Some((22, 5, 8)), records: jobs.into_iter().map(JobBuilder::made).collect() }
 }

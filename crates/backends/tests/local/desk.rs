@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tandem_backends::local::{LocalBackend, Options};
+use tandem_backends::local::{LocalBackend, LocalOptions};
 use tandem_backends::providers::fake::Fake;
 use tandem_backends::{
-    Backend, BackendEvent, Exit, Launch, Op, OpId, Provider, RunId, Seat, Status,
+    Backend, BackendEvent, DeviceAllocation, Exit, ExitStatus, Launch, Op, OpId, Provider, RunId,
 };
 
 /// How long a test waits for something that must come.
@@ -40,12 +40,12 @@ impl Desk {
     pub(crate) fn with(
         dir: &Path,
         provider: Box<dyn Provider>,
-        change: impl FnOnce(&mut Options),
+        change: impl FnOnce(&mut LocalOptions),
     ) -> Self {
         let (sender, events) = channel();
         let sender = Mutex::new(sender);
         let sink = Box::new(move |event| drop(sender.lock().unwrap().send(event)));
-        let mut options = Options::new(dir.join("state"));
+        let mut options = LocalOptions::new(dir.join("state"));
         change(&mut options);
         let backend = LocalBackend::new(options, provider, sink).unwrap();
         Desk { backend, dir: dir.to_owned(), seen: Vec::new(), events, _own: None }
@@ -85,7 +85,7 @@ impl Desk {
     }
 
     /// The next sample.
-    pub(crate) fn sample(&mut self) -> tandem_backends::Sample {
+    pub(crate) fn sample(&mut self) -> tandem_backends::UsageSample {
         loop {
             if let BackendEvent::Sampled(sample) = self.events.recv_timeout(PATIENCE).unwrap() {
                 return sample;
@@ -140,9 +140,14 @@ pub(crate) fn run_id(job: u64) -> RunId {
     RunId { job, run: 1 }
 }
 
-/// A seat on one device.
-pub(crate) fn seat(device: u32) -> Seat {
-    Seat { devices: vec![device], share_ppm: 1_000_000, memory_bytes: 0, sub_batches: 1, nice: 0 }
+/// An allocation on one device.
+pub(crate) fn allocation(device: u32) -> DeviceAllocation {
+    DeviceAllocation {
+        devices: vec![device],
+        share_ppm: 1_000_000,
+        memory_bytes: 0,
+        sub_batches: 1,
+    }
 }
 
 /// A command as a run; its output goes to `JOB.out` in the directory.
@@ -158,7 +163,7 @@ pub(crate) fn launch(dir: &Path, job: u64, command: &[&str]) -> Launch {
         stderr: None,
         append: false,
         owner: None,
-        seat: seat(0),
+        allocation: allocation(0),
         memory_limit_bytes: None,
     }
 }
@@ -179,6 +184,6 @@ pub(crate) fn lives(pid: u32) -> bool {
 }
 
 /// A code as a status.
-pub(crate) fn code(code: i32) -> Status {
-    Status::Code(code)
+pub(crate) fn code(code: i32) -> ExitStatus {
+    ExitStatus::Code(code)
 }

@@ -3,7 +3,7 @@
 use crate::desk::{Desk, code, lives, run_id, until};
 use crate::harness::Test;
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, Op, Status};
+use tandem_backends::{Backend, BackendEvent, ExitStatus, Op};
 
 pub(crate) const TESTS: &[Test] = &[
     ("nothing_is_left_behind", nothing_is_left_behind),
@@ -46,7 +46,7 @@ fn end_is_force_at_last() {
     until("the trap", || desk.output(1) == "ready\n");
     let begin = Instant::now();
     desk.apply(2, Op::End { run: run_id(1), grace_ms: 300 });
-    assert_eq!(desk.exited().status, Status::Signal(9));
+    assert_eq!(desk.exited().status, ExitStatus::Signal(9));
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(300) && took < Duration::from_secs(5), "{took:?}");
 }
@@ -58,7 +58,7 @@ fn a_second_end_may_be_quicker() {
     desk.started();
     until("the trap", || desk.output(1) == "ready\n" || !desk.seen.is_empty());
     desk.apply(3, Op::End { run: run_id(1), grace_ms: 0 });
-    assert!(matches!(desk.exited().status, Status::Signal(_)));
+    assert!(matches!(desk.exited().status, ExitStatus::Signal(_)));
 }
 
 fn end_of_a_paused_run() {
@@ -68,7 +68,7 @@ fn end_of_a_paused_run() {
     desk.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(desk.next(), BackendEvent::Paused { .. }));
     desk.apply(3, Op::End { run: run_id(1), grace_ms: 10_000 });
-    assert_eq!(desk.exited().status, Status::Signal(15));
+    assert_eq!(desk.exited().status, ExitStatus::Signal(15));
 }
 
 fn no_zombies() {

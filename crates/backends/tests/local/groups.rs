@@ -1,15 +1,15 @@
 //! Runs in control groups, where this system lets us make some. Where it does not, each test says so in
 //! one line.
 
-use crate::desk::{Desk, code, lives, run_id, seat, until};
+use crate::desk::{Desk, allocation, code, lives, run_id, until};
 use crate::harness::Test;
 use crate::recovers::{once, scatter, supervising};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use tandem_backends::local::Groups;
+use tandem_backends::local::Cgroups;
 use tandem_backends::providers::cpu::Cpu;
-use tandem_backends::{Backend, BackendEvent, Enforcement, Found, Launch, Op, Status};
+use tandem_backends::{Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun};
 
 pub(crate) const TESTS: &[Test] = &[
     ("groups_keep_the_limit_of_memory", groups_keep_the_limit_of_memory),
@@ -27,7 +27,7 @@ const BUSY: &str = "while :; do :; done";
 
 /// A back end on cores; `None`, and a line that says why, if there are no control groups here.
 fn desk(test: &str, dir: &Path) -> Option<Desk> {
-    let groups = Groups::find();
+    let groups = Cgroups::find();
     if !groups.are_complete() {
         println!("skipped {test}: control groups: {groups}");
         return None;
@@ -67,7 +67,7 @@ fn weight(dir: &Path) -> String {
 }
 
 fn with_share(mut launch: Launch, share_ppm: u32) -> Launch {
-    launch.seat.share_ppm = share_ppm;
+    launch.allocation.share_ppm = share_ppm;
     launch
 }
 
@@ -90,7 +90,7 @@ fn groups_keep_the_limit_of_memory() {
     let exit = limited(1, "dd if=/dev/zero of=/dev/null bs=48M count=2 2>&1");
     assert_eq!((exit.status, exit.oom), (code(0), false));
     let exit = limited(2, "exec dd if=/dev/zero of=/dev/null bs=256M count=2 2>&1");
-    assert_eq!((exit.status, exit.oom), (Status::Signal(9), true));
+    assert_eq!((exit.status, exit.oom), (ExitStatus::Signal(9), true));
     assert!(exit.rss_max_bytes < 96 << 20, "{exit:?}");
     // Not its first process, and it has left the process group.
     let exit = limited(3, "setsid -w dd if=/dev/zero of=/dev/null bs=256M count=2 2>&1");
@@ -100,7 +100,7 @@ fn groups_keep_the_limit_of_memory() {
     assert_eq!((exit.status, exit.oom), (code(0), false));
     // Killed, but not for want of memory.
     let exit = limited(5, "kill -9 $$");
-    assert_eq!((exit.status, exit.oom), (Status::Signal(9), false));
+    assert_eq!((exit.status, exit.oom), (ExitStatus::Signal(9), false));
     // Files that were read are counted too, and give way.
     let exit =
         limited(6, "dd if=/dev/zero of=big bs=1M count=160 2>&1; cat big >/dev/null; rm big");
@@ -140,7 +140,7 @@ fn groups_keep_a_share_when_alone() {
     let Some(mut desk) = desk("groups_keep_a_share_when_alone", own.path()) else { return };
     let last = u32::try_from(desk.backend.devices().len() - 1).unwrap();
     let mut one = with_share(desk.script(1, BUSY), 250_000);
-    one.seat.devices = vec![last];
+    one.allocation.devices = vec![last];
     desk.start(one);
     started(&mut desk);
     let begin = Instant::now();
@@ -194,12 +194,15 @@ fn groups_are_found_again() {
     let mut later = cores(own.path(), true);
     assert!(!left.exists() && exist(&places));
     let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(found, Found::Running { pid, paused: false, enforcement: Enforcement::Cgroup });
+    assert_eq!(
+        found,
+        RecoveredRun::Running { pid, paused: false, enforcement: Enforcement::Cgroup }
+    );
     // A later daemon changes the share, also one that would make no groups itself.
     drop(later);
     let mut later = cores(own.path(), false);
     later.backend.recover(&[run_id(1).into()]);
-    later.apply(2, Op::Resume { run: run_id(1), seat: seat(0) });
+    later.apply(2, Op::Resume { run: run_id(1), allocation: allocation(0) });
     assert!(matches!(later.next(), BackendEvent::Resumed { .. }));
     let now = weight(&places[0]);
     assert_eq!(now.parse::<u64>().unwrap(), 2 * before.parse::<u64>().unwrap());

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("supervise") => tandem_backends::local::supervise(arguments[1].as_ref()),
-        Some("enter") => tandem_backends::local::enter(),
+        Some("enter") => tandem_backends::local::exec_stage(),
         Some("daemon") => recovers::daemon(arguments[1].as_ref(), arguments[2].parse().unwrap()),
         Some("starved") => recovers::starved(arguments[1].as_ref()),
         _ => {

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tandem_backends::{Backend, BackendEvent, Enforcement, Found, Launch, Op, Status};
+use tandem_backends::{Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_killed_daemon_starts_nothing_twice", a_killed_daemon_starts_nothing_twice),
@@ -34,7 +34,7 @@ pub(crate) fn once(dir: &Path, job: u64) -> Launch {
 /// The daemon side of a process that is going to be killed.
 pub(crate) fn daemon(dir: &Path, job: u64) -> ExitCode {
     let mut desk = Desk::at(dir);
-    if let [(_, Found::NeverStarted)] = desk.backend.recover(&[run_id(job).into()])[..] {
+    if let [(_, RecoveredRun::NeverStarted)] = desk.backend.recover(&[run_id(job).into()])[..] {
         desk.start(once(dir, job));
     }
     loop {
@@ -61,29 +61,29 @@ fn killed_after(dir: &Path, job: u64, us: u64) {
 }
 
 /// Brings a run to its end, whatever was found of it; the number of events that were needed.
-fn finish(desk: &mut Desk, job: u64) -> (&'static str, Status) {
+fn finish(desk: &mut Desk, job: u64) -> (&'static str, ExitStatus) {
     let found = desk.backend.recover(&[run_id(job).into()]).remove(0).1;
     let name = match &found {
-        Found::NeverStarted => "never started",
-        Found::Starting => "starting",
-        Found::Running { .. } => "running",
+        RecoveredRun::NeverStarted => "never started",
+        RecoveredRun::Starting => "starting",
+        RecoveredRun::Running { .. } => "running",
         _ => "exited",
     };
     let status = match found {
-        Found::NeverStarted => {
+        RecoveredRun::NeverStarted => {
             desk.start(once(&desk.dir, job));
             desk.started();
             desk.exited().status
         }
-        Found::Starting => {
+        RecoveredRun::Starting => {
             desk.started();
             desk.exited().status
         }
-        Found::Running { paused, .. } => {
+        RecoveredRun::Running { paused, .. } => {
             assert!(!paused);
             desk.exited().status
         }
-        Found::Exited(exit) => exit.status,
+        RecoveredRun::Exited(exit) => exit.status,
         other => panic!("{other:?}"),
     };
     (name, status)
@@ -114,7 +114,7 @@ fn a_run_given_up_never_begins() {
     for job in 1..=40 {
         killed_after(own.path(), job, 1500 + scatter(&mut seed) % 8_000);
         let mut desk = Desk::at(own.path());
-        if let [(_, Found::NeverStarted)] = desk.backend.recover(&[run_id(job).into()])[..] {
+        if let [(_, RecoveredRun::NeverStarted)] = desk.backend.recover(&[run_id(job).into()])[..] {
             std::thread::sleep(Duration::from_millis(30));
             assert!(!own.path().join(format!("{job}.out")).exists());
             given_up += 1;
@@ -137,26 +137,27 @@ fn runs_are_found_again() {
     desk.not_started();
     let mut later = Desk::at(&desk.dir);
     let own = desk;
-    let runs: Vec<tandem_backends::Known> = [1, 2, 4, 5, 6].map(|job| run_id(job).into()).to_vec();
-    let found: Vec<Found> =
+    let runs: Vec<tandem_backends::KnownJob> =
+        [1, 2, 4, 5, 6].map(|job| run_id(job).into()).to_vec();
+    let found: Vec<RecoveredRun> =
         later.backend.recover(&runs).into_iter().map(|(_, found)| found).collect();
     assert_eq!(
         found[0],
-        Found::Running { pid: first, paused: false, enforcement: Enforcement::None }
+        RecoveredRun::Running { pid: first, paused: false, enforcement: Enforcement::None }
     );
     assert_eq!(
         found[1],
-        Found::Running { pid: second, paused: true, enforcement: Enforcement::None }
+        RecoveredRun::Running { pid: second, paused: true, enforcement: Enforcement::None }
     );
-    assert!(matches!(&found[2], Found::Exited(exit) if exit.status == code(4)));
-    assert!(matches!(&found[3], Found::NotStarted { .. }));
-    assert_eq!(found[4], Found::NeverStarted);
+    assert!(matches!(&found[2], RecoveredRun::Exited(exit) if exit.status == code(4)));
+    assert!(matches!(&found[3], RecoveredRun::NotStarted { .. }));
+    assert_eq!(found[4], RecoveredRun::NeverStarted);
     assert_eq!(later.exited().status, code(3));
     // A start whose outcome the daemon did not learn is sent again.
     later.start(later.script(2, "exit 0"));
     assert_eq!(later.started(), second);
     later.apply(9, Op::End { run: run_id(2), grace_ms: 5000 });
-    assert_eq!(later.exited().status, Status::Signal(15));
+    assert_eq!(later.exited().status, ExitStatus::Signal(15));
     drop(own);
 }
 
@@ -170,7 +171,7 @@ fn a_pause_that_a_death_cut_short() {
     rustix::process::kill_process(first, rustix::process::Signal::STOP).unwrap();
     let mut later = Desk::at(&desk.dir);
     let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(found, Found::Running { pid, paused: false, enforcement: Enforcement::None });
+    assert_eq!(found, RecoveredRun::Running { pid, paused: false, enforcement: Enforcement::None });
     assert_eq!(later.exited().status, code(6));
 }
 
@@ -211,7 +212,7 @@ fn a_reused_pid_is_left_alone() {
     forge(&desk.records(1).join("started.json"), |value| value["process"]["start"] = 2.into());
     let mut later = Desk::at(&dir);
     let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
-    assert!(matches!(found, Found::Lost { .. }), "{found:?}");
+    assert!(matches!(found, RecoveredRun::Lost { .. }), "{found:?}");
     later.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
     later.apply(3, Op::Pause { run: run_id(1) });
     assert_eq!(later.next_within(Duration::from_millis(200)), None);
@@ -233,7 +234,7 @@ fn a_dead_supervisor() {
     assert_eq!(desk.next_within(Duration::from_millis(200)), None, "its process lives");
     let mut later = Desk::at(&desk.dir);
     let found = later.backend.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(found, Found::Running { pid, paused: false, enforcement: Enforcement::None });
+    assert_eq!(found, RecoveredRun::Running { pid, paused: false, enforcement: Enforcement::None });
     desk.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(desk.next(), BackendEvent::Paused { .. }));
     desk.apply(3, Op::End { run: run_id(1), grace_ms: 5000 });
@@ -247,7 +248,7 @@ fn a_dead_supervisor() {
     let child: u32 = desk.output(1).trim().parse().unwrap();
     until("its children are gone", || !lives(pid) && !lives(child));
     let found = Desk::at(&desk.dir).backend.recover(&[run_id(1).into()]).remove(0).1;
-    assert!(matches!(found, Found::Lost { .. }));
+    assert!(matches!(found, RecoveredRun::Lost { .. }));
 }
 
 fn a_supervisor_that_died_early() {
@@ -260,7 +261,7 @@ fn a_supervisor_that_died_early() {
     dead.wait().unwrap();
     fs::create_dir_all(desk.records(1)).unwrap();
     fs::write(desk.records(1).join("claim"), claim.to_string()).unwrap();
-    assert_eq!(desk.backend.recover(&[run_id(1).into()])[0].1, Found::NeverStarted);
+    assert_eq!(desk.backend.recover(&[run_id(1).into()])[0].1, RecoveredRun::NeverStarted);
     assert_eq!(desk.run(1, "echo once; exit 9").status, code(9));
     assert_eq!(desk.output(1), "once\n");
     desk.backend.forget(run_id(1));
@@ -352,7 +353,7 @@ fn another_boot() {
     let pid = desk.started();
     forge(&desk.records(1).join("claim"), |value| value["supervisor"]["boot"] = "other".into());
     let mut later = Desk::at(&desk.dir);
-    assert_eq!(later.backend.recover(&[run_id(1).into()])[0].1, Found::Rebooted);
+    assert_eq!(later.backend.recover(&[run_id(1).into()])[0].1, RecoveredRun::Rebooted);
     later.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
     assert_eq!(later.next_within(Duration::from_millis(100)), None);
     assert!(lives(pid));

@@ -1,9 +1,9 @@
 //! How runs begin, and what they find.
 
-use crate::desk::{Desk, code, launch, run_id, seat};
+use crate::desk::{Desk, allocation, code, launch, run_id};
 use crate::harness::Test;
 use std::time::Duration;
-use tandem_backends::{BackendEvent, Op, Owner, RunId, Status};
+use tandem_backends::{BackendEvent, ExitStatus, Op, Owner, RunId};
 
 pub(crate) const TESTS: &[Test] = &[
     ("exit_codes_and_signals", exit_codes_and_signals),
@@ -23,7 +23,7 @@ fn exit_codes_and_signals() {
     assert_eq!(desk.run(1, "exit 0").status, code(0));
     assert_eq!(desk.run(2, "exit 7").status, code(7));
     let exit = desk.run(3, "kill -9 $$");
-    assert_eq!((exit.status, exit.status.code()), (Status::Signal(9), 137));
+    assert_eq!((exit.status, exit.status.code()), (ExitStatus::Signal(9), 137));
     let exit = desk.run(4, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done");
     assert!(exit.cpu_s > 0.02 && exit.cpu_s < 20.0, "{exit:?}");
     assert!(exit.rss_max_bytes > 1 << 19 && !exit.oom, "{exit:?}");
@@ -146,7 +146,7 @@ fn hostile_arguments() {
     assert_eq!(desk.output(1), words.join("|") + "|");
     let mut two = desk.script(2, "echo ${#BIG} $CUDA_VISIBLE_DEVICES");
     two.env.insert("BIG".to_owned(), "y".repeat(100_000));
-    two.seat.devices = vec![1, 3];
+    two.allocation.devices = vec![1, 3];
     desk.start(two);
     desk.started();
     desk.exited();
@@ -195,10 +195,10 @@ fn unknown_runs_are_refused() {
 fn a_missing_device_is_refused() {
     let mut desk = Desk::new();
     let mut one = desk.script(1, "true");
-    one.seat = seat(9);
+    one.allocation = allocation(9);
     desk.start(one.clone());
     assert!(matches!(desk.next(), BackendEvent::Refused { .. }));
-    one.seat = seat(3);
+    one.allocation = allocation(3);
     desk.start(one);
     desk.started();
     desk.exited();
@@ -271,7 +271,7 @@ fn a_full_disk_may_pass() {
     disk.fill();
     desk.start(desk.script(1, "exit 3"));
     match desk.next() {
-        BackendEvent::Refused { reason, passing: true, .. } => {
+        BackendEvent::Refused { reason, transient: true, .. } => {
             assert!(reason.contains("No space left"), "{reason}");
         }
         other => panic!("{other:?}"),
@@ -291,7 +291,7 @@ fn a_full_disk_may_pass() {
     one.stdout = files.0.join("out");
     desk.start(one.clone());
     match desk.next() {
-        BackendEvent::NotStarted { reason, passing: true, .. } => {
+        BackendEvent::NotStarted { reason, transient: true, .. } => {
             assert!(reason.starts_with("cannot open output file"), "{reason}");
         }
         other => panic!("{other:?}"),

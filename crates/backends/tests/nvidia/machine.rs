@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tandem_backends::providers::nvidia::{MpsOptions, Nvidia, NvidiaOptions};
-use tandem_backends::{ProviderError, Seat};
+use tandem_backends::{DeviceAllocation, ProviderError};
 use tempfile::TempDir;
 
 pub(crate) const FIRST: &str = "GPU-11111111-aaaa-aaaa-aaaa-aaaaaaaaaaaa";
@@ -110,13 +110,12 @@ pub(crate) fn two() -> Value {
     ]})
 }
 
-pub(crate) fn seat(devices: &[u32]) -> Seat {
-    Seat {
+pub(crate) fn allocation(devices: &[u32]) -> DeviceAllocation {
+    DeviceAllocation {
         devices: devices.to_vec(),
         share_ppm: 1_000_000,
         memory_bytes: 0,
         sub_batches: 1,
-        nice: 0,
     }
 }
 

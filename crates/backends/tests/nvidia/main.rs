@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use tandem_backends::providers::nvidia::{Nvidia, NvidiaOptions, family, foreign};
-use tandem_backends::{DeviceSample, Enforcement, Provider, Seat};
+use tandem_backends::{DeviceAllocation, DeviceSample, Enforcement, Provider};
 
 #[test]
 fn finds_gpus_by_uuid() {
@@ -169,18 +169,21 @@ fn without_mps_a_seat_is_what_is_visible() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open().unwrap();
     let setting = nvidia
-        .prepare(&Seat { share_ppm: 500_000, memory_bytes: GIB, ..seat(&[1]) }, uid())
+        .prepare(
+            &DeviceAllocation { share_ppm: 500_000, memory_bytes: GIB, ..allocation(&[1]) },
+            uid(),
+        )
         .unwrap();
     let env: Vec<_> =
         setting.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(env, [("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", SECOND)]);
     assert_eq!((setting.enforcement, setting.movable), (Enforcement::None, false));
 
-    let setting = nvidia.prepare(&seat(&[1, 0]), uid()).unwrap();
+    let setting = nvidia.prepare(&allocation(&[1, 0]), uid()).unwrap();
     assert_eq!(setting.env["CUDA_VISIBLE_DEVICES"], format!("{SECOND},{FIRST}"));
-    assert_eq!(nvidia.prepare(&seat(&[]), uid()).unwrap().env["CUDA_VISIBLE_DEVICES"], "");
-    assert!(failed(nvidia.prepare(&seat(&[2]), uid())).contains("no GPU 2"));
-    nvidia.detach(&seat(&[0]), &[1]).unwrap();
+    assert_eq!(nvidia.prepare(&allocation(&[]), uid()).unwrap().env["CUDA_VISIBLE_DEVICES"], "");
+    assert!(failed(nvidia.prepare(&allocation(&[2]), uid())).contains("no GPU 2"));
+    nvidia.detach(&allocation(&[0]), &[1]).unwrap();
     assert!(nvidia.shutdown().is_empty());
 }
 

@@ -8,28 +8,28 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tandem_backends::providers::nvidia::{Control, Nvidia, foreign};
-use tandem_backends::{Enforcement, Provider, Seat};
+use tandem_backends::providers::nvidia::{MpsControl, Nvidia, foreign};
+use tandem_backends::{DeviceAllocation, Enforcement, Provider};
 
 #[test]
 fn each_tenant_has_its_limits() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    let mut env = |share_ppm, memory_bytes, nice| {
-        let seat = Seat { share_ppm, memory_bytes, nice, ..seat(&[0]) };
-        let setting = nvidia.prepare(&seat, uid()).unwrap();
+    let mut env = |share_ppm, memory_bytes| {
+        let allocation = DeviceAllocation { share_ppm, memory_bytes, ..allocation(&[0]) };
+        let setting = nvidia.prepare(&allocation, uid()).unwrap();
         assert_eq!(setting.enforcement, Enforcement::Mps);
         assert_eq!(setting.env["CUDA_VISIBLE_DEVICES"], FIRST);
         let pipe = machine.mps().join("GPU-11111111/pipe");
         assert_eq!(OsStr::new(&setting.env["CUDA_MPS_PIPE_DIRECTORY"]), pipe);
-        ["ACTIVE_THREAD_PERCENTAGE", "PINNED_DEVICE_MEM_LIMIT", "CLIENT_PRIORITY"]
+        ["ACTIVE_THREAD_PERCENTAGE", "PINNED_DEVICE_MEM_LIMIT"]
             .map(|name| setting.env.get(&format!("CUDA_MPS_{name}")).cloned().unwrap_or_default())
     };
-    assert_eq!(env(1_000_000, 0, 0), ["", "", ""]);
-    assert_eq!(env(999_999, 0, 0), ["", "", ""]);
-    assert_eq!(env(300_000, 8 * GIB, 0), ["30", "0=8192M", ""]);
-    assert_eq!(env(666_667, 1, 1), ["67", "0=1M", "1"]);
-    assert_eq!(env(1, GIB + 1, -5), ["1", "0=1025M", ""]);
+    assert_eq!(env(1_000_000, 0), ["", ""]);
+    assert_eq!(env(999_999, 0), ["", ""]);
+    assert_eq!(env(300_000, 8 * GIB), ["30", "0=8192M"]);
+    assert_eq!(env(666_667, 1), ["67", "0=1M"]);
+    assert_eq!(env(1, GIB + 1), ["1", "0=1025M"]);
 }
 
 #[test]
@@ -37,9 +37,9 @@ fn each_gpu_has_a_control_daemon_of_its_own() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
     assert_eq!(machine.calls(), [""; 0]);
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
-    nvidia.prepare(&seat(&[1]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[1]), uid()).unwrap();
     let mps = machine.mps().display().to_string();
     let expected = [("GPU-11111111", FIRST), ("GPU-22222222", SECOND)].map(|(short, uuid)| {
         format!(
@@ -50,7 +50,9 @@ fn each_gpu_has_a_control_daemon_of_its_own() {
     assert_eq!(machine.calls_with("start"), expected);
 
     // A process can talk to one of them only.
-    let setting = nvidia.prepare(&Seat { share_ppm: 300_000, ..seat(&[0, 1]) }, uid()).unwrap();
+    let setting = nvidia
+        .prepare(&DeviceAllocation { share_ppm: 300_000, ..allocation(&[0, 1]) }, uid())
+        .unwrap();
     assert_eq!(setting.enforcement, Enforcement::None);
     assert_eq!(setting.env.len(), 2);
     assert_eq!(machine.calls_with("start").len(), 2);
@@ -60,10 +62,10 @@ fn each_gpu_has_a_control_daemon_of_its_own() {
 fn a_socket_without_a_daemon_is_not_a_daemon() {
     let machine = Machine::with_two();
     machine.write("GPU-11111111/pipe/control", &"");
-    machine.open_mps().prepare(&seat(&[0]), uid()).unwrap();
+    machine.open_mps().prepare(&allocation(&[0]), uid()).unwrap();
     assert_eq!(machine.calls_with("start").len(), 1);
     // The next one finds it running.
-    machine.open_mps().prepare(&seat(&[0]), uid()).unwrap();
+    machine.open_mps().prepare(&allocation(&[0]), uid()).unwrap();
     assert_eq!(machine.calls_with("start").len(), 1);
 }
 
@@ -71,12 +73,12 @@ fn a_socket_without_a_daemon_is_not_a_daemon() {
 fn a_control_program_that_fails_is_named() {
     let machine = Machine::with_two();
     machine.write("refuse", &"start");
-    let line = failed(machine.open_mps().prepare(&seat(&[0]), uid()));
+    let line = failed(machine.open_mps().prepare(&allocation(&[0]), uid()));
     assert!(line.contains(FIRST) && line.contains("No MPS for you"), "{line}");
 
     let mut options = machine.mps_options();
     options.mps.as_mut().unwrap().control = "/nowhere/nvidia-cuda-mps-control".into();
-    let line = failed(Nvidia::open(options).unwrap().prepare(&seat(&[0]), uid()));
+    let line = failed(Nvidia::open(options).unwrap().prepare(&allocation(&[0]), uid()));
     assert!(line.contains("/nowhere/nvidia-cuda-mps-control"), "{line}");
 }
 
@@ -87,28 +89,28 @@ fn mps_before_volta_is_not_used() {
     let machine = Machine::new(&state);
     let mut nvidia = machine.open_mps();
     assert!(nvidia.notes()[0].contains("older than Volta"), "{:?}", nvidia.notes());
-    assert_eq!(nvidia.prepare(&seat(&[0]), uid()).unwrap().enforcement, Enforcement::None);
-    assert_eq!(nvidia.prepare(&seat(&[1]), uid()).unwrap().enforcement, Enforcement::Mps);
+    assert_eq!(nvidia.prepare(&allocation(&[0]), uid()).unwrap().enforcement, Enforcement::None);
+    assert_eq!(nvidia.prepare(&allocation(&[1]), uid()).unwrap().enforcement, Enforcement::Mps);
 }
 
 #[test]
 fn a_second_user_is_refused_while_the_first_is_there() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
     let server = Process::sleep();
     machine.write("GPU-11111111/servers", &server.pid());
     machine.write(&format!("GPU-11111111/clients.{}", server.pid()), &4711);
-    let line = failed(nvidia.prepare(&seat(&[0]), uid() + 1));
+    let line = failed(nvidia.prepare(&allocation(&[0]), uid() + 1));
     assert!(
         line.contains(&format!("user {} cannot share {FIRST} with user {}", uid() + 1, uid())),
         "{line}"
     );
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
-    nvidia.prepare(&seat(&[1]), uid() + 1).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[1]), uid() + 1).unwrap();
     // Without clients MPS replaces the server.
     machine.write(&format!("GPU-11111111/clients.{}", server.pid()), &"");
-    nvidia.prepare(&seat(&[0]), uid() + 1).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid() + 1).unwrap();
 }
 
 #[test]
@@ -119,28 +121,28 @@ fn a_tenant_counts_before_it_calls_on_mps() {
     }
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    let setting = nvidia.prepare(&seat(&[0]), 65_534).unwrap();
+    let setting = nvidia.prepare(&allocation(&[0]), 65_534).unwrap();
     let _tenant = Process::start(
         Command::new("/bin/sleep").arg("60").envs(&setting.env).uid(65_534).current_dir("/"),
     );
-    nvidia.prepare(&seat(&[0]), 65_534).unwrap();
-    let line = failed(nvidia.prepare(&seat(&[0]), 65_533));
+    nvidia.prepare(&allocation(&[0]), 65_534).unwrap();
+    let line = failed(nvidia.prepare(&allocation(&[0]), 65_533));
     assert!(line.contains("with user 65534"), "{line}");
-    nvidia.prepare(&seat(&[1]), 65_533).unwrap();
+    nvidia.prepare(&allocation(&[1]), 65_533).unwrap();
 }
 
 #[test]
 fn clients_are_detached_before_they_may_be_killed() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
     let (server, mut client, neighbour) = (Process::sleep(), Process::sleep(), Process::sleep());
     machine.write("GPU-11111111/servers", &server.pid());
     let list = format!("GPU-11111111/clients.{}", server.pid());
     machine.write(&list, &format!("{}\n{}", client.pid(), neighbour.pid()));
     machine.write("GPU-11111111/linger", &3);
     let before = machine.calls().len();
-    nvidia.detach(&seat(&[0]), &[1, client.pid()]).unwrap();
+    nvidia.detach(&allocation(&[0]), &[1, client.pid()]).unwrap();
     // No signal comes from here: the process is there until the caller kills it.
     assert!(client.runs());
     drop(client);
@@ -167,13 +169,13 @@ fn clients_are_detached_before_they_may_be_killed() {
 fn nothing_to_detach_is_no_error() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    nvidia.detach(&seat(&[0]), &[1]).unwrap();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
-    nvidia.detach(&seat(&[0]), &[1]).unwrap();
+    nvidia.detach(&allocation(&[0]), &[1]).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
+    nvidia.detach(&allocation(&[0]), &[1]).unwrap();
     machine.write("GPU-11111111/servers", &4711);
     machine.write("GPU-11111111/clients.4711", &4712);
-    nvidia.detach(&seat(&[0]), &[1]).unwrap();
-    nvidia.detach(&seat(&[0, 1]), &[4712]).unwrap();
+    nvidia.detach(&allocation(&[0]), &[1]).unwrap();
+    nvidia.detach(&allocation(&[0, 1]), &[4712]).unwrap();
     assert_eq!(machine.calls_with("terminate_client"), [""; 0]);
 }
 
@@ -181,16 +183,16 @@ fn nothing_to_detach_is_no_error() {
 fn a_zero_is_enough_and_another_answer_is_not() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
     machine.write("GPU-11111111/servers", &4711);
     machine.write("GPU-11111111/clients.4711", &4712);
     machine.write("GPU-11111111/linger", &1_000_000);
     machine.write("GPU-11111111/answer", &0);
-    nvidia.detach(&seat(&[0]), &[4712]).unwrap();
+    nvidia.detach(&allocation(&[0]), &[4712]).unwrap();
     assert_eq!(machine.calls_with("terminate_client").len(), 1);
 
     machine.write("GPU-11111111/answer", &"Client 4712 not ready\n1");
-    let line = failed(nvidia.detach(&seat(&[0]), &[4712]));
+    let line = failed(nvidia.detach(&allocation(&[0]), &[4712]));
     assert!(line.contains("4712") && line.contains("10 s"), "{line}");
     assert!(machine.calls_with("terminate_client").len() > 2);
 }
@@ -201,7 +203,7 @@ fn a_control_program_that_hangs_is_given_up() {
     let mut nvidia = machine.open_mps();
     machine.write("hang", &"start");
     let begin = Instant::now();
-    let line = failed(nvidia.prepare(&seat(&[0]), uid()));
+    let line = failed(nvidia.prepare(&allocation(&[0]), uid()));
     assert!(line.contains("no answer to '-d' within 5 s"), "{line}");
     let took = begin.elapsed();
     assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(20), "{took:?}");
@@ -219,7 +221,7 @@ fn a_control_program_that_hangs_is_given_up() {
 fn a_server_of_ours_is_no_stranger() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
     // Its name is what makes one ask; that of a stranger's server does too.
     let link = machine.path().join("nvidia-cuda-mps-server");
     std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
@@ -246,11 +248,11 @@ fn a_server_of_ours_is_no_stranger() {
 fn daemons_are_ended_when_nobody_uses_them() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
     // That of the second GPU was there before.
     machine.write("GPU-22222222/alive", &"");
     machine.write("GPU-22222222/pipe/control", &"");
-    nvidia.prepare(&seat(&[1]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[1]), uid()).unwrap();
     machine.write("GPU-11111111/servers", &4711);
     machine.write("GPU-11111111/clients.4711", &4712);
     let stays = nvidia.shutdown();
@@ -262,7 +264,7 @@ fn daemons_are_ended_when_nobody_uses_them() {
 
     // A tenant that may yet call on it.
     machine.write("GPU-11111111/clients.4711", &"");
-    let env = nvidia.prepare(&seat(&[0]), uid()).unwrap().env;
+    let env = nvidia.prepare(&allocation(&[0]), uid()).unwrap().env;
     let tenant = Process::start(Command::new("sleep").arg("60").envs(env));
     let stays = nvidia.shutdown();
     assert!(stays.len() == 1 && stays[0].contains(&tenant.pid().to_string()), "{stays:?}");
@@ -272,7 +274,7 @@ fn daemons_are_ended_when_nobody_uses_them() {
     assert_eq!(machine.open_mps().shutdown(), [""; 0]);
     assert_eq!(machine.calls_with("quit"), ["GPU-11111111 quit"]);
     assert_eq!(nvidia.shutdown(), [""; 0]);
-    nvidia.prepare(&seat(&[0]), uid()).unwrap();
+    nvidia.prepare(&allocation(&[0]), uid()).unwrap();
     assert_eq!(machine.calls_with("start").len(), 2);
 }
 
@@ -290,7 +292,7 @@ fn the_real_control_program_does_as_it_is_told() {
         Some(path) => path.into(),
         None => fetch(dir.path()),
     };
-    let control = Control::new(&program, &dir.path().join("GPU-0"), FIRST).unwrap();
+    let control = MpsControl::new(&program, &dir.path().join("GPU-0"), FIRST).unwrap();
     let _end = Quit(control.clone());
     assert!(absent(control.ask("get_server_list")).contains("no MPS control daemon"));
     control.start().unwrap();
@@ -315,8 +317,11 @@ fn the_real_control_program_does_as_it_is_told() {
     let mut nvidia = Nvidia::open(options).unwrap();
     let _ends = [0, 1].map(|device| Quit(nvidia.control(device).unwrap().clone()));
     for device in [0, 1] {
-        assert_eq!(nvidia.prepare(&seat(&[device]), uid()).unwrap().enforcement, Enforcement::Mps);
-        nvidia.detach(&seat(&[device]), &[1]).unwrap();
+        assert_eq!(
+            nvidia.prepare(&allocation(&[device]), uid()).unwrap().enforcement,
+            Enforcement::Mps
+        );
+        nvidia.detach(&allocation(&[device]), &[1]).unwrap();
     }
     assert_eq!(nvidia.shutdown(), [""; 0]);
     for device in [0, 1] {
@@ -328,7 +333,7 @@ fn the_real_control_program_does_as_it_is_told() {
 }
 
 /// Ends a control daemon, also when a test fails.
-struct Quit(Control);
+struct Quit(MpsControl);
 
 impl Drop for Quit {
     fn drop(&mut self) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tandem_backends::providers::cpu::Cpu;
 use tandem_backends::providers::fake::Fake;
 use tandem_backends::providers::nvidia::{MpsOptions, Nvidia, NvidiaOptions};
-use tandem_backends::{Provider, ProviderError, local, slurm};
+use tandem_backends::{Provider, ProviderError, local, relay, slurm};
 use tandem_daemon::config::{Config, ProviderKind};
 use tandem_daemon::daemon::{self, DaemonOptions, Engine};
 use tandem_daemon::meter::MeterOptions;
@@ -86,7 +86,7 @@ fn relays(config: &Config) -> Result<Option<RelayOptions>, Failure> {
         Failure::bad_input(format!("slurm.listen: '{listen}' is not of the form 0.0.0.0:7008"))
     })?;
     let file = &config.slurm.secret_file;
-    let secret = slurm::relay::secret(file).map_err(|error| {
+    let secret = relay::secret(file).map_err(|error| {
         let file = file.display();
         Failure::bad_input(format!("{file}: {error}; tandem slurm install makes one"))
     })?;
@@ -99,7 +99,7 @@ fn engine(config: &Config, policy: &PolicySpec) -> Result<Engine, Failure> {
         return Ok(Engine::Local(provider(config)?));
     }
     let tenants_max = if config.sharing.enabled { policy.entry.tenants_max } else { 1 };
-    let options = slurm::Options {
+    let options = slurm::SlurmOptions {
         partition: config.slurm.partition.clone(),
         tenants_max: tenants_max as u64,
         gpu_memory_bytes: config.slurm.gpu_memory_mib << 20,
@@ -147,7 +147,7 @@ pub(crate) fn step_of_a_run() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next()?.to_str()? {
         "supervise" => Some(local::supervise(Path::new(&arguments.next()?))),
-        "enter" => Some(local::enter()),
+        "enter" => Some(local::exec_stage()),
         _ => None,
     }
 }

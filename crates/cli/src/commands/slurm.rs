@@ -10,8 +10,8 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use tandem_backends::slurm::relay::{self, Relay};
-use tandem_backends::slurm::{self, Files, HandedBack, Written};
+use tandem_backends::relay::{self, Relay};
+use tandem_backends::slurm::{self, ReleaseReport, SetupFile, SetupOptions};
 
 pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
     match command {
@@ -25,12 +25,12 @@ pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
 fn install(args: &InstallArgs) -> Result<(), Failure> {
     let (gpus, slurm_uid) = match args.gpus {
         // Slurm need not be up, or there, for this.
-        Some(gpus) => (gpus, slurm::usual_uid()),
-        None => slurm::present(&args.partition).map_err(|error| {
+        Some(gpus) => (gpus, slurm::default_slurm_uid()),
+        None => slurm::detect(&args.partition).map_err(|error| {
             Failure::failed(format!("{error}; or give the GPUs of a node with --gpus"))
         })?,
     };
-    let setup = Files {
+    let setup = SetupOptions {
         folder: args.dir.clone(),
         partition: args.partition.clone(),
         gpus,
@@ -52,7 +52,7 @@ fn install(args: &InstallArgs) -> Result<(), Failure> {
 }
 
 /// What is left to people: slurm.conf is theirs.
-fn last_steps(setup: &Files) -> String {
+fn last_steps(setup: &SetupOptions) -> String {
     let dir = setup.folder.display();
     format!(
         "written to {dir}/tandem; now\n\
@@ -63,7 +63,7 @@ fn last_steps(setup: &Files) -> String {
     )
 }
 
-fn show(setup: &Files, files: &[Written]) -> Result<(), Failure> {
+fn show(setup: &SetupOptions, files: &[SetupFile]) -> Result<(), Failure> {
     let (node, gres) = slurm::gres_lines("NODES", setup.gpus);
     print("# slurm.conf: the nodes of the partition, one Type for each GPU and shards for all")?;
     print(&format!("GresTypes=gpu,shard\n{node}\n"))?;
@@ -78,7 +78,7 @@ fn show(setup: &Files, files: &[Written]) -> Result<(), Failure> {
 }
 
 /// Writes a file as a whole. What is not ours is left alone.
-fn write((path, content, is_program): &Written) -> Result<(), Failure> {
+fn write((path, content, is_program): &SetupFile) -> Result<(), Failure> {
     let shown = path.display();
     let fails = |error: io::Error| Failure::failed(format!("{shown}: {error}"));
     match fs::read_to_string(path) {
@@ -146,8 +146,8 @@ fn uninstall(dir: &Path) -> Result<(), Failure> {
 }
 
 fn release(dry_run: bool, json: bool) -> Result<(), Failure> {
-    let HandedBack { released, resumed, refused } =
-        slurm::hand_back(dry_run).map_err(Failure::failed)?;
+    let ReleaseReport { released, resumed, refused } =
+        slurm::release_all(dry_run).map_err(Failure::failed)?;
     if json {
         let answer =
             json!({ "schema": 1, "released": released, "resumed": resumed, "refused": refused });

@@ -21,7 +21,7 @@ pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
     let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
     JobLine {
         id: job.id,
-        external: job.external.as_deref().map(tandem_backends::shown).map(str::to_owned),
+        external: job.external.as_deref().map(tandem_backends::short_id).map(str::to_owned),
         name: job.name(),
         user: job.user.clone(),
         state: job.state,

@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
-use tandem_backends::local::Groups;
+use tandem_backends::local::Cgroups;
 use tokio::sync::{oneshot, watch};
 use types::{ErrorAnswer, ErrorBody};
 
@@ -49,7 +49,7 @@ pub struct Api {
     /// Webhooks are called.
     pub webhooks: bool,
     /// Where control groups can be made for jobs.
-    pub groups: Option<Groups>,
+    pub groups: Option<Cgroups>,
 }
 
 /// The longest message of a refusal, in characters.

@@ -3,7 +3,7 @@
 use crate::job::{Job, JobState};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
-use tandem_backends::{Enforcement, Seat};
+use tandem_backends::{DeviceAllocation, Enforcement};
 use tandem_core::{JobId, PPM_ONE, Ppm, Progress, Span, Time, Work};
 
 /// Where the process of a job stands. Between two of the lasting phases an operation is under way, and
@@ -85,7 +85,7 @@ pub struct Active {
     /// Of its process.
     pub phase: Phase,
     /// Where its process sits, or sat when it was stopped.
-    pub seat: Option<Seat>,
+    pub seat: Option<DeviceAllocation>,
     /// Its process.
     pub pid: Option<u32>,
     /// How strictly its share is kept.

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use super::active::Phase;
 use crate::job::{ArrayTask, Ending, JobState};
-use tandem_backends::{Exit, RunId, Status, Verdict};
+use tandem_backends::{Exit, ExitCause, ExitStatus, RunId};
 use tandem_core::{Event, Span, UserId, Work};
 
 /// A job that ran out of memory is expected to need so much more than was seen.
@@ -25,8 +25,8 @@ impl Scheduler {
         active.job.cpu_s += exit.cpu_s;
         active.job.exit_code = Some(exit.status.code());
         active.job.signal = match exit.status {
-            Status::Signal(signal) => Some(signal),
-            Status::Code(_) => None,
+            ExitStatus::Signal(signal) => Some(signal),
+            ExitStatus::Code(_) => None,
         };
         let (cause, bye) = (active.job.ending.clone(), active.bye.take());
         let peak = active.job.memory_peak_bytes.max(exit.rss_max_bytes);
@@ -34,8 +34,8 @@ impl Scheduler {
         let retries = active.job.request.retries;
         self.gone(id);
         self.outcome.forget.push(run);
-        if let (None, Some(verdict)) = (&cause, exit.verdict) {
-            self.end_as_told(id, verdict);
+        if let (None, Some(cause)) = (&cause, exit.cause) {
+            self.end_as_told(id, cause);
             return;
         }
         match (cause, exit.status) {
@@ -46,15 +46,15 @@ impl Scheduler {
                 self.end_job(id, JobState::Oom, Some("out of memory, also alone".to_owned()));
             }
             (None, _) if exit.oom => self.retry_alone(id, peak),
-            (None, Status::Code(0)) if was_asked && bye != Some(true) => self.requeue(id),
-            (None, Status::Code(0)) => self.end_job(id, JobState::Completed, None),
+            (None, ExitStatus::Code(0)) if was_asked && bye != Some(true) => self.requeue(id),
+            (None, ExitStatus::Code(0)) => self.end_job(id, JobState::Completed, None),
             (None, _) if was_asked && bye == Some(false) => self.requeue(id),
             // It did not leave in time and was made to.
-            (None, Status::Signal(9 | 15)) if was_asked => self.requeue(id),
+            (None, ExitStatus::Signal(9 | 15)) if was_asked => self.requeue(id),
             (None, status) => {
                 let reason = match status {
-                    Status::Code(code) => format!("exit code {code}"),
-                    Status::Signal(signal) => format!("signal {signal}"),
+                    ExitStatus::Code(code) => format!("exit code {code}"),
+                    ExitStatus::Signal(signal) => format!("signal {signal}"),
                 };
                 if retried < retries {
                     self.jobs.get_mut(&id).expect("it was just there").job.retried += 1;
@@ -67,11 +67,11 @@ impl Scheduler {
     }
 
     /// The engine has said why a run ended, which is final.
-    fn end_as_told(&mut self, id: u64, verdict: Verdict) {
-        let (state, reason) = match verdict {
-            Verdict::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
-            Verdict::TimedOut => (JobState::Timeout, "its time was up"),
-            Verdict::OutOfMemory => {
+    fn end_as_told(&mut self, id: u64, cause: ExitCause) {
+        let (state, reason) = match cause {
+            ExitCause::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
+            ExitCause::TimedOut => (JobState::Timeout, "its time was up"),
+            ExitCause::OutOfMemory => {
                 let active = self.jobs.get_mut(&id).expect("it was just there");
                 active.job.exit_code = Some(OOM_EXIT_CODE);
                 (JobState::Oom, "out of memory")
@@ -80,9 +80,9 @@ impl Scheduler {
         self.end_job(id, state, Some(reason.to_owned()));
     }
 
-    pub(super) fn not_started(&mut self, run: RunId, reason: &str, passing: bool) {
+    pub(super) fn not_started(&mut self, run: RunId, reason: &str, transient: bool) {
         let Some(active) = self.of_run(run) else { return };
-        if passing && active.job.ending.is_none() {
+        if transient && active.job.ending.is_none() {
             self.postpone(run, reason);
         } else {
             self.ended_without_exit(run, JobState::Failed, format!("exec: {reason}"));
@@ -167,7 +167,7 @@ impl Scheduler {
     }
 
     /// An operation failed: the process is as it was before.
-    pub(super) fn refused(&mut self, run: RunId, reason: &str, passing: bool) {
+    pub(super) fn refused(&mut self, run: RunId, reason: &str, transient: bool) {
         let Some(active) = self.of_run(run) else { return };
         let reason = format!("refused: {reason}");
         let id = run.job;
@@ -181,7 +181,7 @@ impl Scheduler {
                 self.set_phase(id, Phase::Stopped, None);
                 self.set_reason(id, Some(reason));
             }
-            Phase::Starting => self.not_started(run, &reason, passing),
+            Phase::Starting => self.not_started(run, &reason, transient),
             _ => {}
         }
     }

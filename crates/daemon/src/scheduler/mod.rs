@@ -24,7 +24,7 @@ pub use active::{Active, Caps, Phase};
 pub use classes::{Beliefs, Class, Classes, memory};
 pub use input::{Fact, Input, Now, Report, Submission};
 pub(crate) use settle::socket;
-pub use start::{Found, Kept, Start};
+pub use start::{Kept, RecoveredRun, Start};
 pub use view::{View, Waiting};
 
 use crate::job::{ArrayTask, Ending, Going, Job, JobState};
@@ -313,19 +313,21 @@ impl Scheduler {
                     self.reached(run.job, Phase::Resuming, Phase::Running);
                 }
             }
-            BackendEvent::NotStarted { run, reason, passing, .. } => {
-                self.not_started(*run, reason, *passing);
+            BackendEvent::NotStarted { run, reason, transient, .. } => {
+                self.not_started(*run, reason, *transient);
             }
-            BackendEvent::Refused { run, reason, passing, .. } => {
-                self.refused(*run, reason, *passing);
+            BackendEvent::Refused { run, reason, transient, .. } => {
+                self.refused(*run, reason, *transient);
             }
             BackendEvent::Exited { run, exit } => self.exited(*run, exit),
             BackendEvent::Lost { run, reason } => self.lost(*run, reason),
             BackendEvent::Requeued { run } => self.begins_again(*run),
             BackendEvent::Withdrawn { external, reason } => self.withdrawn(external, reason),
-            BackendEvent::Device { device, closed } => self.close(*device, closed.as_deref()),
+            BackendEvent::Device { device, unavailable } => {
+                self.close(*device, unavailable.as_deref());
+            }
             // Taken in as a submission, and as facts.
-            BackendEvent::Offered(_) | BackendEvent::Sampled(_) => {}
+            BackendEvent::Imported(_) | BackendEvent::Sampled(_) => {}
         }
     }
 

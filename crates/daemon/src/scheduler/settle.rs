@@ -3,7 +3,7 @@
 use super::active::{Active, Phase};
 use super::{Fact, Scheduler, Setup, ToJob};
 use std::collections::BTreeMap;
-use tandem_backends::{Launch, Op, OpId, Owner, RunId, Seat};
+use tandem_backends::{DeviceAllocation, Launch, Op, OpId, Owner, RunId};
 use tandem_core::{GpuId, Placement, Ppm, Span, Time};
 
 /// What is to become of a process.
@@ -75,16 +75,15 @@ impl Scheduler {
             .all(|&gpu| self.present[gpu.index()].iter().all(|other| belongs(other, gpu)))
     }
 
-    fn seat(&self, id: u64, placement: &Placement) -> Seat {
+    fn seat(&self, id: u64, placement: &Placement) -> DeviceAllocation {
         let job = &self.jobs[&id].job;
         let share = placement.budget.0.min(job.request.share_ppm());
         let declared = job.request.gpu_memory_bytes;
-        Seat {
+        DeviceAllocation {
             devices: placement.gpus.iter().map(|gpu| gpu.0).collect(),
             share_ppm: share,
             memory_bytes: declared.unwrap_or(0),
             sub_batches: job.accum.unwrap_or(placement.sub_batches),
-            nice: 0,
         }
     }
 
@@ -102,7 +101,7 @@ impl Scheduler {
         active.bye = None;
         active.job.asked = false;
         let launch = launch(active, seat, &self.setup);
-        self.set_phase(id, Phase::Starting, Some(launch.seat.clone()));
+        self.set_phase(id, Phase::Starting, Some(launch.allocation.clone()));
         self.ask(Op::Start(Box::new(launch)));
     }
 
@@ -140,7 +139,7 @@ impl Scheduler {
     }
 
     /// A process that can be moved goes on at another place without standing still: a core is a core.
-    fn resume_at(&mut self, id: u64, seat: Seat) {
+    fn resume_at(&mut self, id: u64, seat: DeviceAllocation) {
         let active = self.jobs.get_mut(&id).expect("settled only while it is there");
         active.job.devices.clone_from(&seat.devices);
         let parts = seat.sub_batches;
@@ -149,7 +148,7 @@ impl Scheduler {
         }
         let run = run_of(active);
         self.set_phase(id, Phase::Resuming, Some(seat.clone()));
-        self.ask(Op::Resume { run, seat });
+        self.ask(Op::Resume { run, allocation: seat });
     }
 
     /// Makes a process leave its devices in the way that loses least: standing still where that frees
@@ -195,7 +194,7 @@ impl Scheduler {
 
     /// Notes where a process stands, and in which seat if it changes; whoever waits for its devices may
     /// have them now.
-    pub(super) fn set_phase(&mut self, id: u64, phase: Phase, seat: Option<Seat>) {
+    pub(super) fn set_phase(&mut self, id: u64, phase: Phase, seat: Option<DeviceAllocation>) {
         let now = self.now.time();
         let active = self.jobs.get_mut(&id).expect("a phase of a job that is there");
         let devices = |active: &Active| -> Vec<u32> {
@@ -331,7 +330,7 @@ fn run_of(active: &Active) -> RunId {
 }
 
 /// What the back end needs; the environment that the user captured is added where it is kept.
-pub(super) fn launch(active: &Active, seat: Seat, setup: &Setup) -> Launch {
+pub(super) fn launch(active: &Active, seat: DeviceAllocation, setup: &Setup) -> Launch {
     let job = &active.job;
     let share = f64::from(seat.share_ppm) / 1e6;
     let mut env = BTreeMap::from([
@@ -361,7 +360,7 @@ pub(super) fn launch(active: &Active, seat: Seat, setup: &Setup) -> Launch {
         append: job.runs > 1,
         owner: Some(Owner { uid: job.uid, gid: job.gid }),
         memory_limit_bytes: memory_limit(active, &seat, setup),
-        seat,
+        allocation: seat,
         external: job.external.clone(),
         exclusive: job.request.exclusive,
     }
@@ -370,7 +369,7 @@ pub(super) fn launch(active: &Active, seat: Seat, setup: &Setup) -> Launch {
 /// What a job declares is the most that it may have: others were put beside it in that belief. What was
 /// only learnt about its kind is no promise of the job's. One that ran out and is tried again alone has
 /// its devices to itself, and so all of their memory.
-fn memory_limit(active: &Active, seat: &Seat, setup: &Setup) -> Option<u64> {
+fn memory_limit(active: &Active, seat: &DeviceAllocation, setup: &Setup) -> Option<u64> {
     let declared = active.job.request.gpu_memory_bytes.filter(|&bytes| bytes > 0)?;
     let of = |&device: &u32| setup.devices.get(device as usize).map_or(0, |one| one.memory_bytes);
     let each =

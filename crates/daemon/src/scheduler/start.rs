@@ -8,14 +8,14 @@ use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tandem_backends::Seat;
+use tandem_backends::DeviceAllocation;
 use tandem_core::{
     ClusterBuilder, Engine, Event, GpuId, JobId, Memory, OnIllegal, Placement, PlacementRule,
     Ratio, Rules,
 };
 use tandem_policies::PolicySpec;
 
-pub use tandem_backends::Found;
+pub use tandem_backends::RecoveredRun;
 
 /// Everything that a scheduler begins with: the first record of a journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub struct Kept {
     /// What was asked for, without the environment, which decides nothing.
     pub request: Arc<JobRequest>,
     /// What was found, if it had a process.
-    pub found: Option<Found>,
+    pub found: Option<RecoveredRun>,
 }
 
 impl Scheduler {
@@ -133,7 +133,7 @@ impl Scheduler {
         kept: Kept,
         inputs: &mut Vec<Input>,
         ended: &mut Vec<(u64, JobState, Option<String>)>,
-    ) -> Option<(u64, Phase, Seat)> {
+    ) -> Option<(u64, Phase, DeviceAllocation)> {
         let Kept { mut job, request, found } = kept;
         job.request = request;
         let id = job.id;
@@ -146,12 +146,12 @@ impl Scheduler {
         };
         // It went on while nobody watched.
         match &found {
-            Found::Running { paused: false, .. } => job.account(self.now.at_us),
-            Found::Exited(exit) => {
+            RecoveredRun::Running { paused: false, .. } => job.account(self.now.at_us),
+            RecoveredRun::Exited(exit) => {
                 let ago = self.now.unix_us.saturating_sub(exit.at_unix_us);
                 job.account(self.now.at_us.saturating_sub(ago));
             }
-            Found::Starting if self.setup.keeps_queue => {
+            RecoveredRun::Starting if self.setup.keeps_queue => {
                 // If it ran, the engine has put it back into its queue: its work is lost.
                 job.going = None;
                 job.done_us = 0;
@@ -161,7 +161,7 @@ impl Scheduler {
         }
         let known = job.devices.iter().all(|&device| (device as usize) < self.present.len());
         let (phase, pid) = match &found {
-            Found::NeverStarted => {
+            RecoveredRun::NeverStarted => {
                 // The number of a run that never was is given again.
                 job.runs = job.runs.saturating_sub(1);
                 job.placed = false;
@@ -172,23 +172,29 @@ impl Scheduler {
                 self.admit(Active::new(job));
                 return None;
             }
-            Found::Running { pid, paused: true, .. } => (Phase::Stopped, Some(*pid)),
-            Found::Running { pid, paused: false, .. } => (Phase::Running, Some(*pid)),
-            Found::Starting => (Phase::Starting, None),
-            Found::Exited(exit) => {
+            RecoveredRun::Running { pid, paused: true, .. } => (Phase::Stopped, Some(*pid)),
+            RecoveredRun::Running { pid, paused: false, .. } => (Phase::Running, Some(*pid)),
+            RecoveredRun::Starting => (Phase::Starting, None),
+            RecoveredRun::Exited(exit) => {
                 inputs.push(Input::Backend(BackendEvent::Exited { run, exit: exit.clone() }));
                 (Phase::Running, None)
             }
-            Found::NotStarted { reason, passing } => {
-                let (op, reason, passing) = (tandem_backends::OpId(0), reason.clone(), *passing);
-                inputs.push(Input::Backend(BackendEvent::NotStarted { op, run, reason, passing }));
+            RecoveredRun::NotStarted { reason, transient } => {
+                let (op, reason, transient) =
+                    (tandem_backends::OpId(0), reason.clone(), *transient);
+                inputs.push(Input::Backend(BackendEvent::NotStarted {
+                    op,
+                    run,
+                    reason,
+                    transient,
+                }));
                 (Phase::Starting, None)
             }
-            Found::Lost { reason } => {
+            RecoveredRun::Lost { reason } => {
                 inputs.push(Input::Backend(BackendEvent::Lost { run, reason: reason.clone() }));
                 (Phase::Running, None)
             }
-            Found::Rebooted => {
+            RecoveredRun::Rebooted => {
                 self.outcome.forget.push(run);
                 ended.extend(self.rebooted(job));
                 return None;
@@ -196,12 +202,11 @@ impl Scheduler {
         };
         let placed = job.placed && known;
         let devices = if known { job.devices.clone() } else { Vec::new() };
-        let seat = Seat {
+        let seat = DeviceAllocation {
             devices,
             share_ppm: job.request.share_ppm(),
             memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
             sub_batches: job.accum.unwrap_or(job.sub_batches),
-            nice: 0,
         };
         let caps = Caps { speaks: job.caps[0], accum: job.caps[1], stop: job.caps[2] };
         let sub_batches = job.sub_batches;
@@ -213,7 +218,7 @@ impl Scheduler {
         active.unmet.clear();
         active.caps = caps;
         active.pid = pid;
-        if let Found::Running { enforcement, .. } = found {
+        if let RecoveredRun::Running { enforcement, .. } = found {
             active.enforcement = enforcement;
         }
         active.entry = Some(entry);

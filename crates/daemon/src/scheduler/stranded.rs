@@ -5,7 +5,7 @@
 use super::active::Phase;
 use super::{RunId, Scheduler};
 use std::collections::BTreeSet;
-use tandem_backends::{Op, Seat};
+use tandem_backends::{DeviceAllocation, Op};
 use tandem_core::{Event, GpuId, JobId, Placement, Work};
 
 impl Scheduler {
@@ -135,7 +135,7 @@ impl Scheduler {
         active.job.devices.clone_from(&devices);
         let run = RunId { job: id, run: active.job.runs };
         let seat = active.seat.clone().expect("a stranded job has a seat");
-        let seat = Seat { devices, ..seat };
+        let seat = DeviceAllocation { devices, ..seat };
         let launch = super::settle::launch(active, seat.clone(), &self.setup);
         debug_assert_eq!(launch.run, run);
         let spec = self.spec(id, entry);

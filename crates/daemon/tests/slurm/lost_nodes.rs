@@ -40,12 +40,12 @@ fn a_job_of_a_lost_node_begins_at_the_same_place_of_another() {
         assert_eq!((site.devices(job), site.active(job).job.runs), (vec![3], 2));
         assert_eq!(site.phase(job), Phase::Starting);
         let Op::Start(launch) = site.ops.last().unwrap() else { panic!("{:?}", site.ops) };
-        assert_eq!((launch.run.run, &launch.seat.devices), (2, &vec![3]));
+        assert_eq!((launch.run.run, &launch.allocation.devices), (2, &vec![3]));
         assert_eq!(launch.external, site.active(job).job.external);
         // Events of the run that is no more do nothing.
         site.step(&[Input::Backend(BackendEvent::Exited {
             run: RunId { job, run: 1 },
-            exit: exit(Status::Code(0)),
+            exit: exit(ExitStatus::Code(0)),
         })]);
         assert_eq!(site.phase(job), Phase::Starting);
         site.started(job);
@@ -234,7 +234,7 @@ fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
     }
     assert_eq!(site.outcome.wake, None, "there is nothing to look for until something happens");
     // Cancelled in the engine, it ends; nobody thinks of it any more.
-    let exit = Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) };
+    let exit = Exit { cause: Some(ExitCause::Cancelled), ..exit(ExitStatus::Code(0)) };
     site.ended(job, exit);
     assert_eq!(site.state(job), JobState::Cancelled);
     site.open(0);
@@ -248,7 +248,7 @@ fn a_stranded_job_that_is_cancelled_leaves_nothing() {
     site.cancel(job);
     site.again();
     assert!(!site.scheduler.is_shut(1), "nothing is kept for it");
-    site.ended(job, exit(Status::Signal(15)));
+    site.ended(job, exit(ExitStatus::Signal(15)));
     assert_eq!(site.state(job), JobState::Cancelled);
     site.finish(other);
     site.open(0);

@@ -7,7 +7,9 @@ mod site;
 
 use site::cycle::{Loop, offer, offered};
 use site::{Site, exit, kept, submission};
-use tandem_backends::{BackendEvent, Exit, Found, Offer, Op, OpId, RunId, Status, Verdict};
+use tandem_backends::{
+    BackendEvent, ClusterJob, Exit, ExitCause, ExitStatus, Op, OpId, RecoveredRun, RunId,
+};
 use tandem_daemon::job::JobState;
 use tandem_daemon::journal::replay;
 use tandem_daemon::scheduler::{Active, Fact, Input, Kept, Phase};
@@ -58,10 +60,10 @@ fn a_held_job_can_be_withdrawn_and_released() {
 
 #[test]
 fn what_the_engine_says_about_an_end_is_final() {
-    for (verdict, state, code) in [
-        (Verdict::Cancelled, JobState::Cancelled, 1),
-        (Verdict::TimedOut, JobState::Timeout, 1),
-        (Verdict::OutOfMemory, JobState::Oom, 253),
+    for (cause, state, code) in [
+        (ExitCause::Cancelled, JobState::Cancelled, 1),
+        (ExitCause::TimedOut, JobState::Timeout, 1),
+        (ExitCause::OutOfMemory, JobState::Oom, 253),
     ] {
         let mut site = Site::new(1, 1, "fifo");
         // Whatever was asked for.
@@ -70,8 +72,8 @@ fn what_the_engine_says_about_an_end_is_final() {
             submission.request.requeue = true;
         });
         site.started(job);
-        let oom = verdict == Verdict::OutOfMemory;
-        let exit = Exit { verdict: Some(verdict), oom, ..exit(Status::Code(1)) };
+        let oom = cause == ExitCause::OutOfMemory;
+        let exit = Exit { cause: Some(cause), oom, ..exit(ExitStatus::Code(1)) };
         site.ended(job, exit);
         assert_eq!((site.state(job), site.job(job).exit_code), (state, Some(code)));
         assert!(site.outcome.ops.is_empty(), "{:?}", site.outcome);
@@ -124,7 +126,7 @@ fn a_closed_device_takes_no_new_jobs_until_it_is_opened() {
     site.open(0);
     assert_eq!(site.devices(third), [0]);
     // A device that is not there is none of ours.
-    let event = BackendEvent::Device { device: 99, closed: Some("down".to_owned()) };
+    let event = BackendEvent::Device { device: 99, unavailable: Some("down".to_owned()) };
     site.step(&[Input::Backend(event)]);
 }
 
@@ -147,7 +149,7 @@ fn a_job_that_the_engine_keeps_waiting_is_cancelled_at_once() {
     // Its device is its own until the engine says that it is gone.
     let next = site.offer(1);
     assert_eq!(site.phase(next), Phase::Absent);
-    site.ended(job, Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) });
+    site.ended(job, Exit { cause: Some(ExitCause::Cancelled), ..exit(ExitStatus::Code(0)) });
     assert_eq!(site.state(job), JobState::Cancelled);
     assert_eq!(site.job(job).reason.as_deref(), Some("cancelled by ann"));
     assert_eq!(site.phase(next), Phase::Starting);
@@ -192,10 +194,10 @@ fn a_cancel_goes_on_after_a_restart() {
     let job = site.offer(1);
     site.cancel(job);
     assert_eq!(site.phase(job), Phase::Ending);
-    let found = vec![kept(site.job(job), Some(Found::Starting))];
+    let found = vec![kept(site.job(job), Some(RecoveredRun::Starting))];
     let mut site = site.restart(found);
     assert_eq!(site.ops, [Op::End { run: site.run(job), grace_ms: 1000 }]);
-    site.ended(job, Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) });
+    site.ended(job, Exit { cause: Some(ExitCause::Cancelled), ..exit(ExitStatus::Code(0)) });
     assert_eq!(site.job(job).reason.as_deref(), Some("cancelled by ann"));
     site.is_idle();
 }
@@ -250,11 +252,14 @@ fn a_restart_finds_every_job_where_it_is() {
     }
     site.step(&[Input::Hold { job: jobs[5] }]);
     let pid = u32::try_from(jobs[1]).unwrap();
-    let running = Found::Running { pid, paused: false, enforcement: Default::default() };
-    let done = Found::Exited(exit(Status::Code(3)));
-    let cancelled =
-        Found::Exited(Exit { verdict: Some(Verdict::Cancelled), ..exit(Status::Code(0)) });
-    let found = [Some(Found::Starting), Some(running), Some(done), Some(cancelled), None, None];
+    let running = RecoveredRun::Running { pid, paused: false, enforcement: Default::default() };
+    let done = RecoveredRun::Exited(exit(ExitStatus::Code(3)));
+    let cancelled = RecoveredRun::Exited(Exit {
+        cause: Some(ExitCause::Cancelled),
+        ..exit(ExitStatus::Code(0))
+    });
+    let found =
+        [Some(RecoveredRun::Starting), Some(running), Some(done), Some(cancelled), None, None];
     let kept = jobs.iter().zip(found).map(|(&job, found)| kept(site.job(job), found)).collect();
     let mut site = site.restart(kept);
     assert_eq!((site.phase(jobs[0]), site.devices(jobs[0])), (Phase::Starting, vec![0]));
@@ -285,7 +290,7 @@ fn a_run_that_was_queued_again_while_nobody_watched_has_lost_its_work() {
     site.pass(100);
     site.step(&[Input::Fact(Fact::Hello { job, accum: true, stop: true, batch: None })]);
     assert!(site.job(job).done_us >= 100_000_000);
-    let found = vec![kept(site.job(job), Some(Found::Starting))];
+    let found = vec![kept(site.job(job), Some(RecoveredRun::Starting))];
     let mut site = site.restart(found);
     assert_eq!((site.phase(job), site.active(job).done_us(site.now.time())), (Phase::Starting, 0));
     assert!(!site.active(job).caps.stop, "it has not spoken yet");
@@ -303,7 +308,8 @@ fn a_run_that_cannot_move_is_never_asked_to_leave() {
     // Its device is not there any more, as far as the engine of this life says.
     let mut gone = kept(site.job(job), None);
     gone.job.devices = vec![9];
-    gone.found = Some(Found::Running { pid: 1, paused: false, enforcement: Default::default() });
+    gone.found =
+        Some(RecoveredRun::Running { pid: 1, paused: false, enforcement: Default::default() });
     let mut site = site.restart(vec![gone]);
     site.again();
     assert_eq!(site.phase(job), Phase::Running);
@@ -330,10 +336,12 @@ fn found(site: &Site) -> Vec<Kept> {
         let job = site.job(active.job.id);
         let found = match active.phase {
             Phase::Absent => None,
-            Phase::Running => {
-                Some(Found::Running { pid: 1, paused: false, enforcement: Default::default() })
-            }
-            _ => Some(Found::Starting),
+            Phase::Running => Some(RecoveredRun::Running {
+                pid: 1,
+                paused: false,
+                enforcement: Default::default(),
+            }),
+            _ => Some(RecoveredRun::Starting),
         };
         kept(job, found)
     };
@@ -435,9 +443,9 @@ fn a_restart_puts_nobody_on_a_closed_device() {
     site.started(jobs[2]);
     let found = [
         // Queued again by the engine, as its node was lost.
-        Some(Found::Starting),
-        Some(Found::Running { pid: 2, paused: false, enforcement: Default::default() }),
-        Some(Found::Exited(exit(Status::Code(0)))),
+        Some(RecoveredRun::Starting),
+        Some(RecoveredRun::Running { pid: 2, paused: false, enforcement: Default::default() }),
+        Some(RecoveredRun::Exited(exit(ExitStatus::Code(0)))),
         None,
     ];
     let kept = jobs.iter().zip(found).map(|(&job, found)| kept(site.job(job), found)).collect();
@@ -488,7 +496,7 @@ fn jobs_of_several_users_are_kept_apart() {
 fn an_offer_becomes_one_job_with_its_hints() {
     let mut site = Loop::new(1, 1, "fifo");
     let hints = "tandem:mem=2G,class=resnet,estimate=2h,slowdown=1.5,colour=red".to_owned();
-    site.turn(vec![BackendEvent::Offered(Box::new(Offer { hints, ..offer(17) }))]);
+    site.turn(vec![BackendEvent::Imported(Box::new(ClusterJob { hints, ..offer(17) }))]);
     site.turn(Vec::new());
     let jobs = site.cycle.store.active().unwrap();
     let [job] = &jobs[..] else { panic!("{jobs:?}") };
@@ -502,7 +510,7 @@ fn an_offer_becomes_one_job_with_its_hints() {
     let ops = site.ops.lock().unwrap();
     let [Op::Start(launch)] = &ops[..] else { panic!("{ops:?}") };
     assert_eq!(launch.external.as_deref(), Some("17#tag"));
-    assert_eq!(launch.seat.devices, [0]);
+    assert_eq!(launch.allocation.devices, [0]);
 }
 
 #[test]
@@ -550,7 +558,7 @@ fn an_offer_that_is_withdrawn_before_it_is_kept_never_was() {
 fn the_journal_of_such_a_run_replays() {
     let mut site = Loop::new(3, 2, "sjf-ffs");
     let hints = |number, hints: &str| {
-        BackendEvent::Offered(Box::new(Offer { hints: hints.to_owned(), ..offer(number) }))
+        BackendEvent::Imported(Box::new(ClusterJob { hints: hints.to_owned(), ..offer(number) }))
     };
     let run = |job, run| RunId { job, run };
     let started = |job, number| BackendEvent::Started {
@@ -562,13 +570,13 @@ fn the_journal_of_such_a_run_replays() {
     let closed = |node: u32, closed: bool| {
         let closed = closed.then(|| "down".to_owned());
         (node * 2..node * 2 + 2)
-            .map(move |device| BackendEvent::Device { device, closed: closed.clone() })
+            .map(move |device| BackendEvent::Device { device, unavailable: closed.clone() })
     };
-    let ended = |job, number, verdict| BackendEvent::Exited {
+    let ended = |job, number, cause| BackendEvent::Exited {
         run: run(job, number),
-        exit: Exit { verdict, ..exit(Status::Code(0)) },
+        exit: Exit { cause, ..exit(ExitStatus::Code(0)) },
     };
-    let gang = BackendEvent::Offered(Box::new(Offer { gpus: 2, ..offer(9) }));
+    let gang = BackendEvent::Imported(Box::new(ClusterJob { gpus: 2, ..offer(9) }));
     site.turn(vec![offered(1), hints(2, "tandem:mem=1G"), hints(3, "tandem:mem=1G"), gang]);
     site.turn((4..9).map(offered).collect());
     let sits =
@@ -591,7 +599,7 @@ fn the_journal_of_such_a_run_replays() {
     events.extend(closed(node, true));
     site.turn(events);
     for &job in starting.iter().filter(|job| !lost.contains(job)) {
-        site.turn(vec![ended(job, 1, Some(Verdict::TimedOut))]);
+        site.turn(vec![ended(job, 1, Some(ExitCause::TimedOut))]);
         site.turn(Vec::new());
     }
     site.turn(Vec::new());

@@ -2,8 +2,8 @@
 //! how they do; the multi-process service (MPS), where it is wanted, keeps the tenants of a GPU within
 //! their shares.
 //!
-//! **A seat on one GPU** uses the MPS server of that GPU, which has a control daemon and folders of its
-//! own: a fault stops every client of a server, and must not reach other GPUs. **A seat on several GPUs**
+//! **An allocation on one GPU** uses the MPS server of that GPU, which has a control daemon and folders of its
+//! own: a fault stops every client of a server, and must not reach other GPUs. **An allocation on several GPUs**
 //! does not use MPS, because a process can talk to one control daemon only; its share is then a wish that
 //! nobody enforces. So are shares on GPUs before Volta, whose MPS knows no limits. Tenants of different
 //! users cannot share a GPU through MPS: a server serves one user at a time.
@@ -12,13 +12,13 @@ mod mps;
 mod nvml;
 mod processes;
 
-pub use mps::Control;
+pub use mps::MpsControl;
 pub use processes::{family, foreign};
 
-use super::{Device, DeviceSample, Enforcement, Provider, ProviderError, Setting};
-use crate::op::Seat;
+use super::{Device, DeviceSample, Enforcement, ProcessSetup, Provider, ProviderError};
+use crate::op::DeviceAllocation;
 use mps::Mps;
-use nvml::Library;
+use nvml::NvmlLibrary;
 use std::path::PathBuf;
 
 /// What to load and what is allowed.
@@ -49,7 +49,7 @@ const VOLTA: i32 = 7;
 /// The GPUs of this machine.
 #[derive(Debug)]
 pub struct Nvidia {
-    library: Library,
+    library: NvmlLibrary,
     devices: Vec<Device>,
     /// Whether limits can be kept on the device, by index.
     limits: Vec<bool>,
@@ -62,7 +62,7 @@ impl Nvidia {
     /// Loads the library and looks for GPUs. That there are none, no library or no driver is
     /// [`ProviderError::Absent`].
     pub fn open(options: NvidiaOptions) -> Result<Nvidia, ProviderError> {
-        let library = Library::open(options.lib_path.as_deref())?;
+        let library = NvmlLibrary::open(options.lib_path.as_deref())?;
         let (found, mut notes) = library.gpus()?;
         let limits: Vec<bool> =
             found.iter().map(|gpu| gpu.capability.is_none_or(|major| major >= VOLTA)).collect();
@@ -95,7 +95,7 @@ impl Nvidia {
     }
 
     /// The control daemon of a device; `None` without MPS, or on a GPU whose MPS knows no limits.
-    pub fn control(&self, device: u32) -> Option<&Control> {
+    pub fn control(&self, device: u32) -> Option<&MpsControl> {
         let index = device as usize;
         if !*self.limits.get(index)? {
             return None;
@@ -109,7 +109,7 @@ impl Nvidia {
         self.mps.as_mut().map_or_else(Vec::new, Mps::shutdown)
     }
 
-    fn seat_device(&self, index: u32) -> Result<&Device, ProviderError> {
+    fn device(&self, index: u32) -> Result<&Device, ProviderError> {
         self.devices.get(index as usize).ok_or_else(|| {
             ProviderError::Failed(format!(
                 "there is no GPU {index}: {} are known",
@@ -118,9 +118,9 @@ impl Nvidia {
         })
     }
 
-    /// The control daemon that serves a seat.
-    fn seat_control(&self, seat: &Seat) -> Option<&Control> {
-        match seat.devices[..] {
+    /// The control daemon that serves an allocation.
+    fn allocation_control(&self, allocation: &DeviceAllocation) -> Option<&MpsControl> {
+        match allocation.devices[..] {
             [device] => self.control(device),
             _ => None,
         }
@@ -149,17 +149,21 @@ impl Provider for Nvidia {
         Ok(samples)
     }
 
-    fn prepare(&mut self, seat: &Seat, uid: u32) -> Result<Setting, ProviderError> {
-        let mut visible = Vec::with_capacity(seat.devices.len());
-        for index in &seat.devices {
-            visible.push(self.seat_device(*index)?.name.as_str());
+    fn prepare(
+        &mut self,
+        allocation: &DeviceAllocation,
+        uid: u32,
+    ) -> Result<ProcessSetup, ProviderError> {
+        let mut visible = Vec::with_capacity(allocation.devices.len());
+        for index in &allocation.devices {
+            visible.push(self.device(*index)?.name.as_str());
         }
-        let mut setting = Setting::default();
+        let mut setting = ProcessSetup::default();
         setting.env.insert("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned());
         setting.env.insert("CUDA_VISIBLE_DEVICES".to_owned(), visible.join(","));
-        if let Some(control) = self.seat_control(seat) {
+        if let Some(control) = self.allocation_control(allocation) {
             control.admit(uid)?;
-            setting.env.extend(control.tenant(seat));
+            setting.env.extend(control.tenant(allocation));
             setting.enforcement = Enforcement::Mps;
         }
         Ok(setting)
@@ -191,8 +195,8 @@ impl Provider for Nvidia {
     /// Asks MPS to end the work of these clients and waits until it has: a signal to a process that is
     /// still a client is undefined behaviour, which may stop its neighbours. An error means that it did
     /// not happen in time.
-    fn detach(&mut self, seat: &Seat, pids: &[u32]) -> Result<(), ProviderError> {
-        match self.seat_control(seat) {
+    fn detach(&mut self, allocation: &DeviceAllocation, pids: &[u32]) -> Result<(), ProviderError> {
+        match self.allocation_control(allocation) {
             Some(control) => control.detach(pids),
             None => Ok(()),
         }

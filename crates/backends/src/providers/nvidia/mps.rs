@@ -3,7 +3,7 @@
 
 use super::super::ProviderError;
 use super::{MpsOptions, processes};
-use crate::op::Seat;
+use crate::op::DeviceAllocation;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io;
@@ -37,7 +37,7 @@ const NOT_INHERITED: [&str; 5] = [
 /// The control daemons of all GPUs.
 #[derive(Debug)]
 pub(super) struct Mps {
-    controls: Vec<Control>,
+    controls: Vec<MpsControl>,
     /// Processes that turned out to be servers of ours, by GPU.
     servers: Vec<BTreeSet<u32>>,
 }
@@ -48,16 +48,16 @@ impl Mps {
         let short: Vec<&str> = gpus.iter().map(|gpu| first_group(gpu)).collect();
         let distinct = short.iter().collect::<BTreeSet<_>>().len() == short.len();
         let names = if distinct { &short[..] } else { gpus };
-        let controls: Vec<Control> = names
+        let controls: Vec<MpsControl> = names
             .iter()
             .zip(gpus)
-            .map(|(name, gpu)| Control::new(&options.control, &options.dir.join(name), gpu))
+            .map(|(name, gpu)| MpsControl::new(&options.control, &options.dir.join(name), gpu))
             .collect::<Result<_, _>>()?;
         let servers = vec![BTreeSet::new(); controls.len()];
         Ok(Mps { controls, servers })
     }
 
-    pub(super) fn control(&self, index: usize) -> Option<&Control> {
+    pub(super) fn control(&self, index: usize) -> Option<&MpsControl> {
         self.controls.get(index)
     }
 
@@ -75,23 +75,23 @@ impl Mps {
     }
 
     pub(super) fn shutdown(&mut self) -> Vec<String> {
-        self.controls.iter().filter_map(Control::shutdown).collect()
+        self.controls.iter().filter_map(MpsControl::shutdown).collect()
     }
 }
 
 /// The control daemon of one GPU. It answers commands through the control program, one call each.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct MpsControl {
     program: PathBuf,
     gpu: String,
     folder: PathBuf,
     pipe: PathBuf,
 }
 
-impl Control {
+impl MpsControl {
     /// The daemon of the GPU with this UUID, with its folders in `folder`. Nothing is started.
     /// A program without a folder is looked for in `PATH`.
-    pub fn new(program: &Path, folder: &Path, gpu: &str) -> Result<Control, ProviderError> {
+    pub fn new(program: &Path, folder: &Path, gpu: &str) -> Result<MpsControl, ProviderError> {
         // The daemon and its clients have working directories of their own.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let folder = absolute(folder);
@@ -104,7 +104,7 @@ impl Control {
                 folder.display()
             )));
         }
-        Ok(Control { program, gpu: gpu.to_owned(), folder, pipe })
+        Ok(MpsControl { program, gpu: gpu.to_owned(), folder, pipe })
     }
 
     /// What `CUDA_MPS_PIPE_DIRECTORY` is for its clients.
@@ -206,18 +206,15 @@ impl Control {
     }
 
     /// The variables of a tenant. They are read when it starts and hold for its life.
-    pub(super) fn tenant(&self, seat: &Seat) -> Vec<(String, String)> {
+    pub(super) fn tenant(&self, allocation: &DeviceAllocation) -> Vec<(String, String)> {
         let mut env = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), self.pipe.display().to_string())];
-        let percent = ((u64::from(seat.share_ppm) + 5_000) / 10_000).max(1);
+        let percent = ((u64::from(allocation.share_ppm) + 5_000) / 10_000).max(1);
         if percent < 100 {
             env.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), percent.to_string()));
         }
-        if seat.memory_bytes > 0 {
-            let mebibytes = seat.memory_bytes.div_ceil(1 << 20);
+        if allocation.memory_bytes > 0 {
+            let mebibytes = allocation.memory_bytes.div_ceil(1 << 20);
             env.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT".to_owned(), format!("0={mebibytes}M")));
-        }
-        if seat.nice > 0 {
-            env.push(("CUDA_MPS_CLIENT_PRIORITY".to_owned(), "1".to_owned()));
         }
         env
     }
@@ -227,7 +224,7 @@ impl Control {
     pub(super) fn detach(&self, pids: &[u32]) -> Result<(), ProviderError> {
         let wanted: BTreeSet<u32> = pids.iter().copied().collect();
         let begin = Instant::now();
-        let mut asked: Vec<Request> = Vec::new();
+        let mut asked: Vec<TerminateRequest> = Vec::new();
         loop {
             let left = match self.clients_among(&wanted) {
                 Ok(left) => left,
@@ -252,7 +249,7 @@ impl Control {
                 };
                 // A failure is explained first; the result is the last line.
                 let done = answer.lines().last().map(str::trim) == Some("0");
-                let request = Request { client: *client, done, at: Instant::now() };
+                let request = TerminateRequest { client: *client, done, at: Instant::now() };
                 match place {
                     Some(place) => asked[place] = request,
                     None => asked.push(request),
@@ -356,19 +353,19 @@ impl Control {
             .env("CUDA_MPS_LOG_DIRECTORY", self.log())
             .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             .env("CUDA_VISIBLE_DEVICES", &self.gpu);
-        let answer =
-            crate::call::call(&mut command, input, CALL).map_err(|error| failed(&error))?;
+        let answer = crate::program::run_program(&mut command, input, CALL)
+            .map_err(|error| failed(&error))?;
         let answer = answer.ok_or_else(|| {
             let asked = shown(arguments, input);
             failed(&format_args!("no answer to '{asked}' within {} s", CALL.as_secs()))
         })?;
         let text = [answer.stdout, answer.stderr].concat();
-        Ok((answer.status.success(), String::from_utf8_lossy(&text).into_owned()))
+        Ok((answer.succeeded, String::from_utf8_lossy(&text).into_owned()))
     }
 }
 
 /// A client that was told to end.
-struct Request {
+struct TerminateRequest {
     client: u32,
     /// The answer was 0.
     done: bool,

@@ -13,19 +13,19 @@ const SYSTEM: &str = "libnvidia-ml.so.1";
 
 /// The library, loaded.
 #[derive(Debug)]
-pub(super) struct Library {
+pub(super) struct NvmlLibrary {
     nvml: Nvml,
 }
 
 /// A GPU that can be used.
-pub(super) struct Gpu {
+pub(super) struct NvidiaGpu {
     pub(super) device: Device,
     /// The major number of its compute capability.
     pub(super) capability: Option<i32>,
 }
 
-impl Library {
-    pub(super) fn open(path: Option<&Path>) -> Result<Library, ProviderError> {
+impl NvmlLibrary {
+    pub(super) fn open(path: Option<&Path>) -> Result<NvmlLibrary, ProviderError> {
         let path = path.unwrap_or(Path::new(SYSTEM));
         let shown = path.display();
         let nvml = Nvml::builder().lib_path(path.as_os_str()).init().map_err(|error| match error {
@@ -41,7 +41,7 @@ impl Library {
             ),
             error => ProviderError::Failed(format!("the NVIDIA driver does not answer: {}", one_line(&error))),
         })?;
-        Ok(Library { nvml })
+        Ok(NvmlLibrary { nvml })
     }
 
     pub(super) fn driver(&self) -> Option<String> {
@@ -49,7 +49,7 @@ impl Library {
     }
 
     /// The GPUs that can be used, in the order of the bus, and a line for each that cannot.
-    pub(super) fn gpus(&self) -> Result<(Vec<Gpu>, Vec<String>), ProviderError> {
+    pub(super) fn gpus(&self) -> Result<(Vec<NvidiaGpu>, Vec<String>), ProviderError> {
         let count = self.nvml.device_count().map_err(|error| failed("the driver", &error))?;
         let (mut gpus, mut notes, mut first) = (Vec::new(), Vec::new(), None);
         for number in 0..count {
@@ -74,7 +74,7 @@ impl Library {
     }
 
     /// The GPU with this number in the order of the bus, or why it is not used.
-    fn gpu(&self, number: u32, index: usize) -> Result<Result<Gpu, String>, NvmlError> {
+    fn gpu(&self, number: u32, index: usize) -> Result<Result<NvidiaGpu, String>, NvmlError> {
         let found = self.nvml.device_by_index(number)?;
         let (name, kind) = (found.uuid()?, found.name()?);
         // GPUs that know nothing of MIG say so with an error.
@@ -94,7 +94,7 @@ impl Library {
         };
         let capability = found.cuda_compute_capability().ok().map(|version| version.major);
         let index = u32::try_from(index).unwrap_or(u32::MAX);
-        Ok(Ok(Gpu {
+        Ok(Ok(NvidiaGpu {
             device: Device { index, name, kind, memory_bytes: memory, node: String::new() },
             capability,
         }))

@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tandem_backends::local::Groups;
+use tandem_backends::local::Cgroups;
 use tandem_daemon::client::{Client, ClientError};
 use tandem_daemon::config::{Config, Origins, ProviderKind};
 
@@ -184,7 +184,7 @@ fn state_folder(state: &Path) -> Finding {
 /// The cluster that the daemon is to place jobs in.
 fn slurm(config: &Config) -> Vec<Finding> {
     let checks = tandem_backends::slurm::check(&config.slurm.partition);
-    let told = |check: tandem_backends::slurm::Check| match check.found {
+    let told = |check: tandem_backends::slurm::SetupCheck| match check.found {
         Ok(found) => finding(check.name, Status::Ok, found, ""),
         Err(fault) => {
             let (found, advice) = fault.split_once("; ").unwrap_or((&fault, ""));
@@ -259,7 +259,7 @@ fn cgroups(config: &Config, daemon: Option<String>) -> Finding {
     let found = match daemon.filter(|found| !found.is_empty()) {
         Some(found) => found,
         None if !config.daemon.cgroups => "none: switched off".to_owned(),
-        None => Groups::find().to_string(),
+        None => Cgroups::find().to_string(),
     };
     let chosen = ["none: switched off", "none: they do not limit"];
     let complete = found.starts_with('v') && !found.contains(", no memory: ");

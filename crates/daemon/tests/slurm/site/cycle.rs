@@ -3,7 +3,8 @@
 use super::{beliefs, setup, start};
 use std::sync::{Arc, Mutex, mpsc};
 use tandem_backends::{
-    Backend, BackendEvent, Capabilities, Device, Found, Known, Offer, Op, OpId, Owner, RunId,
+    Backend, BackendEvent, Capabilities, ClusterJob, Device, KnownJob, Op, OpId, Owner,
+    RecoveredRun, RunId,
 };
 use tandem_daemon::cycle::{Cycle, Message};
 use tandem_daemon::links::Links;
@@ -34,7 +35,7 @@ impl Backend for Mute {
         }
     }
 
-    fn recover(&mut self, _: &[Known]) -> Vec<(RunId, Found)> {
+    fn recover(&mut self, _: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
         Vec::new()
     }
 
@@ -113,8 +114,8 @@ impl Loop {
     }
 }
 
-pub(crate) fn offer(number: u32) -> Offer {
-    Offer {
+pub(crate) fn offer(number: u32) -> ClusterJob {
+    ClusterJob {
         external: format!("{number}#tag"),
         owner: Owner { uid: 1001, gid: 1002 },
         user: "ann".to_owned(),
@@ -128,5 +129,5 @@ pub(crate) fn offer(number: u32) -> Offer {
 }
 
 pub(crate) fn offered(number: u32) -> BackendEvent {
-    BackendEvent::Offered(Box::new(offer(number)))
+    BackendEvent::Imported(Box::new(offer(number)))
 }

@@ -3,7 +3,9 @@
 pub(crate) mod cycle;
 
 use std::collections::{BTreeMap, BTreeSet};
-use tandem_backends::{BackendEvent, Device, Enforcement, Exit, Found, Op, OpId, RunId, Status};
+use tandem_backends::{
+    BackendEvent, Device, Enforcement, Exit, ExitStatus, Op, OpId, RecoveredRun, RunId,
+};
 use tandem_daemon::job::{Job, JobState};
 use tandem_daemon::request::JobRequest;
 use tandem_daemon::scheduler::{
@@ -96,11 +98,11 @@ pub(crate) fn submission(id: u64) -> Submission {
     }
 }
 
-pub(crate) fn exit(status: Status) -> Exit {
-    Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom: false, at_unix_us: 0, verdict: None }
+pub(crate) fn exit(status: ExitStatus) -> Exit {
+    Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom: false, at_unix_us: 0, cause: None }
 }
 
-pub(crate) fn kept(job: &Job, found: Option<Found>) -> Kept {
+pub(crate) fn kept(job: &Job, found: Option<RecoveredRun>) -> Kept {
     Kept { job: job.clone(), request: job.request.clone(), found }
 }
 
@@ -232,7 +234,7 @@ impl Site {
     }
 
     pub(crate) fn finish(&mut self, job: u64) {
-        self.ended(job, exit(Status::Code(0)));
+        self.ended(job, exit(ExitStatus::Code(0)));
     }
 
     pub(crate) fn requeued(&self, job: u64) -> Input {
@@ -255,7 +257,7 @@ impl Site {
     /// The events of a node that is lost, or back.
     pub(crate) fn closing(&self, node: u32, closes: bool) -> Vec<Input> {
         let closed = closes.then(|| "down".to_owned());
-        let of = |device| BackendEvent::Device { device, closed: closed.clone() };
+        let of = |device| BackendEvent::Device { device, unavailable: closed.clone() };
         (node * self.each..(node + 1) * self.each)
             .map(|device| Input::Backend(of(device)))
             .collect()

@@ -5,8 +5,8 @@
 //! Signals that were ignored when the daemon was started stay ignored, as under any shell; their mask
 //! is cleared.
 
-use super::obstacle::Obstacle;
-use super::person::groups;
+use super::run_as::groups;
+use super::start_error::StartError;
 use super::supervisor::{NO_ROOM, READY};
 use crate::op::{Launch, Owner};
 use nix::unistd::close;
@@ -21,7 +21,7 @@ use std::process::{Command, ExitCode};
 
 /// Reads an order from standard input, carries it out by becoming the program, and reports to standard
 /// output if that cannot be. This is the hidden subcommand `enter`; it wants a process of its own.
-pub fn enter() -> ExitCode {
+pub fn exec_stage() -> ExitCode {
     let mut order = Vec::new();
     if std::io::stdin().read_to_end(&mut order).is_err() {
         return ExitCode::FAILURE;
@@ -34,16 +34,16 @@ pub fn enter() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut report = File::from(report);
-    let Err(Obstacle { reason, passing }) = become_program(&launch, &mut report);
+    let Err(StartError { reason, transient }) = become_program(&launch, &mut report);
     let _ = report.write_all(reason.replace('\n', " ").as_bytes());
-    if passing { ExitCode::from(NO_ROOM) } else { ExitCode::FAILURE }
+    if transient { ExitCode::from(NO_ROOM) } else { ExitCode::FAILURE }
 }
 
 /// Returns only if it failed.
 fn become_program(
     launch: &Launch,
     report: &mut File,
-) -> Result<std::convert::Infallible, Obstacle> {
+) -> Result<std::convert::Infallible, StartError> {
     let (program, arguments) = launch.command.split_first().ok_or("the command is empty")?;
     close_all_but(report.as_raw_fd());
     usual_oom_score();
@@ -66,10 +66,10 @@ fn become_program(
 }
 
 /// Opens a file for output, for nobody else to read if it is new. One that waits for a reader is refused, since nobody else would notice.
-fn output(path: &Path, append: bool) -> Result<OwnedFd, Obstacle> {
+fn output(path: &Path, append: bool) -> Result<OwnedFd, StartError> {
     let explain = |error: rustix::io::Errno| {
         let what = format!("cannot open output file {}", path.display());
-        Obstacle::new(what, &std::io::Error::from(error))
+        StartError::new(what, &std::io::Error::from(error))
     };
     let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
     flags |= OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,29 +1,38 @@
-//! Other people's programs, asked with a limit on the time they take.
+//! Runs other programs with a time limit.
 
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a program printed.
-pub(crate) struct Answer {
-    pub(crate) status: ExitStatus,
+/// The result of a program.
+pub(crate) struct ProgramOutput {
+    pub(crate) succeeded: bool,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
 }
 
-/// Runs a program with this input; `None` if it took too long and was killed.
+impl ProgramOutput {
+    /// The non-empty lines of standard error.
+    pub(crate) fn error_lines(&self) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.stderr);
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    }
+}
+
+/// Runs a program with this input; `None` if it exceeded the time limit and was killed.
 ///
-/// Input and output are files in memory: a daemon that the program leaves behind and that keeps its
-/// descriptors cannot make anybody wait for the end of a pipe.
-pub(crate) fn call(
+/// Input and output are files in memory. A pipe would stay open as long as a daemon that the program starts
+/// in the background keeps its descriptors.
+pub(crate) fn run_program(
     command: &mut Command,
     input: &str,
-    within: Duration,
-) -> io::Result<Option<Answer>> {
+    timeout: Duration,
+) -> io::Result<Option<ProgramOutput>> {
     let mut stdin = memory_file()?;
     stdin.write_all(input.as_bytes())?;
     stdin.rewind()?;
@@ -41,8 +50,8 @@ pub(crate) fn call(
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if begin.elapsed() >= within {
-            // It was not waited for yet, so that its number is still its own.
+        if begin.elapsed() >= timeout {
+            // The child was not reaped yet, so its pid cannot belong to another process.
             if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
                 let _ = kill_process_group(group, Signal::KILL);
             }
@@ -52,14 +61,15 @@ pub(crate) fn call(
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
     };
-    Ok(Some(Answer { status, stdout: all_of(stdout)?, stderr: all_of(stderr)? }))
+    let (stdout, stderr) = (read_all(stdout)?, read_all(stderr)?);
+    Ok(Some(ProgramOutput { succeeded: status.success(), stdout, stderr }))
 }
 
 fn memory_file() -> io::Result<File> {
     Ok(File::from(rustix::fs::memfd_create("tandem-call", MemfdFlags::CLOEXEC)?))
 }
 
-fn all_of(mut file: File) -> io::Result<Vec<u8>> {
+fn read_all(mut file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind()?;
     file.read_to_end(&mut bytes)?;

@@ -1,50 +1,50 @@
 //! What the records of a run and `/proc` say together.
 
-use super::process::Identity;
-use super::record::{self, CLAIM, Claim, EXIT, Outcome, RUNNING, STARTED, Started};
+use super::process::ProcessId;
+use super::record::{self, CLAIM, Claim, EXIT, RUNNING, RunEnd, STARTED, StartRecord};
 use crate::op::RunId;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where a run stands.
 #[derive(Debug)]
-pub(super) enum Look {
+pub(super) enum Probe {
     /// Nobody has it. The directory is that of the next attempt and need not exist.
-    Free {
+    Unclaimed {
         /// The directory.
         dir: PathBuf,
     },
     /// Its supervisor lives.
-    Attended {
+    Supervised {
         /// The directory.
         dir: PathBuf,
         /// The supervisor.
-        supervisor: Identity,
+        supervisor: ProcessId,
         /// Its process, if that is to exist.
-        started: Option<Started>,
+        started: Option<StartRecord>,
         /// Whether the program has begun.
         running: bool,
     },
     /// Its supervisor died, its process lives.
-    Orphan {
+    Orphaned {
         /// The directory.
         dir: PathBuf,
         /// The supervisor that was.
-        supervisor: Identity,
+        supervisor: ProcessId,
         /// Its process.
-        started: Started,
+        started: StartRecord,
     },
     /// It is over.
-    Over {
+    Ended {
         /// The directory.
         dir: PathBuf,
         /// How it ended.
-        outcome: Outcome,
+        outcome: RunEnd,
         /// Its process, if there was one.
-        started: Option<Started>,
+        started: Option<StartRecord>,
     },
     /// It is gone.
-    Gone {
+    Lost {
         /// What is known.
         reason: String,
     },
@@ -58,61 +58,61 @@ pub(super) enum Look {
 }
 
 /// Looks at a run.
-pub(super) fn look(state: &Path, run: RunId, boot: &str) -> Look {
+pub(super) fn probe(state: &Path, run: RunId, boot: &str) -> Probe {
     for attempt in 0.. {
         let dir = record::directory(state, run, attempt);
-        match look_at(&dir, boot) {
+        match probe_attempt(&dir, boot) {
             Ok(Some(found)) => return found,
             Ok(None) => {}
             Err(error) => {
                 let reason = format!("cannot read its records: {error}");
-                return Look::Unknown { reason };
+                return Probe::Unknown { reason };
             }
         }
     }
-    Look::Gone { reason: "there were too many attempts".to_owned() }
+    Probe::Lost { reason: "there were too many attempts".to_owned() }
 }
 
 /// Looks at one attempt; `None` if it was given up or its supervisor died before the program could
 /// begin.
-fn look_at(dir: &Path, boot: &str) -> io::Result<Option<Look>> {
+fn probe_attempt(dir: &Path, boot: &str) -> io::Result<Option<Probe>> {
     let dir = dir.to_owned();
     let supervisor = match record::read(&dir, CLAIM) {
-        Ok(None) => return Ok(Some(Look::Free { dir })),
+        Ok(None) => return Ok(Some(Probe::Unclaimed { dir })),
         Ok(Some(Claim::Void)) => return Ok(None),
         Ok(Some(Claim::Supervisor(supervisor))) => supervisor,
         // A claim is linked when it is complete: only a machine that went down leaves less.
-        Err(error) if malformed(&error) => return Ok(Some(Look::Rebooted)),
+        Err(error) if malformed(&error) => return Ok(Some(Probe::Rebooted)),
         Err(error) => return Err(error),
     };
     // In this order: of one that no longer lived at this point, the records are final.
     let lives = supervisor.exists(boot)?;
-    let started: Option<Started> = match record::read(&dir, STARTED) {
+    let started: Option<StartRecord> = match record::read(&dir, STARTED) {
         Err(error) if malformed(&error) => None,
         other => other?,
     };
     match record::read(&dir, EXIT) {
-        Ok(Some(outcome)) => return Ok(Some(Look::Over { dir, outcome, started })),
+        Ok(Some(outcome)) => return Ok(Some(Probe::Ended { dir, outcome, started })),
         Ok(None) => {}
         Err(error) if malformed(&error) => {}
         Err(error) => return Err(error),
     }
     if lives {
         let running = started.is_some() && dir.join(RUNNING).try_exists()?;
-        return Ok(Some(Look::Attended { dir, supervisor, started, running }));
+        return Ok(Some(Probe::Supervised { dir, supervisor, started, running }));
     }
     if supervisor.boot != boot {
-        return Ok(Some(Look::Rebooted));
+        return Ok(Some(Probe::Rebooted));
     }
     // A process without a record was never allowed to go on.
     let Some(started) = started else {
         return Ok(None);
     };
     if started.process.exists(boot)? {
-        return Ok(Some(Look::Orphan { dir, supervisor, started }));
+        return Ok(Some(Probe::Orphaned { dir, supervisor, started }));
     }
     let reason = "its supervisor died; exit code not known".to_owned();
-    Ok(Some(Look::Gone { reason }))
+    Ok(Some(Probe::Lost { reason }))
 }
 
 /// Whether a file could be read but makes no sense.

@@ -1,11 +1,11 @@
 //! What the back end's threads share.
 
-use super::groups::{self, Groups};
+use super::cgroups::{self, Cgroups};
 use super::process::boot_id;
 use super::record;
-use super::run::{Run, lock};
-use super::watch::{News, Watcher};
-use super::{OpenError, Options};
+use super::run::{LocalRun, lock};
+use super::watch::{WatchEvent, Watcher};
+use super::{LocalError, LocalOptions};
 use crate::Sink;
 use crate::event::BackendEvent;
 use crate::op::RunId;
@@ -17,9 +17,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// What the threads share.
-pub(super) struct Inner {
+pub(super) struct LocalShared {
     /// As given.
-    pub(super) options: Options,
+    pub(super) options: LocalOptions,
     /// Arguments that come before the subcommand of the second stage.
     pub(super) arguments: Vec<String>,
     /// The present boot.
@@ -31,7 +31,7 @@ pub(super) struct Inner {
     /// Who knows the devices.
     pub(super) provider: Mutex<Box<dyn Provider>>,
     /// Where control groups can be made.
-    pub(super) groups: Groups,
+    pub(super) groups: Cgroups,
     /// How the names of our control groups begin.
     pub(super) owner: String,
     /// What is watched.
@@ -39,24 +39,24 @@ pub(super) struct Inner {
     /// Operations being carried out.
     pub(super) workers: AtomicUsize,
     sink: Sink,
-    pub(super) runs: Mutex<BTreeMap<RunId, Arc<Run>>>,
+    pub(super) runs: Mutex<BTreeMap<RunId, Arc<LocalRun>>>,
     stopping: AtomicBool,
     /// For threads that wait for nothing else.
     pub(super) idle: (Mutex<()>, Condvar),
 }
 
-impl Inner {
+impl LocalShared {
     /// Without threads yet.
     pub(super) fn new(
-        mut options: Options,
+        mut options: LocalOptions,
         mut provider: Box<dyn Provider>,
         sink: Sink,
-    ) -> Result<Self, OpenError> {
+    ) -> Result<Self, LocalError> {
         let system = |what: &str| {
             let what = what.to_owned();
-            move |source| OpenError::System { what, source }
+            move |source| LocalError::System { what, source }
         };
-        let (_, arguments) = options.supervisor.split_first().ok_or(OpenError::Supervisor)?;
+        let (_, arguments) = options.supervisor.split_first().ok_or(LocalError::Supervisor)?;
         let arguments = arguments
             .iter()
             .map(|word| word.to_str().map(str::to_owned))
@@ -65,20 +65,20 @@ impl Inner {
             .and_then(|()| options.state.canonicalize())
             .map(|state| options.state = state)
             .map_err(system(&format!("cannot use {}", options.state.display())))?;
-        let owner = groups::owner(&options.state)
+        let owner = cgroups::owner(&options.state)
             .map_err(system(&format!("cannot use {}", options.state.display())))?;
         let groups = if !options.groups {
-            Groups::none("switched off")
+            Cgroups::none("switched off")
         } else if !provider.limited_by_groups() {
-            Groups::none("they do not limit these devices")
+            Cgroups::none("they do not limit these devices")
         } else {
-            Groups::find()
+            Cgroups::find()
         };
         groups.sweep(&options.state, &owner);
-        Ok(Inner {
+        Ok(LocalShared {
             groups,
             owner,
-            arguments: arguments.ok_or(OpenError::Supervisor)?,
+            arguments: arguments.ok_or(LocalError::Supervisor)?,
             boot: boot_id().map_err(system("cannot read the boot id"))?,
             cores: crate::providers::cpu::allowed_cores(),
             devices: provider.list()?,
@@ -137,18 +137,18 @@ impl Inner {
     }
 
     /// All runs.
-    pub(super) fn runs(&self) -> Vec<Arc<Run>> {
+    pub(super) fn runs(&self) -> Vec<Arc<LocalRun>> {
         lock(&self.runs).values().cloned().collect()
     }
 
     /// A run, if it is known.
-    pub(super) fn known(&self, run: RunId) -> Option<Arc<Run>> {
+    pub(super) fn known(&self, run: RunId) -> Option<Arc<LocalRun>> {
         lock(&self.runs).get(&run).cloned()
     }
 
     /// A run, known from now on.
-    pub(super) fn add(&self, run: RunId) -> Arc<Run> {
-        lock(&self.runs).entry(run).or_insert_with(|| Arc::new(Run::new(run))).clone()
+    pub(super) fn add(&self, run: RunId) -> Arc<LocalRun> {
+        lock(&self.runs).entry(run).or_insert_with(|| Arc::new(LocalRun::new(run))).clone()
     }
 
     /// The body of the thread that watches.
@@ -156,8 +156,8 @@ impl Inner {
         while !self.stopping() {
             for news in self.watcher.wait() {
                 match news {
-                    News::Directory(run) => self.advance(&run, &mut run.state()),
-                    News::Ended(run, process) => {
+                    WatchEvent::Directory(run) => self.advance(&run, &mut run.state()),
+                    WatchEvent::Ended(run, process) => {
                         let mut state = run.state();
                         if state.watched.as_ref() == Some(&process) {
                             state.watched = None;

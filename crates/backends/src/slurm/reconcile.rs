@@ -2,17 +2,18 @@
 //! a list goes in, requests and events come out. Every request follows from the list alone, so that what
 //! was lost on the way, or undone by a crash of Slurm, is asked for again, and nothing is asked for twice.
 
-mod mend;
-mod offers;
-mod seats;
+mod import;
+mod placement;
+mod shard_leaks;
 
-use super::commands::Request;
-use super::jobs::{Listing, Over, Record, State};
-use super::nodes::Node;
-use crate::event::{BackendEvent, Exit, Found, Status, Verdict};
-use crate::offer::{Known, shown};
+use super::commands::SlurmRequest;
+use super::jobs::{JobList, JobRecord, SlurmEnd, SlurmState};
+use super::nodes::SlurmNode;
+use crate::cluster::short_id;
+use crate::event::{BackendEvent, Exit, ExitCause, ExitStatus};
 use crate::op::{OpId, RunId};
 use crate::providers::Enforcement;
+use crate::recovery::{KnownJob, RecoveredRun};
 use std::collections::BTreeMap;
 
 /// A job is believed to be gone when so many lists in a row do not have it.
@@ -24,14 +25,14 @@ const NODE_FAILED: &str = "its node failed";
 
 /// One GPU.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct ClusterGpu {
     pub(super) node: usize,
     pub(super) kind: String,
 }
 
 /// What is to become of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Want {
+enum DesiredState {
     Run,
     Pause,
     End { asked_s: u64 },
@@ -39,7 +40,7 @@ enum Want {
 
 /// What was last reported of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum ReportedState {
     Nothing,
     Running,
     Paused,
@@ -47,13 +48,13 @@ enum Told {
 
 /// A run that we asked for.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct DesiredRun {
     run: RunId,
     op: OpId,
     devices: Vec<u32>,
     is_exclusive: bool,
-    want: Want,
-    told: Told,
+    want: DesiredState,
+    told: ReportedState,
     restarts: u64,
     /// Since when it is released and does not begin.
     idle_since_s: Option<u64>,
@@ -61,15 +62,15 @@ struct Wanted {
     is_counted: bool,
 }
 
-impl Wanted {
+impl DesiredRun {
     fn new(run: RunId, op: OpId, devices: Vec<u32>) -> Self {
         Self {
             run,
             op,
             devices,
             is_exclusive: false,
-            want: Want::Run,
-            told: Told::Nothing,
+            want: DesiredState::Run,
+            told: ReportedState::Nothing,
             // Not known before it is seen.
             restarts: u64::MAX,
             idle_since_s: None,
@@ -80,8 +81,8 @@ impl Wanted {
 
 /// A job of ours.
 #[derive(Clone, Debug, Default)]
-struct Ours {
-    wanted: Option<Wanted>,
+struct ManagedJob {
+    wanted: Option<DesiredRun>,
     /// It is to end without a run; when Slurm was last asked for that.
     withdrawn_s: Option<u64>,
     missed: u32,
@@ -94,61 +95,68 @@ struct Ours {
 }
 
 /// A job of ours as a list has it: what Slurm calls it in requests, and its record.
-struct Entry<'a> {
+struct ListedJob<'a> {
     key: String,
     address: String,
     task: Option<u32>,
-    record: &'a Record,
+    record: &'a JobRecord,
 }
 
 /// Why a job cannot have the place that was chosen, and whether another may do.
-struct Refusal {
+struct PlacementError {
     reason: String,
-    passing: bool,
+    transient: bool,
 }
 
 /// What a turn comes to.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
-    pub(super) requests: Vec<Request>,
+pub(super) struct Reconciled {
+    pub(super) requests: Vec<SlurmRequest>,
     pub(super) events: Vec<BackendEvent>,
     /// Runs that Slurm has forgotten: how they ended may be on record elsewhere.
-    pub(super) forgotten: Vec<Forgotten>,
+    pub(super) forgotten: Vec<MissingRun>,
 }
 
 /// A run that Slurm has forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Forgotten {
+pub(super) struct MissingRun {
     pub(super) run: RunId,
     pub(super) id: u64,
     pub(super) submit_s: u64,
 }
 
 /// Jobs of ours, and the GPUs.
-pub(super) struct Book {
+pub(super) struct Reconciler {
     partition: String,
-    nodes: Vec<Node>,
-    pub(super) places: Vec<Place>,
+    nodes: Vec<SlurmNode>,
+    pub(super) places: Vec<ClusterGpu>,
     /// The first device of each node.
     first: Vec<u32>,
     /// Shards that one job takes of a GPU.
     share: u64,
     /// A second choice of GPUs replaces the first; before 23.02.7 they are merged.
     pub(super) replaces: bool,
-    jobs: BTreeMap<String, Ours>,
+    jobs: BTreeMap<String, ManagedJob>,
     keys: BTreeMap<RunId, String>,
     closed: Vec<Option<String>>,
     /// When Slurm was last asked to count its resources again.
     counted_s: u64,
 }
 
-impl Book {
-    pub(super) fn new(partition: String, nodes: Vec<Node>, tenants: u64, replaces: bool) -> Self {
+impl Reconciler {
+    pub(super) fn new(
+        partition: String,
+        nodes: Vec<SlurmNode>,
+        tenants: u64,
+        replaces: bool,
+    ) -> Self {
         let mut places = Vec::new();
         let mut first = Vec::new();
         for (index, node) in nodes.iter().enumerate() {
             first.push(u32::try_from(places.len()).expect("devices are counted in u32"));
-            places.extend(node.types.iter().map(|kind| Place { node: index, kind: kind.clone() }));
+            places.extend(
+                node.types.iter().map(|kind| ClusterGpu { node: index, kind: kind.clone() }),
+            );
         }
         let has_shards = |&&shards: &&u64| shards > 0;
         let shards = nodes.iter().flat_map(|node| &node.shards).filter(has_shards).min();
@@ -168,7 +176,7 @@ impl Book {
         }
     }
 
-    pub(super) fn nodes(&self) -> &[Node] {
+    pub(super) fn nodes(&self) -> &[SlurmNode] {
         &self.nodes
     }
 
@@ -189,7 +197,7 @@ impl Book {
             }
             self.keys.remove(&wanted.run);
         }
-        ours.wanted = Some(Wanted { is_exclusive, ..Wanted::new(run, op, devices) });
+        ours.wanted = Some(DesiredRun { is_exclusive, ..DesiredRun::new(run, op, devices) });
         (ours.is_dropped, ours.is_refused) = (false, false);
         self.keys.insert(run, key.to_owned());
     }
@@ -198,7 +206,7 @@ impl Book {
     pub(super) fn pause(&mut self, op: OpId, run: RunId, paused: bool) -> bool {
         let Some(wanted) = self.wanted(run) else { return false };
         wanted.op = op;
-        wanted.want = if paused { Want::Pause } else { Want::Run };
+        wanted.want = if paused { DesiredState::Pause } else { DesiredState::Run };
         true
     }
 
@@ -206,8 +214,8 @@ impl Book {
     pub(super) fn end(&mut self, op: OpId, run: RunId) -> bool {
         let Some(wanted) = self.wanted(run) else { return false };
         wanted.op = op;
-        if !matches!(wanted.want, Want::End { .. }) {
-            wanted.want = Want::End { asked_s: 0 };
+        if !matches!(wanted.want, DesiredState::End { .. }) {
+            wanted.want = DesiredState::End { asked_s: 0 };
         }
         true
     }
@@ -233,7 +241,7 @@ impl Book {
         }
     }
 
-    fn wanted(&mut self, run: RunId) -> Option<&mut Wanted> {
+    fn wanted(&mut self, run: RunId) -> Option<&mut DesiredRun> {
         let key = self.keys.get(&run)?;
         self.jobs.get_mut(key)?.wanted.as_mut().filter(|wanted| wanted.run == run)
     }
@@ -241,9 +249,9 @@ impl Book {
     /// What became of jobs that an earlier daemon knew. Runs that Slurm has forgotten are left out.
     pub(super) fn recover(
         &mut self,
-        known: &[Known],
-        listing: &Listing,
-    ) -> (Vec<(RunId, Found)>, Vec<Forgotten>) {
+        known: &[KnownJob],
+        listing: &JobList,
+    ) -> (Vec<(RunId, RecoveredRun)>, Vec<MissingRun>) {
         let entries = self.entries(listing);
         let (mut found, mut forgotten) = (Vec::new(), Vec::new());
         for job in known {
@@ -251,7 +259,7 @@ impl Book {
             let record = entries.get(key.as_str()).map(|entry| entry.record);
             let seen = record.map(|record| (record.id, record.submit_s));
             if !job.has_run {
-                self.jobs.insert(key.clone(), Ours { seen, ..Ours::default() });
+                self.jobs.insert(key.clone(), ManagedJob { seen, ..ManagedJob::default() });
                 continue;
             }
             let Some(record) = record else {
@@ -259,35 +267,45 @@ impl Book {
                 continue;
             };
             let told = match record.state {
-                State::Over(Over::NodeFailed) => {
-                    found.push((job.run, Found::Lost { reason: NODE_FAILED.to_owned() }));
+                SlurmState::Ended(SlurmEnd::NodeFailed) => {
+                    found.push((job.run, RecoveredRun::Lost { reason: NODE_FAILED.to_owned() }));
                     continue;
                 }
-                State::Over(over) => {
-                    found.push((job.run, Found::Exited(exit(over, record))));
+                SlurmState::Ended(over) => {
+                    found.push((job.run, RecoveredRun::Exited(exit(over, record))));
                     continue;
                 }
-                State::Running => Told::Running,
-                State::Suspended => Told::Paused,
-                State::Pending | State::Other => Told::Nothing,
+                SlurmState::Running => ReportedState::Running,
+                SlurmState::Suspended => ReportedState::Paused,
+                SlurmState::Pending | SlurmState::Other => ReportedState::Nothing,
             };
-            let wanted = Wanted {
-                want: if told == Told::Paused { Want::Pause } else { Want::Run },
+            let wanted = DesiredRun {
+                want: if told == ReportedState::Paused {
+                    DesiredState::Pause
+                } else {
+                    DesiredState::Run
+                },
                 told,
                 restarts: record.restarts,
-                ..Wanted::new(job.run, OpId(0), job.devices.clone())
+                ..DesiredRun::new(job.run, OpId(0), job.devices.clone())
             };
-            self.jobs.insert(key.clone(), Ours { wanted: Some(wanted), seen, ..Ours::default() });
+            self.jobs.insert(
+                key.clone(),
+                ManagedJob { wanted: Some(wanted), seen, ..ManagedJob::default() },
+            );
             self.keys.insert(job.run, key.clone());
-            let (pid, paused) = (number(record), told == Told::Paused);
-            let is_there = Found::Running { pid, paused, enforcement: Enforcement::None };
-            found.push((job.run, if told == Told::Nothing { Found::Starting } else { is_there }));
+            let (pid, paused) = (number(record), told == ReportedState::Paused);
+            let is_there = RecoveredRun::Running { pid, paused, enforcement: Enforcement::None };
+            found.push((
+                job.run,
+                if told == ReportedState::Nothing { RecoveredRun::Starting } else { is_there },
+            ));
         }
         (found, forgotten)
     }
 
     /// Jobs of ours in a list, by what they are called for all time.
-    fn entries<'a>(&self, listing: &'a Listing) -> BTreeMap<String, Entry<'a>> {
+    fn entries<'a>(&self, listing: &'a JobList) -> BTreeMap<String, ListedJob<'a>> {
         let mut entries = BTreeMap::new();
         for record in &listing.records {
             let Some(note) = &record.note else { continue };
@@ -296,7 +314,7 @@ impl Book {
             }
             let mut add = |address: String, task: Option<u32>| {
                 let key = format!("{address}#{}", note.tag);
-                entries.insert(key.clone(), Entry { key, address, task, record });
+                entries.insert(key.clone(), ListedJob { key, address, task, record });
             };
             match (record.array, record.task) {
                 // The last task of an array has the number of the array, which stands for all of it.
@@ -313,13 +331,14 @@ impl Book {
     }
 
     /// Takes in a list.
-    pub(super) fn turn(&mut self, listing: &Listing, now_s: u64) -> Turn {
-        let mut turn = Turn::default();
+    pub(super) fn turn(&mut self, listing: &JobList, now_s: u64) -> Reconciled {
+        let mut turn = Reconciled::default();
         let entries = self.entries(listing);
         let known: Vec<String> = self.jobs.keys().cloned().collect();
         for key in known {
             let mut ours = self.jobs.remove(&key).expect("its key was just read");
-            let is_there = |entry: &Entry<'_>| !matches!(entry.record.state, State::Over(_));
+            let is_there =
+                |entry: &ListedJob<'_>| !matches!(entry.record.state, SlurmState::Ended(_));
             if ours.is_refused && ours.wanted.is_none() && !entries.get(&key).is_some_and(is_there)
             {
                 continue;
@@ -336,7 +355,13 @@ impl Book {
         turn
     }
 
-    fn bring_in_line(&self, ours: &mut Ours, entry: &Entry<'_>, now_s: u64, turn: &mut Turn) {
+    fn bring_in_line(
+        &self,
+        ours: &mut ManagedJob,
+        entry: &ListedJob<'_>,
+        now_s: u64,
+        turn: &mut Reconciled,
+    ) {
         let record = entry.record;
         ours.missed = 0;
         ours.seen = Some((record.id, record.submit_s));
@@ -345,16 +370,16 @@ impl Book {
         }
         let Some(wanted) = &mut ours.wanted else {
             let reason = match (&record.state, &mut ours.withdrawn_s) {
-                (State::Over(Over::Cancelled), _) => "cancelled in Slurm",
-                (State::Over(_), _) => "it is over in Slurm",
+                (SlurmState::Ended(SlurmEnd::Cancelled), _) => "cancelled in Slurm",
+                (SlurmState::Ended(_), _) => "it is over in Slurm",
                 (_, Some(asked_s)) => {
                     if now_s >= *asked_s + CANCEL_AGAIN_S {
                         *asked_s = now_s;
-                        turn.requests.push(Request::Cancel(entry.address.clone()));
+                        turn.requests.push(SlurmRequest::Cancel(entry.address.clone()));
                     }
                     return;
                 }
-                (State::Pending, None) if record.is_held => return,
+                (SlurmState::Pending, None) if record.is_held => return,
                 _ => "released by somebody else",
             };
             ours.is_dropped = true;
@@ -368,63 +393,63 @@ impl Book {
         let (op, run) = (wanted.op, wanted.run);
         if record.restarts > wanted.restarts {
             wanted.restarts = record.restarts;
-            if wanted.told != Told::Nothing {
-                wanted.told = Told::Nothing;
+            if wanted.told != ReportedState::Nothing {
+                wanted.told = ReportedState::Nothing;
                 turn.events.push(BackendEvent::Requeued { run });
             }
         }
-        if let State::Over(over) = record.state {
+        if let SlurmState::Ended(over) = record.state {
             ours.is_dropped = true;
             turn.events.push(match over {
-                Over::NodeFailed => BackendEvent::Lost { run, reason: NODE_FAILED.to_owned() },
+                SlurmEnd::NodeFailed => BackendEvent::Lost { run, reason: NODE_FAILED.to_owned() },
                 over => BackendEvent::Exited { run, exit: exit(over, record) },
             });
             return;
         }
-        if let Want::End { asked_s } = &mut wanted.want {
+        if let DesiredState::End { asked_s } = &mut wanted.want {
             if now_s >= *asked_s + CANCEL_AGAIN_S {
                 *asked_s = now_s;
-                turn.requests.push(Request::Cancel(entry.address.clone()));
+                turn.requests.push(SlurmRequest::Cancel(entry.address.clone()));
             }
             return;
         }
         match record.state {
-            State::Pending => match self.release(wanted, entry, now_s) {
-                Ok(line) => turn.requests.extend(line.map(Request::Control)),
-                Err(Refusal { reason, passing }) => {
+            SlurmState::Pending => match self.release(wanted, entry, now_s) {
+                Ok(line) => turn.requests.extend(line.map(SlurmRequest::Control)),
+                Err(PlacementError { reason, transient }) => {
                     (ours.is_dropped, ours.is_refused) = (true, true);
-                    turn.events.push(BackendEvent::NotStarted { op, run, reason, passing });
+                    turn.events.push(BackendEvent::NotStarted { op, run, reason, transient });
                 }
             },
-            State::Running => {
+            SlurmState::Running => {
                 match wanted.told {
-                    Told::Nothing => turn.events.push(self.started(wanted, record)),
-                    Told::Paused => turn.events.push(BackendEvent::Resumed { op, run }),
-                    Told::Running => {}
+                    ReportedState::Nothing => turn.events.push(self.started(wanted, record)),
+                    ReportedState::Paused => turn.events.push(BackendEvent::Resumed { op, run }),
+                    ReportedState::Running => {}
                 }
-                wanted.told = Told::Running;
-                if wanted.want == Want::Pause {
-                    turn.requests.push(Request::Control(format!("suspend {}", entry.address)));
+                wanted.told = ReportedState::Running;
+                if wanted.want == DesiredState::Pause {
+                    turn.requests.push(SlurmRequest::Control(format!("suspend {}", entry.address)));
                 }
             }
-            State::Suspended => {
+            SlurmState::Suspended => {
                 // It may have begun and been paused between two lists.
-                if wanted.told == Told::Nothing {
+                if wanted.told == ReportedState::Nothing {
                     turn.events.push(self.started(wanted, record));
                 }
-                if wanted.told != Told::Paused {
-                    wanted.told = Told::Paused;
+                if wanted.told != ReportedState::Paused {
+                    wanted.told = ReportedState::Paused;
                     turn.events.push(BackendEvent::Paused { op, run, took_us: 0 });
                 }
-                if wanted.want == Want::Run {
-                    turn.requests.push(Request::Control(format!("resume {}", entry.address)));
+                if wanted.want == DesiredState::Run {
+                    turn.requests.push(SlurmRequest::Control(format!("resume {}", entry.address)));
                 }
             }
-            State::Over(_) | State::Other => {}
+            SlurmState::Ended(_) | SlurmState::Other => {}
         }
     }
 
-    fn started(&self, wanted: &Wanted, record: &Record) -> BackendEvent {
+    fn started(&self, wanted: &DesiredRun, record: &JobRecord) -> BackendEvent {
         self.check_place(wanted, record);
         let (op, run, enforcement) = (wanted.op, wanted.run, Enforcement::None);
         BackendEvent::Started { op, run, pid: number(record), enforcement }
@@ -432,11 +457,11 @@ impl Book {
 }
 
 /// What stands for its process: the number by which the job knows itself.
-fn number(record: &Record) -> u32 {
+fn number(record: &JobRecord) -> u32 {
     u32::try_from(record.id).unwrap_or(0)
 }
 
-fn miss(ours: &mut Ours, key: &str, listing: &Listing, turn: &mut Turn) {
+fn miss(ours: &mut ManagedJob, key: &str, listing: &JobList, turn: &mut Reconciled) {
     ours.missed += 1;
     if ours.missed < MISSED_MAX || ours.is_dropped {
         return;
@@ -455,33 +480,33 @@ fn miss(ours: &mut Ours, key: &str, listing: &Listing, turn: &mut Turn) {
 
 /// A run that is not in the list. Its id is 0, which no job has, where what is on record under the id
 /// would be another job's: a task of an array that was never seen, or an id that was given again.
-fn forgotten_run(run: RunId, key: &str, seen: Option<(u64, u64)>, listing: &Listing) -> Forgotten {
-    let (id, submit_s) = seen.unwrap_or_else(|| (shown(key).parse().unwrap_or(0), 0));
+fn forgotten_run(run: RunId, key: &str, seen: Option<(u64, u64)>, listing: &JobList) -> MissingRun {
+    let (id, submit_s) = seen.unwrap_or_else(|| (short_id(key).parse().unwrap_or(0), 0));
     let is_given_again = listing.records.iter().any(|record| record.id == id);
-    Forgotten { run, id: if is_given_again { 0 } else { id }, submit_s }
+    MissingRun { run, id: if is_given_again { 0 } else { id }, submit_s }
 }
 
-fn exit(over: Over, record: &Record) -> Exit {
+fn exit(over: SlurmEnd, record: &JobRecord) -> Exit {
     let (code, signal) = record.exit;
     let status = match (code, signal) {
         // What failed before its program could, as in a prolog, must not look as if it went well.
-        (0, 0) if over == Over::Failed => Status::Code(1),
-        (code, 0) => Status::Code(code),
-        (_, signal) => Status::Signal(signal),
+        (0, 0) if over == SlurmEnd::Failed => ExitStatus::Code(1),
+        (code, 0) => ExitStatus::Code(code),
+        (_, signal) => ExitStatus::Signal(signal),
     };
-    let verdict = match over {
-        Over::Cancelled => Some(Verdict::Cancelled),
-        Over::TimedOut => Some(Verdict::TimedOut),
-        Over::OutOfMemory => Some(Verdict::OutOfMemory),
-        Over::Completed | Over::Failed | Over::NodeFailed => None,
+    let cause = match over {
+        SlurmEnd::Cancelled => Some(ExitCause::Cancelled),
+        SlurmEnd::TimedOut => Some(ExitCause::TimedOut),
+        SlurmEnd::OutOfMemory => Some(ExitCause::OutOfMemory),
+        SlurmEnd::Completed | SlurmEnd::Failed | SlurmEnd::NodeFailed => None,
     };
     Exit {
         status,
         cpu_s: 0.0,
         rss_max_bytes: 0,
-        oom: over == Over::OutOfMemory,
+        oom: over == SlurmEnd::OutOfMemory,
         at_unix_us: record.end_s.saturating_mul(1_000_000),
-        verdict,
+        cause,
     }
 }
 

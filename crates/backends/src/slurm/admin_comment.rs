@@ -8,22 +8,22 @@ pub(super) const MARK: &str = "tandem1";
 
 /// How the GPUs were asked for, and how many in that way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
-    Node(u32),
-    Job(u32),
-    Task(u32),
+pub(super) enum RequestedGpus {
+    PerNode(u32),
+    PerJob(u32),
+    PerTask(u32),
 }
 
 /// What a job of ours asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct AdminComment {
     pub(super) tag: String,
     pub(super) nodes: u32,
     pub(super) gpus_per_node: u32,
-    pub(super) asked: Asked,
+    pub(super) asked: RequestedGpus,
 }
 
-impl Note {
+impl AdminComment {
     /// `tandem1:TAG:NODES:GPUS:KIND:COUNT`; `None` if the text is none of ours.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
@@ -38,9 +38,9 @@ impl Note {
         let (nodes, gpus_per_node) = (number()?, number()?);
         let (kind, count) = (parts.next()?, parts.next()?.parse().ok()?);
         let asked = match kind {
-            "node" => Asked::Node(count),
-            "job" => Asked::Job(count),
-            "task" => Asked::Task(count),
+            "node" => RequestedGpus::PerNode(count),
+            "job" => RequestedGpus::PerJob(count),
+            "task" => RequestedGpus::PerTask(count),
             _ => return None,
         };
         let is_all = parts.next().is_none();
@@ -48,13 +48,13 @@ impl Note {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for RequestedGpus {
     /// As `scontrol update` takes it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Asked::Node(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
-            Asked::Job(count) => write!(f, "TresPerJob=gres:gpu:{count}"),
-            Asked::Task(count) => write!(f, "TresPerTask=gres:gpu:{count}"),
+            RequestedGpus::PerNode(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
+            RequestedGpus::PerJob(count) => write!(f, "TresPerJob=gres:gpu:{count}"),
+            RequestedGpus::PerTask(count) => write!(f, "TresPerTask=gres:gpu:{count}"),
         }
     }
 }
@@ -65,8 +65,8 @@ mod tests {
 
     #[test]
     fn only_our_notes_are_notes() {
-        let note = Note::parse("tandem1:8a6f865bc487f58b:2:4:job:8").unwrap();
-        assert_eq!((note.nodes, note.gpus_per_node, note.asked), (2, 4, Asked::Job(8)));
+        let note = AdminComment::parse("tandem1:8a6f865bc487f58b:2:4:job:8").unwrap();
+        assert_eq!((note.nodes, note.gpus_per_node, note.asked), (2, 4, RequestedGpus::PerJob(8)));
         let others = [
             "",
             "tandem",
@@ -78,7 +78,7 @@ mod tests {
             "tandem1:ü6f865bc487f58b:2:4:job:8",
         ];
         for other in others {
-            assert_eq!(Note::parse(other), None, "{other}");
+            assert_eq!(AdminComment::parse(other), None, "{other}");
         }
     }
 }

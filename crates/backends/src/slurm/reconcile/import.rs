@@ -1,16 +1,16 @@
 //! Jobs that may be given a place.
 
-use super::{Book, Entry, Ours, Turn};
+use super::{ListedJob, ManagedJob, Reconciled, Reconciler};
+use crate::cluster::ClusterJob;
 use crate::event::BackendEvent;
-use crate::offer::Offer;
 use crate::op::Owner;
-use crate::slurm::commands::Request;
-use crate::slurm::dependency::{Verdict as Dependency, judge};
-use crate::slurm::jobs::{Listing, Record, State};
-use crate::slurm::text;
+use crate::slurm::commands::SlurmRequest;
+use crate::slurm::dependency::{DependencyState as Dependency, judge};
+use crate::slurm::jobs::{JobList, JobRecord, SlurmState};
+use crate::slurm::syntax;
 use std::collections::BTreeMap;
 
-impl Book {
+impl Reconciler {
     fn size_max(&self) -> u32 {
         let sizes = self.nodes.iter().map(|node| node.types.len());
         u32::try_from(sizes.max().unwrap_or(0)).expect("GPUs of a node are counted in u32")
@@ -18,7 +18,7 @@ impl Book {
 
     /// GPUs that a job needs, those that it shuts others out of counted: a job on several nodes has them
     /// to itself, since Slurm takes the same GPUs of each.
-    fn gang(&self, record: &Record) -> Option<u32> {
+    fn gang(&self, record: &JobRecord) -> Option<u32> {
         let note = record.note.as_ref()?;
         let each = if note.nodes > 1 { self.size_max() } else { note.gpus_per_node };
         note.nodes.checked_mul(each)
@@ -27,17 +27,17 @@ impl Book {
     /// Jobs that may be given a place and are not known yet.
     pub(super) fn offer(
         &mut self,
-        entries: &BTreeMap<String, Entry<'_>>,
-        listing: &Listing,
+        entries: &BTreeMap<String, ListedJob<'_>>,
+        listing: &JobList,
         now_s: u64,
-        turn: &mut Turn,
+        turn: &mut Reconciled,
     ) {
         let mut going: BTreeMap<u64, u32> = BTreeMap::new();
         for entry in entries.values() {
             let record = entry.record;
-            let is_over = matches!(record.state, State::Over(_));
+            let is_over = matches!(record.state, SlurmState::Ended(_));
             // Those that nobody here knows count in Slurm too, once they are released.
-            let is_held = record.state == State::Pending && record.is_held;
+            let is_held = record.state == SlurmState::Pending && record.is_held;
             let is_known = self.jobs.get(&entry.key).is_some_and(|ours| !ours.is_refused);
             if let Some(array) = record.array
                 && (is_known || !is_held)
@@ -46,11 +46,11 @@ impl Book {
                 *going.entry(array).or_default() += 1;
             }
         }
-        let mut waiting: Vec<&Entry<'_>> = entries
+        let mut waiting: Vec<&ListedJob<'_>> = entries
             .values()
             .filter(|entry| {
                 let record = entry.record;
-                record.state == State::Pending
+                record.state == SlurmState::Pending
                     && record.is_held
                     && record.eligible_s <= now_s
                     && !self.jobs.contains_key(&entry.key)
@@ -75,9 +75,10 @@ impl Book {
                 *going += 1;
             }
             let Some(gpus) = self.gang(record) else { continue };
-            let ours = Ours { seen: Some((record.id, record.submit_s)), ..Ours::default() };
+            let ours =
+                ManagedJob { seen: Some((record.id, record.submit_s)), ..ManagedJob::default() };
             self.jobs.insert(entry.key.clone(), ours);
-            turn.events.push(BackendEvent::Offered(Box::new(Offer {
+            turn.events.push(BackendEvent::Imported(Box::new(ClusterJob {
                 external: entry.key.clone(),
                 owner: Owner { uid: record.uid, gid: record.gid },
                 user: record.user.clone(),
@@ -95,11 +96,11 @@ impl Book {
 
 /// Makes a job Slurm's own again: what it asked for, then the release. It cannot begin before its dependency
 /// is met, which it never is.
-fn hand_back(entry: &Entry<'_>) -> Vec<Request> {
+fn hand_back(entry: &ListedJob<'_>) -> Vec<SlurmRequest> {
     let Some(note) = &entry.record.note else { return Vec::new() };
     let address = &entry.address;
     let asks = format!("update jobid={address} {}", note.asked);
-    // Asked for once: versions before 23.02.7 would merge a second time with the first.
-    let asks = text::gres(&entry.record.asked).is_empty().then_some(asks);
-    asks.into_iter().chain([format!("release {address}")]).map(Request::Control).collect()
+    // RequestedGpus for once: versions before 23.02.7 would merge a second time with the first.
+    let asks = syntax::gres(&entry.record.asked).is_empty().then_some(asks);
+    asks.into_iter().chain([format!("release {address}")]).map(SlurmRequest::Control).collect()
 }

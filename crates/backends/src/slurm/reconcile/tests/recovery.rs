@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn known(external: &str, has_run: bool) -> Known {
+fn known(external: &str, has_run: bool) -> KnownJob {
     let external = Some(external.to_owned());
-    Known { run: run(1), has_run, devices: vec![0], external }
+    KnownJob { run: run(1), has_run, devices: vec![0], external }
 }
 
-fn found(job: Job) -> (Book, Found) {
+fn found(job: JobBuilder) -> (Reconciler, RecoveredRun) {
     let mut book = book();
     let (mut found, forgotten) = book.recover(&[known("5#a", true)], &list([job]));
     assert_eq!(forgotten, []);
@@ -25,7 +25,7 @@ fn a_run_is_gone_when_two_lists_do_not_have_it() {
     book.turn(&list([runs()]), NOW_S);
     assert_eq!(book.turn(&list([]), NOW_S).forgotten, []);
     let turn = book.turn(&list([]), NOW_S);
-    assert_eq!(turn.forgotten, [Forgotten { run: run(1), id: 5, submit_s: 500 }]);
+    assert_eq!(turn.forgotten, [MissingRun { run: run(1), id: 5, submit_s: 500 }]);
     assert_eq!(events(turn), []);
     assert_eq!(book.turn(&list([]), NOW_S).forgotten, []);
 }
@@ -33,7 +33,7 @@ fn a_run_is_gone_when_two_lists_do_not_have_it() {
 #[test]
 fn a_job_that_waits_is_gone_when_two_lists_do_not_have_it() {
     let mut book = book();
-    book.turn(&list([Job::new(5)]), NOW_S);
+    book.turn(&list([JobBuilder::new(5)]), NOW_S);
     assert_eq!(events(book.turn(&list([]), NOW_S)), []);
     let (external, reason) = ("5#a".to_owned(), "Slurm does not know it any more".to_owned());
     let turn = book.turn(&list([]), NOW_S);
@@ -52,22 +52,22 @@ fn another_job_under_the_same_id_is_not_touched() {
     let turn = book.turn(&list([other()]), NOW_S);
     assert!(turn.requests.is_empty());
     // What is on record under its id would be the other's.
-    assert_eq!(turn.forgotten, [Forgotten { run: run(1), id: 0, submit_s: 500 }]);
+    assert_eq!(turn.forgotten, [MissingRun { run: run(1), id: 0, submit_s: 500 }]);
 }
 
 #[test]
 fn another_job_that_waits_under_the_same_id_is_offered_by_itself() {
     let mut book = book();
-    book.turn(&list([Job::new(5)]), NOW_S);
+    book.turn(&list([JobBuilder::new(5)]), NOW_S);
     book.start(OpId(1), "5#a", run(1), vec![0], false);
-    let turn = book.turn(&list([Job::new(5).tag("b")]), NOW_S);
+    let turn = book.turn(&list([JobBuilder::new(5).tag("b")]), NOW_S);
     assert!(turn.requests.is_empty());
     assert_eq!(offered(turn), ["5#b"]);
     // One that only waited is withdrawn.
     let mut book = super::book();
-    book.turn(&list([Job::new(5)]), NOW_S);
-    book.turn(&list([Job::new(5).tag("b")]), NOW_S);
-    let turn = book.turn(&list([Job::new(5).tag("b")]), NOW_S);
+    book.turn(&list([JobBuilder::new(5)]), NOW_S);
+    book.turn(&list([JobBuilder::new(5).tag("b")]), NOW_S);
+    let turn = book.turn(&list([JobBuilder::new(5).tag("b")]), NOW_S);
     let told = events(turn);
     assert!(
         matches!(&told[..], [BackendEvent::Withdrawn { external, .. }] if external == "5#a"),
@@ -79,57 +79,60 @@ fn another_job_that_waits_under_the_same_id_is_offered_by_itself() {
 fn runs_are_found_as_they_are() {
     let enforcement = Enforcement::None;
     let (mut book, told) = found(runs());
-    assert_eq!(told, Found::Running { pid: 5, paused: false, enforcement });
+    assert_eq!(told, RecoveredRun::Running { pid: 5, paused: false, enforcement });
     let turn = book.turn(&list([runs()]), NOW_S);
     assert!(strangers(&turn).iter().all(Vec::is_empty));
     assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
     assert!(book.end(OpId(1), run(1)));
 
-    let (mut book, told) = found(runs().state(State::Suspended));
-    assert_eq!(told, Found::Running { pid: 5, paused: true, enforcement });
-    let turn = book.turn(&list([runs().state(State::Suspended)]), NOW_S);
+    let (mut book, told) = found(runs().state(SlurmState::Suspended));
+    assert_eq!(told, RecoveredRun::Running { pid: 5, paused: true, enforcement });
+    let turn = book.turn(&list([runs().state(SlurmState::Suspended)]), NOW_S);
     assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
 }
 
 #[test]
 fn runs_that_were_on_the_way_go_on() {
     // Neither step was taken, the first one, both.
-    let placed = || Job::new(5).aimed("n0", "gres:shard:g0:33");
-    let (mut book, told) = found(Job::new(5));
-    assert_eq!(told, Found::Starting);
-    let turn = book.turn(&list([Job::new(5)]), NOW_S);
+    let placed = || JobBuilder::new(5).aimed("n0", "gres:shard:g0:33");
+    let (mut book, told) = found(JobBuilder::new(5));
+    assert_eq!(told, RecoveredRun::Starting);
+    let turn = book.turn(&list([JobBuilder::new(5)]), NOW_S);
     assert_eq!(asks(&turn), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
     assert_eq!(events(turn), []);
 
     let (mut book, told) = found(placed());
-    assert_eq!(told, Found::Starting);
+    assert_eq!(told, RecoveredRun::Starting);
     assert_eq!(asks(&book.turn(&list([placed()]), NOW_S)), ["release 5"]);
 
     let (mut book, told) = found(placed().free("None"));
-    assert_eq!(told, Found::Starting);
+    assert_eq!(told, RecoveredRun::Starting);
     assert!(book.turn(&list([placed().free("None")]), NOW_S).requests.is_empty());
 
-    let (mut book, told) = found(runs().state(State::Other));
-    assert_eq!(told, Found::Starting);
+    let (mut book, told) = found(runs().state(SlurmState::Other));
+    assert_eq!(told, RecoveredRun::Starting);
     assert_eq!(events(book.turn(&list([runs()]), NOW_S)), [started(0, 1, 5)]);
 }
 
 #[test]
 fn runs_that_ended_meanwhile_say_how() {
-    let (mut book, told) = found(over(Over::Failed).exit(42, 0));
-    assert!(matches!(told, Found::Exited(Exit { status: Status::Code(42), verdict: None, .. })));
-    // Told once.
-    assert_eq!(events(book.turn(&list([over(Over::Failed)]), NOW_S)), []);
-    let (_, told) = found(over(Over::Cancelled));
-    assert!(matches!(told, Found::Exited(Exit { verdict: Some(Verdict::Cancelled), .. })));
+    let (mut book, told) = found(over(SlurmEnd::Failed).exit(42, 0));
+    assert!(matches!(
+        told,
+        RecoveredRun::Exited(Exit { status: ExitStatus::Code(42), cause: None, .. })
+    ));
+    // ReportedState once.
+    assert_eq!(events(book.turn(&list([over(SlurmEnd::Failed)]), NOW_S)), []);
+    let (_, told) = found(over(SlurmEnd::Cancelled));
+    assert!(matches!(told, RecoveredRun::Exited(Exit { cause: Some(ExitCause::Cancelled), .. })));
     // Its exit code is 0, and yet it did not go well.
-    let (_, told) = found(over(Over::NodeFailed));
-    assert_eq!(told, Found::Lost { reason: NODE_FAILED.to_owned() });
+    let (_, told) = found(over(SlurmEnd::NodeFailed));
+    assert_eq!(told, RecoveredRun::Lost { reason: NODE_FAILED.to_owned() });
 }
 
 #[test]
 fn runs_that_slurm_forgot_are_looked_up_under_their_own_id() {
-    let forgotten = |external: &str, listing: &Listing| {
+    let forgotten = |external: &str, listing: &JobList| {
         let mut book = book();
         let (found, forgotten) = book.recover(&[known(external, true)], listing);
         assert!(found.is_empty());
@@ -145,28 +148,28 @@ fn runs_that_slurm_forgot_are_looked_up_under_their_own_id() {
 #[test]
 fn jobs_that_waited_are_not_offered_again() {
     let mut book = book();
-    let (found, forgotten) = book.recover(&[known("5#a", false)], &list([Job::new(5)]));
+    let (found, forgotten) = book.recover(&[known("5#a", false)], &list([JobBuilder::new(5)]));
     assert!(found.is_empty() && forgotten.is_empty());
-    assert_eq!(events(book.turn(&list([Job::new(5)]), NOW_S)), []);
+    assert_eq!(events(book.turn(&list([JobBuilder::new(5)]), NOW_S)), []);
     book.start(OpId(1), "5#a", run(1), vec![0], false);
-    assert_eq!(asks(&book.turn(&list([Job::new(5)]), NOW_S)).len(), 1);
+    assert_eq!(asks(&book.turn(&list([JobBuilder::new(5)]), NOW_S)).len(), 1);
     // Cancelled while nobody watched.
     let mut book = super::book();
-    book.recover(&[known("5#a", false)], &list([over(Over::Cancelled)]));
-    let turn = book.turn(&list([over(Over::Cancelled)]), NOW_S);
+    book.recover(&[known("5#a", false)], &list([over(SlurmEnd::Cancelled)]));
+    let turn = book.turn(&list([over(SlurmEnd::Cancelled)]), NOW_S);
     assert!(matches!(events(turn)[..], [BackendEvent::Withdrawn { .. }]));
 }
 
 #[test]
 fn runs_that_are_none_of_slurms_are_passed_over() {
-    let (found, forgotten) = book().recover(&[Known::from(run(1))], &list([runs()]));
+    let (found, forgotten) = book().recover(&[KnownJob::from(run(1))], &list([runs()]));
     assert!(found.is_empty() && forgotten.is_empty());
 }
 
 #[test]
 fn a_second_run_takes_the_place_of_the_first() {
     let mut book = running();
-    book.turn(&list([over(Over::Failed)]), NOW_S);
+    book.turn(&list([over(SlurmEnd::Failed)]), NOW_S);
     let second = RunId { job: 1, run: 2 };
     book.start(OpId(2), "5#a", second, vec![0], false);
     // What is said about the first one changes nothing.
@@ -175,6 +178,6 @@ fn a_second_run_takes_the_place_of_the_first() {
     assert!(book.pause(OpId(4), second, false));
     // The same operation again is the same run.
     book.start(OpId(5), "5#a", second, vec![1], false);
-    let turn = book.turn(&list([Job::new(5)]), NOW_S);
+    let turn = book.turn(&list([JobBuilder::new(5)]), NOW_S);
     assert_eq!(asks(&turn), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
 }

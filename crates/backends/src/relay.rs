@@ -1,6 +1,7 @@
-//! The way from a job on a node to the daemon: a socket beside the job, a connection to the daemon. The
-//! job speaks as it would on one machine. Runs as root, started by Slurm's prolog; the daemon believes it
-//! because both know a secret, which never crosses the network.
+//! Relays the job protocol from a job on a node of the cluster to the daemon: a unix socket for the job, a
+//! TCP connection to the daemon. The job uses the protocol as it would on the daemon's machine. A relay runs
+//! as root; on Slurm the prolog starts it. Daemon and relay share a secret, which is never sent: the relay
+//! proves that it knows the secret by a MAC over a nonce.
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::process::{Pid, Signal};
@@ -14,47 +15,47 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A daemon that is away is asked again after this.
-const AGAIN: Duration = Duration::from_secs(2);
-/// Either side of a handshake has so long.
+/// Delay before the next attempt to reach the daemon.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Time limit of a handshake, for either side.
 pub const HANDSHAKE: Duration = Duration::from_secs(5);
-/// No line of a handshake is longer.
+/// The longest line of a handshake, in bytes.
 pub const LINE_MAX: u64 = 4096;
-/// What the daemon says to a relay whose job it knows.
+/// What the daemon sends to a relay whose job it knows.
 pub const WELCOME: &str = "{\"ok\":true}";
-/// A first line that is longer is not kept.
-const GREETING_MAX: usize = 64 << 10;
+/// The longest first line of a job that is kept for a new connection, in bytes.
+const HELLO_MAX: usize = 64 << 10;
 
-/// What the daemon says first.
+/// The first message, from the daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Challenge {
     /// The version of this protocol.
     pub v: u32,
-    /// Never the same twice.
+    /// Used once.
     pub nonce: String,
 }
 
-/// What the relay answers.
+/// The relay's answer: proves that it knows the secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Answer {
-    /// The job's number in Slurm.
+pub struct RelayProof {
+    /// The cluster's number of the job.
     pub job: u64,
-    /// Whose it is.
+    /// The job's user.
     pub uid: u32,
-    /// Shows that the secret is known.
+    /// MAC over the nonce, the job and the user.
     pub mac: String,
 }
 
-impl Answer {
-    /// The answer for a job.
+impl RelayProof {
+    /// The proof for a job.
     pub fn new(secret: &[u8], nonce: &str, job: u64, uid: u32) -> Self {
         let mac = mac(secret, nonce, job, uid).finalize().into_bytes();
         let mac = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         Self { job, uid, mac }
     }
 
-    /// Whether whoever gave it knows the secret.
-    pub fn is_right(&self, secret: &[u8], nonce: &str) -> bool {
+    /// Whether its sender knows the secret.
+    pub fn verify(&self, secret: &[u8], nonce: &str) -> bool {
         let byte = |at: usize| u8::from_str_radix(self.mac.get(at..at + 2)?, 16).ok();
         let bytes: Option<Vec<u8>> = (0..self.mac.len()).step_by(2).map(byte).collect();
         bytes.is_some_and(|bytes| {
@@ -65,12 +66,12 @@ impl Answer {
 
 fn mac(secret: &[u8], nonce: &str, job: u64, uid: u32) -> Hmac<Sha256> {
     let mut mac =
-        <Hmac<Sha256> as KeyInit>::new_from_slice(secret).expect("a key may have any length");
+        <Hmac<Sha256> as KeyInit>::new_from_slice(secret).expect("HMAC accepts keys of any length");
     mac.update(format!("tandem relay 1 {nonce} {job} {uid}").as_bytes());
     mac
 }
 
-/// The secret of a file, which must be a secret.
+/// Reads the secret from a file, which only its owner may read.
 pub fn secret(file: &Path) -> io::Result<Vec<u8>> {
     let open = fs::metadata(file)?.permissions().mode() & 0o077;
     if open != 0 {
@@ -84,14 +85,14 @@ pub fn secret(file: &Path) -> io::Result<Vec<u8>> {
     Ok(secret)
 }
 
-/// What a relay serves.
+/// The relay of one job.
 #[derive(Clone, Debug)]
 pub struct Relay {
-    /// Where sockets of jobs are.
+    /// The folder of the jobs' sockets.
     pub dir: PathBuf,
-    /// The job's number in Slurm.
+    /// The cluster's number of the job.
     pub job: u64,
-    /// Whose it is.
+    /// The job's user.
     pub uid: u32,
     /// The daemon's address.
     pub to: String,
@@ -112,53 +113,53 @@ impl Relay {
         fs::write(pid_file(&self.dir, self.job), std::process::id().to_string())?;
         loop {
             match listener.accept() {
-                // One at a time, as the daemon hears it.
-                Ok((stream, _)) => self.carry(&stream),
-                Err(_) => std::thread::sleep(AGAIN),
+                // One connection at a time, as the daemon accepts it.
+                Ok((stream, _)) => self.forward(&stream),
+                Err(_) => std::thread::sleep(RETRY_DELAY),
             }
         }
     }
 
-    /// Carries what a job says until it leaves; a daemon that goes away is sought again.
-    fn carry(&self, job: &UnixStream) {
+    /// Forwards the connection of a job until the job closes it. Reconnects when the daemon goes away.
+    fn forward(&self, job: &UnixStream) {
         let mut reader = BufReader::new(job);
-        // What it said first, by which every daemon has to know it.
-        let mut greeting = Vec::new();
+        // The job's first line, which a restarted daemon has to receive too.
+        let mut hello = Vec::new();
         loop {
             match self.connect() {
                 Ok(daemon) => {
-                    if pipe(job, &mut reader, &mut greeting, &daemon).is_ok() {
+                    if forward_both_ways(job, &mut reader, &mut hello, &daemon).is_ok() {
                         return;
                     }
                 }
                 Err(_) if is_gone(job) => return,
                 Err(_) => {}
             }
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_DELAY);
         }
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
         let addresses = self.to.to_socket_addrs()?;
-        let mut last = io::Error::other("it has no address");
+        let mut last = io::Error::other("the daemon has no address");
         for address in addresses {
             match TcpStream::connect_timeout(&address, HANDSHAKE) {
-                Ok(stream) => return self.shake_hands(stream),
+                Ok(stream) => return self.handshake(stream),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    fn shake_hands(&self, mut stream: TcpStream) -> io::Result<TcpStream> {
+    fn handshake(&self, mut stream: TcpStream) -> io::Result<TcpStream> {
         stream.set_read_timeout(Some(HANDSHAKE))?;
         stream.set_nodelay(true)?;
-        let challenge: Challenge = serde_json::from_str(&line(&mut stream)?)?;
-        let answer = Answer::new(&self.secret, &challenge.nonce, self.job, self.uid);
-        let answer = serde_json::to_string(&answer)? + "\n";
-        stream.write_all(answer.as_bytes())?;
-        // The job speaks only when somebody listens.
-        if line(&mut stream)?.trim() != WELCOME {
+        let challenge: Challenge = serde_json::from_str(&read_line(&mut stream)?)?;
+        let proof = RelayProof::new(&self.secret, &challenge.nonce, self.job, self.uid);
+        let proof = serde_json::to_string(&proof)? + "\n";
+        stream.write_all(proof.as_bytes())?;
+        // Nothing of the job is forwarded before the daemon has accepted it.
+        if read_line(&mut stream)?.trim() != WELCOME {
             return Err(io::Error::other("the daemon does not know the job"));
         }
         stream.set_read_timeout(None)?;
@@ -166,8 +167,8 @@ impl Relay {
     }
 }
 
-/// A line, byte by byte: what follows is for the job.
-fn line(stream: &mut TcpStream) -> io::Result<String> {
+/// Reads a line byte by byte, because the bytes after it belong to the job.
+fn read_line(stream: &mut TcpStream) -> io::Result<String> {
     let mut line = String::new();
     let mut byte = [0];
     while !line.ends_with('\n') && (line.len() as u64) < LINE_MAX {
@@ -177,49 +178,48 @@ fn line(stream: &mut TcpStream) -> io::Result<String> {
     Ok(line)
 }
 
-/// Whether a job has closed its end and left nothing to be read.
+/// Whether a job has closed its connection and everything it sent was read.
 fn is_gone(job: &UnixStream) -> bool {
     let mut byte = [0];
     let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
     matches!(rustix::net::recv(job, &mut byte, flags), Ok((_, 0)))
 }
 
-/// Carries both ways. An error if the daemon went first.
-fn pipe(
+/// Forwards both ways. An error if the daemon closed the connection before the job did.
+fn forward_both_ways(
     job: &UnixStream,
     reader: &mut BufReader<&UnixStream>,
-    greeting: &mut Vec<u8>,
+    hello: &mut Vec<u8>,
     mut daemon: &TcpStream,
 ) -> io::Result<()> {
-    let back = (daemon.try_clone()?, job.try_clone()?);
-    let answers = std::thread::spawn(move || {
-        let (mut daemon, mut job) = back;
-        let _ = io::copy(&mut daemon, &mut job);
-        // The other way waits for the job, which may say nothing for long.
-        let _ = daemon.shutdown(Shutdown::Both);
+    let (mut from_daemon, mut to_job) = (daemon.try_clone()?, job.try_clone()?);
+    let to_job = std::thread::spawn(move || {
+        let _ = io::copy(&mut from_daemon, &mut to_job);
+        // The other direction is blocked reading from the job, which may send nothing for a long time.
+        let _ = from_daemon.shutdown(Shutdown::Both);
     });
-    let mut carry = || -> io::Result<()> {
-        if greeting.ends_with(b"\n") {
-            daemon.write_all(greeting)?;
+    let mut to_daemon = || -> io::Result<()> {
+        if hello.ends_with(b"\n") {
+            daemon.write_all(hello)?;
         }
         loop {
-            let said = reader.fill_buf()?;
-            if said.is_empty() {
+            let bytes = reader.fill_buf()?;
+            if bytes.is_empty() {
                 return Ok(());
             }
-            if !greeting.ends_with(b"\n") && greeting.len() < GREETING_MAX {
+            if !hello.ends_with(b"\n") && hello.len() < HELLO_MAX {
                 let end =
-                    said.iter().position(|&byte| byte == b'\n').map_or(said.len(), |at| at + 1);
-                greeting.extend_from_slice(&said[..end]);
+                    bytes.iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |at| at + 1);
+                hello.extend_from_slice(&bytes[..end]);
             }
-            daemon.write_all(said)?;
-            let count = said.len();
+            daemon.write_all(bytes)?;
+            let count = bytes.len();
             reader.consume(count);
         }
     };
-    let result = carry();
+    let result = to_daemon();
     let _ = daemon.shutdown(Shutdown::Both);
-    let _ = answers.join();
+    let _ = to_job.join();
     result
 }
 
@@ -236,7 +236,7 @@ pub fn stop(dir: &Path, job: u64) {
     let file = pid_file(dir, job);
     let pid = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
     if let Some(pid) = pid.and_then(Pid::from_raw) {
-        // Numbers are given again: it has to be the relay of this job.
+        // Pids are reused: the process must be the relay of this job.
         let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
         let words: Vec<&[u8]> = line.split(|&byte| byte == 0).collect();
         let job = job.to_string();
@@ -253,15 +253,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_knows_the_secret_is_right() {
-        let answer = Answer::new(b"secret", "nonce", 5, 1000);
-        assert!(answer.is_right(b"secret", "nonce"));
-        assert!(!answer.is_right(b"other", "nonce"));
-        assert!(!answer.is_right(b"secret", "another"));
-        assert!(!Answer { uid: 0, ..answer.clone() }.is_right(b"secret", "nonce"));
-        assert!(!Answer { job: 6, ..answer.clone() }.is_right(b"secret", "nonce"));
-        for mac in ["", "0", "zz", "é", &answer.mac[2..]] {
-            assert!(!Answer { mac: mac.to_owned(), ..answer.clone() }.is_right(b"secret", "nonce"));
+    fn only_a_sender_with_the_secret_is_verified() {
+        let proof = RelayProof::new(b"secret", "nonce", 5, 1000);
+        assert!(proof.verify(b"secret", "nonce"));
+        assert!(!proof.verify(b"other", "nonce"));
+        assert!(!proof.verify(b"secret", "another"));
+        assert!(!RelayProof { uid: 0, ..proof.clone() }.verify(b"secret", "nonce"));
+        assert!(!RelayProof { job: 6, ..proof.clone() }.verify(b"secret", "nonce"));
+        for mac in ["", "0", "zz", "é", &proof.mac[2..]] {
+            assert!(
+                !RelayProof { mac: mac.to_owned(), ..proof.clone() }.verify(b"secret", "nonce")
+            );
         }
     }
 }

@@ -4,27 +4,27 @@ use std::io;
 
 /// What was in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Obstacle {
+pub(super) struct StartError {
     /// In one line.
     pub(super) reason: String,
     /// The disk is full, or the user's part of it: somebody may make room.
-    pub(super) passing: bool,
+    pub(super) transient: bool,
 }
 
-impl Obstacle {
+impl StartError {
     /// What was tried, and how the system refused.
     pub(super) fn new(what: impl std::fmt::Display, error: &io::Error) -> Self {
-        Obstacle { reason: format!("{what}: {error}"), passing: is_full(error) }
+        StartError { reason: format!("{what}: {error}"), transient: is_full(error) }
     }
 }
 
-impl From<String> for Obstacle {
+impl From<String> for StartError {
     fn from(reason: String) -> Self {
-        Obstacle { reason, passing: false }
+        StartError { reason, transient: false }
     }
 }
 
-impl From<&str> for Obstacle {
+impl From<&str> for StartError {
     fn from(reason: &str) -> Self {
         reason.to_owned().into()
     }
@@ -41,11 +41,11 @@ mod tests {
 
     #[test]
     fn room_may_be_made_and_a_missing_file_stays_missing() {
-        let full = Obstacle::new("cannot write x", &io::Error::from_raw_os_error(28));
+        let full = StartError::new("cannot write x", &io::Error::from_raw_os_error(28));
         assert_eq!(full.reason, "cannot write x: No space left on device (os error 28)");
-        assert!(full.passing);
+        assert!(full.transient);
         assert!(is_full(&io::Error::from_raw_os_error(122)));
         assert!(!is_full(&io::ErrorKind::NotFound.into()));
-        assert!(!Obstacle::from("the command is empty").passing);
+        assert!(!StartError::from("the command is empty").transient);
     }
 }

@@ -12,9 +12,9 @@ fn a_recorded_list_is_taken_in() {
     assert!(turn.requests.is_empty());
     // What runs was placed by somebody else: jobs 3, 7 and 11 share, 4 is a gang.
     assert_eq!(strangers(&turn), [vec![3], vec![7, 11], vec![4], vec![4]]);
-    // Of the array one task runs and two may. Job 8 waits for job 1.
+    // Of the array one task runs and two may. JobBuilder 8 waits for job 1.
     let names: Vec<String> =
-        offered(turn).iter().map(|external| shown(external).to_owned()).collect();
+        offered(turn).iter().map(|external| short_id(external).to_owned()).collect();
     assert_eq!(names, ["1", "2_0", "9"]);
 }
 
@@ -23,7 +23,7 @@ fn a_recorded_list_shows_runs_as_they_are() {
     let recorded = jobs::read(include_bytes!("../../fixtures/squeue-22.05.json")).unwrap();
     let of = |job, external: &str, devices: &[u32]| {
         let (external, devices) = (Some(external.to_owned()), devices.to_vec());
-        Known { run: run(job), has_run: true, devices, external }
+        KnownJob { run: run(job), has_run: true, devices, external }
     };
     let known = [
         of(3, "3#ad6b50f5695516c2", &[0]),
@@ -36,9 +36,9 @@ fn a_recorded_list_shows_runs_as_they_are() {
     let mut book = book();
     let (found, forgotten) = book.recover(&known, &recorded);
     assert_eq!(forgotten, []);
-    let shape = |found: &Found| match found {
-        Found::Running { pid, paused, .. } => format!("{pid} {paused}"),
-        Found::Exited(exit) => format!("{:?} {:?}", exit.status, exit.verdict),
+    let shape = |found: &RecoveredRun| match found {
+        RecoveredRun::Running { pid, paused, .. } => format!("{pid} {paused}"),
+        RecoveredRun::Exited(exit) => format!("{:?} {:?}", exit.status, exit.cause),
         other => format!("{other:?}"),
     };
     let shapes: Vec<String> = found.iter().map(|(_, found)| shape(found)).collect();
@@ -51,14 +51,14 @@ fn a_recorded_list_shows_runs_as_they_are() {
 }
 
 /// One of two jobs, under one of two ids, in any state.
-fn job() -> impl Strategy<Value = Record> {
+fn job() -> impl Strategy<Value = JobRecord> {
     let state = prop_oneof![
-        Just(State::Pending),
-        Just(State::Running),
-        Just(State::Suspended),
-        Just(State::Other),
-        Just(State::Over(Over::Completed)),
-        Just(State::Over(Over::NodeFailed)),
+        Just(SlurmState::Pending),
+        Just(SlurmState::Running),
+        Just(SlurmState::Suspended),
+        Just(SlurmState::Other),
+        Just(SlurmState::Ended(SlurmEnd::Completed)),
+        Just(SlurmState::Ended(SlurmEnd::NodeFailed)),
     ];
     let gres = prop_oneof![Just(""), Just("gres:shard:g0:33"), Just("gres:gpu:g1:1")];
     let node = prop_oneof![Just(""), Just("n0"), Just("n[0-1]"), Just("n9")];
@@ -67,8 +67,9 @@ fn job() -> impl Strategy<Value = Record> {
     (5u64..7, state, gres, node, reason, bits, 0u64..3).prop_map(
         |(id, state, gres, node, reason, (is_held, is_batch, is_first), restarts)| {
             let tag = if is_first { "a" } else { "b" };
-            let job = Job::new(id).tag(tag).state(state).aimed(node, gres).restarts(restarts);
-            let made = |record: &mut Record| {
+            let job =
+                JobBuilder::new(id).tag(tag).state(state).aimed(node, gres).restarts(restarts);
+            let made = |record: &mut JobRecord| {
                 (record.is_held, record.is_batch) = (is_held, is_batch);
                 record.reason = reason.to_owned();
             };
@@ -120,11 +121,11 @@ proptest! {
             let mut records = records;
             records.sort_by_key(|record| record.id);
             records.dedup_by_key(|record| record.id);
-            let listing = Listing { version: None, records };
+            let listing = JobList { version: None, records };
             now_s += 7;
             let turn = book.turn(&listing, now_s);
             for line in asks(&turn).iter().filter(|line| *line != "reconfigure") {
-                let of = |record: &&Record| {
+                let of = |record: &&JobRecord| {
                     line.split([' ', '=']).any(|word| word == record.id.to_string())
                 };
                 let record = listing.records.iter().find(of);
@@ -133,7 +134,7 @@ proptest! {
                 let key = format!("{}#{}", record.id, record.note.as_ref().unwrap().tag);
                 let is_wanted = book.jobs.get(&key).is_some_and(|ours| ours.wanted.is_some());
                 prop_assert!(is_wanted, "{} is for a job that nobody wanted", line);
-                prop_assert!(!matches!(record.state, State::Over(_)), "{} comes too late", line);
+                prop_assert!(!matches!(record.state, SlurmState::Ended(_)), "{} comes too late", line);
                 if line.contains("Gres=") {
                     prop_assert_eq!(&record.asked, "", "{} is a second choice", line);
                 }

@@ -6,7 +6,7 @@
 //! So a daemon whose group is called [`LEAF`] makes the groups of its runs beside its own, in the group
 //! that was handed over to it; systemd's `DelegateSubgroup` arranges it like that.
 
-use super::group::put;
+use super::cgroup::put;
 use super::record;
 use crate::op::RunId;
 use procfs::process::{MountInfo, MountInfos};
@@ -26,51 +26,51 @@ const PREFIX: &str = "tandem";
 /// Which of its two interfaces the kernel offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Version {
+pub(super) enum CgroupVersion {
     V1,
     V2,
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for CgroupVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Version::V1 => "v1",
-            Version::V2 => "v2",
+            CgroupVersion::V1 => "v1",
+            CgroupVersion::V2 => "v2",
         })
     }
 }
 
 /// A group in which others can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CgroupParent {
     pub(super) dir: PathBuf,
-    pub(super) version: Version,
+    pub(super) version: CgroupVersion,
 }
 
 /// Where groups can be made for shares of the processor and for memory, or why they cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Groups {
-    pub(super) cpu: Result<Place, String>,
-    pub(super) memory: Result<Place, String>,
+pub struct Cgroups {
+    pub(super) cpu: Result<CgroupParent, String>,
+    pub(super) memory: Result<CgroupParent, String>,
 }
 
-impl Groups {
+impl Cgroups {
     /// Tries what this process may do. A group is made and removed for each controller.
     pub fn find() -> Self {
         let read = |file| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
         let found = read("/proc/self/cgroup").and_then(|own| {
             let mounts = read("/proc/self/mountinfo")?;
-            Ok(Hierarchies::new(&own, &mounts))
+            Ok(CgroupHierarchies::new(&own, &mounts))
         });
         match found {
-            Ok(found) => Groups { cpu: found.place("cpu"), memory: found.place("memory") },
-            Err(reason) => Groups::none(&reason),
+            Ok(found) => Cgroups { cpu: found.place("cpu"), memory: found.place("memory") },
+            Err(reason) => Cgroups::none(&reason),
         }
     }
 
     /// None, for a reason.
     pub fn none(reason: &str) -> Self {
-        Groups { cpu: Err(reason.to_owned()), memory: Err(reason.to_owned()) }
+        Cgroups { cpu: Err(reason.to_owned()), memory: Err(reason.to_owned()) }
     }
 
     /// Whether shares of the processor and memory can be limited.
@@ -96,7 +96,7 @@ impl Groups {
     }
 }
 
-impl fmt::Display for Groups {
+impl fmt::Display for Cgroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.cpu, &self.memory) {
             (Ok(cpu), Ok(memory)) if cpu == memory => {
@@ -105,7 +105,7 @@ impl fmt::Display for Groups {
             (Err(cpu), Err(memory)) if cpu == memory => write!(f, "none: {cpu}"),
             (Err(cpu), Err(memory)) => write!(f, "none: cpu: {cpu}; memory: {memory}"),
             (cpu, memory) => {
-                let show = |name, place: &Result<Place, String>| match place {
+                let show = |name, place: &Result<CgroupParent, String>| match place {
                     Ok(place) => format!("{}: {name} in {}", place.version, place.dir.display()),
                     Err(reason) => format!("no {name}: {reason}"),
                 };
@@ -129,14 +129,14 @@ pub(super) fn name(owner: &str, run: RunId) -> String {
 }
 
 /// The group of this process in every hierarchy, as far as it is mounted.
-struct Hierarchies {
+struct CgroupHierarchies {
     /// That of version 2.
     unified: Option<PathBuf>,
     /// Those of version 1, by controller.
     legacy: Vec<(String, PathBuf)>,
 }
 
-impl Hierarchies {
+impl CgroupHierarchies {
     /// From the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`.
     fn new(own: &str, mounts: &str) -> Self {
         let own = ProcessCGroups::from_buf_read(own.as_bytes()).map_or(Vec::new(), |own| own.0);
@@ -151,7 +151,7 @@ impl Hierarchies {
                 (!above).then(|| dir.collect::<PathBuf>())
             })
         };
-        let mut found = Hierarchies { unified: None, legacy: Vec::new() };
+        let mut found = CgroupHierarchies { unified: None, legacy: Vec::new() };
         for group in &own {
             if group.controllers.is_empty() {
                 let dir = below(&group.pathname, &|mount| mount.fs_type == "cgroup2");
@@ -168,7 +168,7 @@ impl Hierarchies {
     }
 
     /// Where groups with a controller can be made, or why they cannot.
-    fn place(&self, controller: &str) -> Result<Place, String> {
+    fn place(&self, controller: &str) -> Result<CgroupParent, String> {
         let unified = match &self.unified {
             Some(own) => in_version_2(own, controller),
             None => Err("control groups v2 are not mounted".to_owned()),
@@ -178,7 +178,7 @@ impl Hierarchies {
             (Ok(place), _) => Ok(place),
             (Err(reason), None) => Err(reason),
             (Err(reason), Some((_, dir))) => {
-                let place = Place { dir: dir.clone(), version: Version::V1 };
+                let place = CgroupParent { dir: dir.clone(), version: CgroupVersion::V1 };
                 let tried = try_out(&place, controller);
                 tried.map(|()| place).map_err(|error| format!("{reason}; {error}"))
             }
@@ -187,7 +187,7 @@ impl Hierarchies {
 }
 
 /// A place in the unified hierarchy, with the controller handed on to the groups in it.
-fn in_version_2(own: &Path, controller: &str) -> Result<Place, String> {
+fn in_version_2(own: &Path, controller: &str) -> Result<CgroupParent, String> {
     let dir = match own.parent() {
         Some(above) if own.file_name().is_some_and(|name| name == LEAF) => above,
         _ => own,
@@ -210,22 +210,22 @@ fn in_version_2(own: &Path, controller: &str) -> Result<Place, String> {
             }
         })?;
     }
-    let place = Place { dir: dir.to_owned(), version: Version::V2 };
+    let place = CgroupParent { dir: dir.to_owned(), version: CgroupVersion::V2 };
     try_out(&place, controller).map(|()| place)
 }
 
 /// Makes a group, sets a limit that is none, and removes it.
-fn try_out(place: &Place, controller: &str) -> Result<(), String> {
+fn try_out(place: &CgroupParent, controller: &str) -> Result<(), String> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let dir = place.dir.join(format!("{PREFIX}-probe-{}-{count}", std::process::id()));
     fs::create_dir(&dir)
         .map_err(|error| format!("no group can be made in {}: {error}", place.dir.display()))?;
     let (file, value) = match (place.version, controller) {
-        (Version::V2, "cpu") => ("cpu.weight", "100"),
-        (Version::V2, _) => ("memory.max", "max"),
-        (Version::V1, "cpu") => ("cpu.shares", "1024"),
-        (Version::V1, _) => ("memory.limit_in_bytes", "-1"),
+        (CgroupVersion::V2, "cpu") => ("cpu.weight", "100"),
+        (CgroupVersion::V2, _) => ("memory.max", "max"),
+        (CgroupVersion::V1, "cpu") => ("cpu.shares", "1024"),
+        (CgroupVersion::V1, _) => ("memory.limit_in_bytes", "-1"),
     };
     let written = put(&dir, file, value);
     // A group without processes can be removed.
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn where_we_are_in_a_hybrid() {
-        let found = Hierarchies::new(HYBRID_OWN, HYBRID_MOUNTS);
+        let found = CgroupHierarchies::new(HYBRID_OWN, HYBRID_MOUNTS);
         assert_eq!(found.unified, Some("/sys/fs/cgroup/unified".into()));
         let legacy = |name: &str| found.legacy.iter().find(|(other, _)| other == name).unwrap();
         assert_eq!(legacy("cpu").1, Path::new("/sys/fs/cgroup/cpu"));
@@ -260,18 +260,18 @@ mod tests {
         // One mount for two controllers, of which a part is mounted.
         let mounts =
             "32 31 0:29 /docker/x /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n";
-        let found = Hierarchies::new("3:cpu,cpuacct:/docker/x/job\n", mounts);
+        let found = CgroupHierarchies::new("3:cpu,cpuacct:/docker/x/job\n", mounts);
         assert_eq!(found.legacy[0].1, Path::new("/sys/fs/cgroup/cpu,cpuacct/job"));
         assert_eq!(found.place("memory").unwrap_err(), "control groups v2 are not mounted");
         // Outside of what is mounted, or of the namespace.
-        assert!(Hierarchies::new("3:cpu,cpuacct:/docker/y\n", mounts).legacy.is_empty());
+        assert!(CgroupHierarchies::new("3:cpu,cpuacct:/docker/y\n", mounts).legacy.is_empty());
         let mounts = "41 31 0:38 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-        assert_eq!(Hierarchies::new("0::/../other\n", mounts).unified, None);
+        assert_eq!(CgroupHierarchies::new("0::/../other\n", mounts).unified, None);
         let slice = "0::/system.slice/tandem.service\n";
         let own = Path::new("/sys/fs/cgroup/system.slice/tandem.service");
-        assert_eq!(Hierarchies::new(slice, mounts).unified.as_deref(), Some(own));
-        assert!(Hierarchies::new("", "").place("cpu").is_err());
-        assert!(Hierarchies::new("nonsense", "nonsense").legacy.is_empty());
+        assert_eq!(CgroupHierarchies::new(slice, mounts).unified.as_deref(), Some(own));
+        assert!(CgroupHierarchies::new("", "").place("cpu").is_err());
+        assert!(CgroupHierarchies::new("nonsense", "nonsense").legacy.is_empty());
     }
 
     /// A folder in the shape of version 2; the kernel would make and remove the files of its groups.
@@ -285,7 +285,7 @@ mod tests {
     fn version_2_hands_controllers_on() {
         let own = tempfile::tempdir().unwrap();
         unified(own.path(), "cpuset cpu io memory pids\n", "cpu\n");
-        let place = Place { dir: own.path().to_owned(), version: Version::V2 };
+        let place = CgroupParent { dir: own.path().to_owned(), version: CgroupVersion::V2 };
         assert_eq!(in_version_2(own.path(), "cpu"), Ok(place.clone()));
         let control = || fs::read_to_string(own.path().join("cgroup.subtree_control")).unwrap();
         assert_eq!(control(), "cpu\n");
@@ -304,14 +304,17 @@ mod tests {
         unified(&two, "hugetlb\n", "");
         fs::create_dir(&one).unwrap();
         let mut found =
-            Hierarchies { unified: Some(two), legacy: vec![("cpu".to_owned(), one.clone())] };
-        assert_eq!(found.place("cpu"), Ok(Place { dir: one.clone(), version: Version::V1 }));
+            CgroupHierarchies { unified: Some(two), legacy: vec![("cpu".to_owned(), one.clone())] };
+        assert_eq!(
+            found.place("cpu"),
+            Ok(CgroupParent { dir: one.clone(), version: CgroupVersion::V1 })
+        );
         let reason = found.place("memory").unwrap_err();
         assert!(reason.ends_with("unified has no controller memory"), "{reason}");
         found.legacy[0].1 = one.join("absent");
         let reason = found.place("cpu").unwrap_err();
         assert!(reason.contains("no controller cpu; no group can be made in "), "{reason}");
-        let groups = Groups { cpu: found.place("cpu"), memory: found.place("memory") };
+        let groups = Cgroups { cpu: found.place("cpu"), memory: found.place("memory") };
         assert!(!groups.are_complete());
         assert!(groups.to_string().starts_with("none: cpu: "), "{groups}");
     }
@@ -329,8 +332,8 @@ mod tests {
         }
         // With processes it cannot be removed.
         fs::write(base.join(run(3)).join("process"), "").unwrap();
-        let place = Place { dir: base.clone(), version: Version::V1 };
-        Groups { cpu: Ok(place.clone()), memory: Ok(place) }.sweep(&state, &mine);
+        let place = CgroupParent { dir: base.clone(), version: CgroupVersion::V1 };
+        Cgroups { cpu: Ok(place.clone()), memory: Ok(place) }.sweep(&state, &mine);
         let entries = fs::read_dir(&base).unwrap();
         let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string();
         let mut left: Vec<String> = entries.map(|entry| name(entry).unwrap()).collect();

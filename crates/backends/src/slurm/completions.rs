@@ -1,9 +1,9 @@
 //! What Slurm wrote down about jobs that it has forgotten (`jobcomp/filetxt`). Names and folders are
 //! hostile text and may forge fields; what follows them on a line cannot be forged, so only that is read.
 
-use super::Options;
-use super::book::Forgotten;
-use crate::event::{Exit, Status, Verdict};
+use super::SlurmOptions;
+use super::reconcile::MissingRun;
+use crate::event::{Exit, ExitCause, ExitStatus};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -12,7 +12,7 @@ use std::path::Path;
 const LOOK_BYTES: u64 = 64 << 20;
 
 /// How a run ended, if it was written down.
-pub(super) fn look_up(options: &Options, run: &Forgotten) -> Option<Exit> {
+pub(super) fn look_up(options: &SlurmOptions, run: &MissingRun) -> Option<Exit> {
     let text = tail(options.completions.as_deref()?).ok()?;
     find(&text, run)
 }
@@ -26,22 +26,22 @@ fn tail(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn find(text: &str, run: &Forgotten) -> Option<Exit> {
+fn find(text: &str, run: &MissingRun) -> Option<Exit> {
     let begin = format!("JobId={} UserId=", run.id);
     let line = text.lines().rev().find(|line| line.starts_with(&begin))?;
     let (code, signal) = last(line, "ExitCode=")?.split_once(':')?;
     let (code, signal): (i32, i32) = (code.parse().ok()?, signal.parse().ok()?);
-    let status = if signal > 0 { Status::Signal(signal) } else { Status::Code(code) };
+    let status = if signal > 0 { ExitStatus::Signal(signal) } else { ExitStatus::Code(code) };
     // A job that was cancelled is written down with exit code 0.
-    let verdict = match only(line, "JobState=") {
-        Some("CANCELLED" | "PREEMPTED") => Some(Verdict::Cancelled),
-        Some("TIMEOUT" | "DEADLINE") => Some(Verdict::TimedOut),
-        Some("OUT_OF_MEMORY") => Some(Verdict::OutOfMemory),
+    let cause = match only(line, "JobState=") {
+        Some("CANCELLED" | "PREEMPTED") => Some(ExitCause::Cancelled),
+        Some("TIMEOUT" | "DEADLINE") => Some(ExitCause::TimedOut),
+        Some("OUT_OF_MEMORY") => Some(ExitCause::OutOfMemory),
         Some("NODE_FAIL" | "BOOT_FAIL") => return None,
         _ => None,
     };
-    let (at_unix_us, oom) = (0, verdict == Some(Verdict::OutOfMemory));
-    Some(Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom, at_unix_us, verdict })
+    let (at_unix_us, oom) = (0, cause == Some(ExitCause::OutOfMemory));
+    Some(Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom, at_unix_us, cause })
 }
 
 /// The field of that name, if there is one only: of several, some are forged.
@@ -65,35 +65,35 @@ mod tests {
 
     #[test]
     fn names_forge_nothing() {
-        let run = |id| Forgotten { run: RunId { job: 1, run: 1 }, id, submit_s: 0 };
+        let run = |id| MissingRun { run: RunId { job: 1, run: 1 }, id, submit_s: 0 };
         let text = "JobId=25 UserId=ben(1002) GroupId=ben(1002) Name=x ExitCode=0:0 JobState=COMPLETED \
                     JobState=FAILED Partition=tandem WorkDir=/tmp Tres=cpu=1 DerivedExitCode=0:0 ExitCode=42:0 \n";
-        assert_eq!(find(text, &run(25)).unwrap().status, Status::Code(42));
+        assert_eq!(find(text, &run(25)).unwrap().status, ExitStatus::Code(42));
         assert_eq!(find(text, &run(2)), None);
         assert_eq!(
             find("JobId=2 UserId=x ExitCode=0:9 ", &run(2)).unwrap().status,
-            Status::Signal(9)
+            ExitStatus::Signal(9)
         );
         assert_eq!(find("JobId=2 UserId=x ExitCode=z ", &run(2)), None);
         // Several states: the exit code alone counts.
-        assert_eq!(find(text, &run(25)).unwrap().verdict, None);
+        assert_eq!(find(text, &run(25)).unwrap().cause, None);
     }
 
     #[test]
     fn what_was_cancelled_did_not_go_well() {
-        let run = Forgotten { run: RunId { job: 1, run: 1 }, id: 6, submit_s: 0 };
+        let run = MissingRun { run: RunId { job: 1, run: 1 }, id: 6, submit_s: 0 };
         let of = |state: &str| {
             // A line of Slurm 22.05.8, made shorter.
             let line = format!(
                 "JobId=6 UserId=ann(1003) GroupId=ann(1003) Name=cancelled JobState={state} \
                  Partition=tandem WorkDir=/ QOS= DerivedExitCode=0:0 ExitCode=0:0 "
             );
-            find(&line, &run).map(|exit| exit.verdict)
+            find(&line, &run).map(|exit| exit.cause)
         };
         assert_eq!(of("COMPLETED"), Some(None));
-        assert_eq!(of("CANCELLED"), Some(Some(Verdict::Cancelled)));
-        assert_eq!(of("TIMEOUT"), Some(Some(Verdict::TimedOut)));
-        assert_eq!(of("OUT_OF_MEMORY"), Some(Some(Verdict::OutOfMemory)));
+        assert_eq!(of("CANCELLED"), Some(Some(ExitCause::Cancelled)));
+        assert_eq!(of("TIMEOUT"), Some(Some(ExitCause::TimedOut)));
+        assert_eq!(of("OUT_OF_MEMORY"), Some(Some(ExitCause::OutOfMemory)));
         assert_eq!(of("NODE_FAIL"), None);
     }
 }

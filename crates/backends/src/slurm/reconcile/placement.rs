@@ -1,32 +1,32 @@
 //! Where runs sit: what Slurm has to be told for that, and what a list says about it.
 
-use super::{Book, Entry, Refusal, Wanted};
-use crate::event::{BackendEvent, Sample};
+use super::{DesiredRun, ListedJob, PlacementError, Reconciler};
+use crate::event::{BackendEvent, UsageSample};
 use crate::providers::DeviceSample;
-use crate::slurm::jobs::{Listing, Record, State};
-use crate::slurm::nodes::Node;
-use crate::slurm::text;
+use crate::slurm::jobs::{JobList, JobRecord, SlurmState};
+use crate::slurm::nodes::SlurmNode;
+use crate::slurm::syntax;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A job that was put back may begin again after this: a node takes one that begins in the second in which
 /// its last run ended for that run, and it fails.
 const REST_S: u64 = 3;
 
-impl Book {
+impl Reconciler {
     /// The line that brings a job that waits closer to its place.
     pub(super) fn release(
         &self,
-        wanted: &Wanted,
-        entry: &Entry<'_>,
+        wanted: &DesiredRun,
+        entry: &ListedJob<'_>,
         now_s: u64,
-    ) -> Result<Option<String>, Refusal> {
+    ) -> Result<Option<String>, PlacementError> {
         let (address, record) = (&entry.address, entry.record);
         let is_there = |&device: &u32| (device as usize) < self.places.len();
         if wanted.devices.is_empty() || !wanted.devices.iter().all(is_there) {
             let reason = "Slurm does not have its GPUs any more".to_owned();
-            return Err(Refusal { reason, passing: true });
+            return Err(PlacementError { reason, transient: true });
         }
-        let (nodes, gres) = self.seat(wanted, record);
+        let (nodes, gres) = self.allocation(wanted, record);
         let mut fields = Vec::new();
         let (chosen, wished) = (kinds(&record.asked), kinds(&gres));
         if chosen.is_empty() || (chosen != wished && self.replaces) {
@@ -36,9 +36,9 @@ impl Book {
             let reason = format!(
                 "this Slurm cannot give it {gres} after {asked}; cancel it and submit it anew"
             );
-            return Err(Refusal { reason, passing: false });
+            return Err(PlacementError { reason, transient: false });
         }
-        let mut sorted = text::nodes(&record.required_nodes).unwrap_or_default();
+        let mut sorted = syntax::nodes(&record.required_nodes).unwrap_or_default();
         sorted.sort();
         let mut wants = nodes.clone();
         wants.sort();
@@ -61,7 +61,7 @@ impl Book {
     }
 
     /// Nodes and resources of a run, as Slurm is to be told.
-    fn seat(&self, wanted: &Wanted, record: &Record) -> (Vec<String>, String) {
+    fn allocation(&self, wanted: &DesiredRun, record: &JobRecord) -> (Vec<String>, String) {
         let mut by_node: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
         for &device in &wanted.devices {
             let place = &self.places[device as usize];
@@ -93,7 +93,7 @@ impl Book {
     }
 
     /// Slurm should have put it where it was told to.
-    pub(super) fn check_place(&self, wanted: &Wanted, record: &Record) {
+    pub(super) fn check_place(&self, wanted: &DesiredRun, record: &JobRecord) {
         let sits: BTreeSet<u32> = self.devices(record).into_iter().collect();
         let is_planned = sits.iter().all(|device| wanted.devices.contains(device));
         if !is_planned || sits.is_empty() {
@@ -103,14 +103,14 @@ impl Book {
     }
 
     /// The devices that a job has.
-    pub(super) fn devices(&self, record: &Record) -> Vec<u32> {
+    pub(super) fn devices(&self, record: &JobRecord) -> Vec<u32> {
         let mut devices = Vec::new();
         for (name, detail) in record.nodes.iter().zip(&record.allocated) {
             let Some(node) = self.nodes.iter().position(|node| node.name == *name) else {
                 continue;
             };
             let count = self.nodes[node].types.len();
-            let used = text::gres(detail).into_iter().filter(|gres| gres.count > 0);
+            let used = syntax::gres(detail).into_iter().filter(|gres| gres.count > 0);
             for gres in used.filter(|gres| gres.name == "gpu" || gres.name == "shard") {
                 let typed = gres.kind.as_ref();
                 let typed =
@@ -131,9 +131,9 @@ impl Book {
     /// Devices that jobs of others use.
     pub(super) fn strangers(
         &self,
-        listing: &Listing,
-        entries: &BTreeMap<String, Entry<'_>>,
-    ) -> Sample {
+        listing: &JobList,
+        entries: &BTreeMap<String, ListedJob<'_>>,
+    ) -> UsageSample {
         let ours: BTreeSet<u64> = entries
             .values()
             .filter(|entry| {
@@ -143,8 +143,9 @@ impl Book {
             .map(|entry| entry.record.id)
             .collect();
         let mut devices = vec![DeviceSample::default(); self.places.len()];
-        let present =
-            |state: &State| matches!(state, State::Running | State::Suspended | State::Other);
+        let present = |state: &SlurmState| {
+            matches!(state, SlurmState::Running | SlurmState::Suspended | SlurmState::Other)
+        };
         for record in listing.records.iter().filter(|record| present(&record.state)) {
             if !ours.contains(&record.id) {
                 for device in self.devices(record) {
@@ -153,11 +154,11 @@ impl Book {
                 }
             }
         }
-        Sample { devices, runs: Vec::new() }
+        UsageSample { devices, runs: Vec::new() }
     }
 
     /// Takes in the present state of the nodes.
-    pub(in crate::slurm) fn look_at(&mut self, nodes: &[Node]) -> Vec<BackendEvent> {
+    pub(in crate::slurm) fn look_at(&mut self, nodes: &[SlurmNode]) -> Vec<BackendEvent> {
         let mut events = Vec::new();
         for (index, node) in self.nodes.iter_mut().enumerate() {
             let now = nodes.iter().find(|now| now.name == node.name);
@@ -182,7 +183,7 @@ impl Book {
             if self.closed[index].is_some() != closed.is_some() {
                 let first = self.first[index];
                 for device in (first..).take(node.types.len()) {
-                    events.push(BackendEvent::Device { device, closed: closed.clone() });
+                    events.push(BackendEvent::Device { device, unavailable: closed.clone() });
                 }
             }
             self.closed[index] = closed;
@@ -193,5 +194,5 @@ impl Book {
 
 /// Which GPUs of a node a request names.
 fn kinds(request: &str) -> BTreeSet<String> {
-    text::gres(request).into_iter().filter_map(|gres| gres.kind).collect()
+    syntax::gres(request).into_iter().filter_map(|gres| gres.kind).collect()
 }

@@ -1,12 +1,14 @@
 //! What the records and processes of a run mean for it, from its start to its end.
 
 use super::THIS;
-use super::inner::Inner;
-use super::look::{Look, look};
-use super::obstacle::{Obstacle, is_full};
-use super::process::Identity;
-use super::record::{self, Claim, Outcome, SEAT, SPEC, Seated, Spec, Started};
-use super::run::{Phase, Run, State};
+use super::probe::{Probe, probe};
+use super::process::ProcessId;
+use super::record::{
+    self, ALLOCATION, AppliedAllocation, Claim, RunEnd, RunSpec, SPEC, StartRecord,
+};
+use super::run::{LocalRun, RunPhase, RunState};
+use super::shared::LocalShared;
+use super::start_error::{StartError, is_full};
 use crate::crash;
 use crate::event::BackendEvent;
 use rustix::process::Signal;
@@ -19,9 +21,14 @@ use std::sync::Arc;
 /// How many supervisors may die before they have a run.
 const FAILURES: u32 = 3;
 
-impl Inner {
+impl LocalShared {
     /// Starts a supervisor for the run of a directory.
-    pub(super) fn spawn(&self, run: &Arc<Run>, state: &mut State, dir: &Path) -> io::Result<()> {
+    pub(super) fn spawn(
+        &self,
+        run: &Arc<LocalRun>,
+        state: &mut RunState,
+        dir: &Path,
+    ) -> io::Result<()> {
         let (program, arguments) =
             self.options.supervisor.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -36,13 +43,13 @@ impl Inner {
         crash::point();
         let child = command.spawn()?;
         crash::point();
-        let child = Identity::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
+        let child = ProcessId::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
         self.attend(run, state, &child);
         Ok(())
     }
 
     /// Waits for the end of a process of a run. `false` if it is over already.
-    fn attend(&self, run: &Arc<Run>, state: &mut State, process: &Identity) -> bool {
+    fn attend(&self, run: &Arc<LocalRun>, state: &mut RunState, process: &ProcessId) -> bool {
         if state.watched.as_ref() == Some(process) {
             return true;
         }
@@ -61,28 +68,28 @@ impl Inner {
     }
 
     /// Looks at a run until what lives of it is being watched.
-    pub(super) fn follow(&self, run: &Arc<Run>, state: &mut State) -> Look {
+    pub(super) fn follow(&self, run: &Arc<LocalRun>, state: &mut RunState) -> Probe {
         loop {
-            let found = look(&self.options.state, run.id, &self.boot);
+            let found = probe(&self.options.state, run.id, &self.boot);
             let known = match &found {
-                Look::Attended { dir, supervisor, started, .. } => {
+                Probe::Supervised { dir, supervisor, started, .. } => {
                     self.learn(state, dir, Some(supervisor), started.as_ref());
                     self.attend(run, state, supervisor)
                 }
-                Look::Orphan { dir, supervisor, started } => {
+                Probe::Orphaned { dir, supervisor, started } => {
                     self.learn(state, dir, Some(supervisor), Some(started));
                     self.attend(run, state, &started.process)
                 }
-                Look::Over { dir, started, .. } => {
+                Probe::Ended { dir, started, .. } => {
                     self.learn(state, dir, None, started.as_ref());
                     true
                 }
-                Look::Unknown { reason } => {
+                Probe::Unknown { reason } => {
                     tracing::warn!(run = %run.id, reason, "not known how it does");
                     self.watcher.later(run);
                     true
                 }
-                Look::Free { .. } | Look::Gone { .. } | Look::Rebooted => true,
+                Probe::Unclaimed { .. } | Probe::Lost { .. } | Probe::Rebooted => true,
             };
             if known {
                 return found;
@@ -93,18 +100,19 @@ impl Inner {
     /// Takes over what the records say.
     fn learn(
         &self,
-        state: &mut State,
+        state: &mut RunState,
         dir: &Path,
-        supervisor: Option<&Identity>,
-        started: Option<&Started>,
+        supervisor: Option<&ProcessId>,
+        started: Option<&StartRecord>,
     ) {
-        if state.seated.is_none() || state.op.is_none() {
-            let moved: Option<Seated> = record::read(dir, SEAT).unwrap_or(None);
-            let spec: Option<Spec> = record::read(dir, SPEC).unwrap_or(None);
+        if state.applied.is_none() || state.op.is_none() {
+            let moved: Option<AppliedAllocation> = record::read(dir, ALLOCATION).unwrap_or(None);
+            let spec: Option<RunSpec> = record::read(dir, SPEC).unwrap_or(None);
             if let Some(spec) = spec {
                 state.op = state.op.or(Some(spec.op));
-                let first = Seated { seat: spec.launch.seat, cores: spec.cores, nice: spec.nice };
-                state.seated = Some(moved.unwrap_or(first));
+                let first =
+                    AppliedAllocation { allocation: spec.launch.allocation, cores: spec.cores };
+                state.applied = Some(moved.unwrap_or(first));
             }
         }
         state.dir = Some(dir.to_owned());
@@ -119,40 +127,40 @@ impl Inner {
     }
 
     /// Reports what is new about a run that was started.
-    pub(super) fn advance(&self, run: &Arc<Run>, state: &mut State) {
-        if matches!(state.phase, Phase::New | Phase::Over) {
+    pub(super) fn advance(&self, run: &Arc<LocalRun>, state: &mut RunState) {
+        if matches!(state.phase, RunPhase::New | RunPhase::Over) {
             return;
         }
         match self.follow(run, state) {
-            Look::Free { dir } => self.unclaimed(run, state, &dir),
-            Look::Attended { running, .. } => {
+            Probe::Unclaimed { dir } => self.unclaimed(run, state, &dir),
+            Probe::Supervised { running, .. } => {
                 if running {
                     self.begun(run, state);
                 }
             }
-            Look::Orphan { .. } => self.begun(run, state),
-            Look::Unknown { .. } => {}
-            Look::Over { outcome: Outcome::Exited(exit), .. } => {
+            Probe::Orphaned { .. } => self.begun(run, state),
+            Probe::Unknown { .. } => {}
+            Probe::Ended { outcome: RunEnd::Exited(exit), .. } => {
                 self.begun(run, state);
                 self.over(run, state, BackendEvent::Exited { run: run.id, exit });
             }
-            Look::Over { outcome: Outcome::NotStarted { reason, passing }, .. } => {
+            Probe::Ended { outcome: RunEnd::NotStarted { reason, transient }, .. } => {
                 let event = match state.op {
-                    Some(op) => BackendEvent::NotStarted { op, run: run.id, reason, passing },
+                    Some(op) => BackendEvent::NotStarted { op, run: run.id, reason, transient },
                     None => BackendEvent::Lost { run: run.id, reason },
                 };
                 self.over(run, state, event);
             }
-            Look::Gone { reason } => {
+            Probe::Lost { reason } => {
                 // Nobody else ends what it left behind.
                 for stat in state.survivors(&self.boot) {
                     let left =
-                        Identity { pid: stat.pid, start: stat.start, boot: self.boot.clone() };
+                        ProcessId { pid: stat.pid, start: stat.start, boot: self.boot.clone() };
                     left.signal(&self.boot, Signal::KILL);
                 }
                 self.over(run, state, BackendEvent::Lost { run: run.id, reason });
             }
-            Look::Rebooted => {
+            Probe::Rebooted => {
                 let reason = "the machine was started again".to_owned();
                 self.over(run, state, BackendEvent::Lost { run: run.id, reason });
             }
@@ -160,11 +168,11 @@ impl Inner {
     }
 
     /// The program has begun.
-    pub(super) fn begun(&self, run: &Run, state: &mut State) {
-        if state.phase != Phase::Starting {
+    pub(super) fn begun(&self, run: &LocalRun, state: &mut RunState) {
+        if state.phase != RunPhase::Starting {
             return;
         }
-        state.phase = Phase::Running;
+        state.phase = RunPhase::Running;
         self.watcher.leave_directory(run);
         if let (Some(op), Some(process)) = (state.op, &state.process) {
             let (pid, enforcement) = (process.pid, state.enforcement);
@@ -175,68 +183,74 @@ impl Inner {
     }
 
     /// The end of a run.
-    fn over(&self, run: &Run, state: &mut State, event: BackendEvent) {
-        state.phase = Phase::Over;
+    fn over(&self, run: &LocalRun, state: &mut RunState, event: BackendEvent) {
+        state.phase = RunPhase::Over;
         self.watcher.leave_directory(run);
         self.emit(event);
         run.changed.notify_all();
     }
 
     /// A run that should have a supervisor by now or soon, and has none.
-    fn unclaimed(&self, run: &Arc<Run>, state: &mut State, dir: &Path) {
+    fn unclaimed(&self, run: &Arc<LocalRun>, state: &mut RunState, dir: &Path) {
         if state.watched.as_ref().is_some_and(|child| child.lives(&self.boot)) {
             return;
         }
         state.failures += 1;
-        let mut obstacle = Obstacle::from("its supervisor ended before it began");
+        let mut failure = StartError::from("its supervisor ended before it began");
         if state.failures < FAILURES {
             let ready = match state.dir.clone() {
                 // The last attempt had a directory of its own.
                 Some(before) if before != dir => {
                     self.watcher.leave_directory(run);
                     record::make_directory(dir)
-                        .and_then(|()| record::read::<Spec>(&before, SPEC))
+                        .and_then(|()| record::read::<RunSpec>(&before, SPEC))
                         .and_then(|spec| record::write(dir, SPEC, &spec, false))
                 }
                 _ => Ok(()),
             };
             match ready.and_then(|()| self.spawn(run, state, dir)) {
                 Ok(()) => return,
-                Err(error) => obstacle = Obstacle::new("cannot start its supervisor", &error),
+                Err(error) => failure = StartError::new("cannot start its supervisor", &error),
             }
         }
-        self.give_up(run, state, dir, obstacle);
+        self.give_up(run, state, dir, failure);
     }
 
     /// Makes sure that nobody begins a run, and says so.
-    pub(super) fn give_up(&self, run: &Arc<Run>, state: &mut State, dir: &Path, why: Obstacle) {
-        let Obstacle { reason, mut passing } = why;
+    pub(super) fn give_up(
+        &self,
+        run: &Arc<LocalRun>,
+        state: &mut RunState,
+        dir: &Path,
+        why: StartError,
+    ) {
+        let StartError { reason, mut transient } = why;
         match record::claim(dir, &Claim::Void) {
             Ok(false) => return self.advance(run, state),
             Ok(true) => {}
             // A supervisor cannot say that it had no room to write; we have none either.
-            Err(error) => passing |= is_full(&error),
+            Err(error) => transient |= is_full(&error),
         }
         tracing::warn!(run = %run.id, reason, "not begun");
         self.watcher.leave_directory(run);
-        state.phase = Phase::New;
+        state.phase = RunPhase::New;
         state.failures = 0;
         if let Some(op) = state.op {
-            self.emit(BackendEvent::Refused { op, run: run.id, reason, passing });
+            self.emit(BackendEvent::Refused { op, run: run.id, reason, transient });
         }
         run.changed.notify_all();
     }
 
     /// Ends a run that has not begun: whoever was to begin it finds it taken.
-    pub(super) fn withdraw(&self, run: &Arc<Run>, state: &mut State) {
-        if let Look::Free { dir } = look(&self.options.state, run.id, &self.boot)
+    pub(super) fn withdraw(&self, run: &Arc<LocalRun>, state: &mut RunState) {
+        if let Probe::Unclaimed { dir } = probe(&self.options.state, run.id, &self.boot)
             && let (Ok(true), Some(op)) = (record::claim(&dir, &Claim::Void), state.op)
         {
             if let Some(child) = &state.watched {
                 child.signal(&self.boot, Signal::KILL);
             }
-            let (reason, passing) = ("it was ended before it began".to_owned(), false);
-            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason, passing });
+            let (reason, transient) = ("it was ended before it began".to_owned(), false);
+            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason, transient });
         } else {
             self.advance(run, state);
         }
