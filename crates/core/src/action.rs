@@ -1,38 +1,39 @@
-//! What is to be done, for a back end or the simulated world to carry out.
+//! Actions: what a back end or the simulated world has to carry out.
 
 use crate::job::JobId;
 use crate::plan::Placement;
 
-/// One thing to do. In a step those that free GPUs come before those that need them.
+/// One action. Within a step, actions that free GPUs come before actions that need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Save the state, leave the GPUs, wait in the queue.
+    /// Save the state, release the GPUs and return to the queue.
     Stop {
         /// The job.
         job: JobId,
     },
-    /// Stop making progress, keep GPUs and memory.
+    /// Stop making progress; keep GPUs and memory.
     Pause {
         /// The job.
         job: JobId,
     },
-    /// Save the state and go on at another place, or in the same place in another way.
+    /// Save the state and continue on other GPUs, or on the same ones with other sub-batches or another
+    /// budget.
     Move {
         /// The job.
         job: JobId,
-        /// Its new place.
+        /// Its new placement.
         placement: Placement,
     },
-    /// Begin, or go on from the saved state.
+    /// Start, or continue from the saved state.
     Start {
         /// The job.
         job: JobId,
-        /// Its place.
+        /// Its placement.
         placement: Placement,
         /// It has run before, so its state must be restored first.
         restore: bool,
     },
-    /// Make progress again after a pause.
+    /// Continue after a pause.
     Resume {
         /// The job.
         job: JobId,

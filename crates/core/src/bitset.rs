@@ -1,9 +1,9 @@
-//! A set of small integers whose smallest member is found without looking at every word.
+//! A set of small integers that finds its smallest member without a scan of every word.
 
 use std::ops::Range;
 
-/// Members are bits of `words`; a bit of `summary` says that a word is not empty. At 4,096
-/// members a word of the summary, ten thousand nodes need three.
+/// Members are bits of `words`; a bit of `summary` says that a word is not empty. A word of the summary
+/// covers 4,096 members, so ten thousand nodes need three.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BitSet {
     words: Vec<u64>,
@@ -25,7 +25,7 @@ impl BitSet {
         self.words.get(member / 64).is_some_and(|word| word >> (member % 64) & 1 == 1)
     }
 
-    /// Whether all of `range`, for which there is capacity, is in the set.
+    /// Whether the set contains all of `range`, which is within its capacity.
     #[inline]
     pub(crate) fn contains_range(&self, range: Range<usize>) -> bool {
         words_of(&range).all(|(word, bits)| self.words[word] & bits == bits)
@@ -73,7 +73,7 @@ impl BitSet {
         self.len += range.len();
     }
 
-    /// Removes what is in the set of `range`, and says how many that were.
+    /// Removes the members within `range` and returns how many there were.
     #[inline]
     pub(crate) fn remove_range(&mut self, range: Range<usize>) -> usize {
         let mut removed = 0;
@@ -117,7 +117,7 @@ impl BitSet {
         None
     }
 
-    /// Members in ascending order within a short range: words are looked at one by one.
+    /// Members in ascending order within a short range, word by word.
     pub(crate) fn iter_within(&self, range: Range<usize>) -> impl Iterator<Item = usize> + '_ {
         let mut word = range.start / 64;
         let first = self.words.get(word).copied().unwrap_or(0);
@@ -147,7 +147,7 @@ impl BitSet {
     }
 }
 
-/// The words that a range lies in, with its bits in them.
+/// The words that a range covers, each with the bits of the range.
 fn words_of(range: &Range<usize>) -> impl Iterator<Item = (usize, u64)> + use<> {
     let Range { start, end } = *range;
     (start / 64..end.div_ceil(64)).map(move |word| {

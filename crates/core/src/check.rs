@@ -1,9 +1,9 @@
-//! Rejects an illegal plan, whoever made it. It costs what the plan touches.
+//! Rejects illegal plans. The cost follows the changes of the plan, not the size of the cluster.
 
 use crate::cluster::{GpuId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{Job, JobId, JobSpec};
-use crate::occupancy::{GpuCondition, Seats};
+use crate::occupancy::{GpuCondition, GpuOccupancy};
 use crate::plan::{BUDGET_MIN, Change, Placement, Plan};
 use crate::rate::{GangGpu, Tenant, rate_on_gpu};
 use crate::state::ClusterState;
@@ -14,10 +14,10 @@ use thiserror::Error;
 /// Why a plan is illegal.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Illegal {
-    /// No such job, or not any more.
+    /// The job has ended or was never submitted.
     #[error("plan names job {0:?}, which has ended or was never submitted")]
     NoSuchJob(JobId),
-    /// The job belongs elsewhere.
+    /// The job belongs to another partition.
     #[error("plan for {partition:?} names job {job:?} of another partition")]
     ForeignJob {
         /// The job.
@@ -31,7 +31,7 @@ pub enum Illegal {
     /// A job that cannot be stopped stays where it is.
     #[error("plan drops or moves job {0:?}, which cannot be stopped")]
     NotStoppable(JobId),
-    /// All or nothing.
+    /// A gang has exactly the GPUs that it asks for.
     #[error("gang of job {job:?} is broken: it needs {wanted} GPUs and is given {given}")]
     BrokenGang {
         /// The job.
@@ -41,7 +41,7 @@ pub enum Illegal {
         /// GPUs it was given.
         given: usize,
     },
-    /// One GPU for two of the gang.
+    /// A gang cannot have one GPU twice.
     #[error("gang of job {job:?} is broken: it is given {gpu:?} twice")]
     SameGpuTwice {
         /// The job.
@@ -49,7 +49,7 @@ pub enum Illegal {
         /// The GPU.
         gpu: GpuId,
     },
-    /// Outside the partition or the cluster.
+    /// The GPU is outside the partition or the cluster.
     #[error("job {job:?} is placed on {gpu:?}, which is not in its partition")]
     ForeignGpu {
         /// The job.
@@ -57,7 +57,7 @@ pub enum Illegal {
         /// The GPU.
         gpu: GpuId,
     },
-    /// On a lost GPU.
+    /// The GPU is lost.
     #[error("job {job:?} is placed on {gpu:?}, which is lost")]
     LostGpu {
         /// The job.
@@ -65,7 +65,7 @@ pub enum Illegal {
         /// The GPU.
         gpu: GpuId,
     },
-    /// A new tenant on a drained GPU.
+    /// A drained GPU takes no new tenant.
     #[error("job {job:?} is placed on {gpu:?}, which is drained")]
     DrainedGpu {
         /// The job.
@@ -83,23 +83,23 @@ pub enum Illegal {
         /// The limit.
         limit: usize,
     },
-    /// Batches in parts that the job cannot run with.
-    #[error("job {job:?} cannot run with its batches in {count} parts")]
+    /// The job cannot run in this number of sub-batches.
+    #[error("job {job:?} cannot run in {count} sub-batches")]
     NoSuchSubBatches {
         /// The job.
         job: JobId,
-        /// The parts.
+        /// Sub-batches of the placement.
         count: u32,
     },
-    /// A budget that no tenant may have.
-    #[error("job {job:?} is given a budget of {} ppm of its GPUs; from {} to {} can be", budget.0, BUDGET_MIN.0, Ppm::ONE.0)]
+    /// The budget is outside the allowed range.
+    #[error("job {job:?} has a budget of {} ppm; the range is {} to {}", budget.0, BUDGET_MIN.0, Ppm::ONE.0)]
     NoSuchBudget {
         /// The job.
         job: JobId,
         /// The budget.
         budget: Ppm,
     },
-    /// Memory over.
+    /// The tenants need more memory than the GPU has.
     #[error("{gpu:?} would need {wanted}, it has {available}")]
     MemoryOver {
         /// The GPU.
@@ -109,7 +109,7 @@ pub enum Illegal {
         /// Memory of the GPU.
         available: Memory,
     },
-    /// A pair that is known not to fit.
+    /// Two jobs are known not to fit together.
     #[error("jobs {a:?} and {b:?} do not fit together on {gpu:?}")]
     PairDoesNotFit {
         /// One job.
@@ -119,27 +119,27 @@ pub enum Illegal {
         /// The GPU.
         gpu: GpuId,
     },
-    /// A job that does not put up with its neighbours.
+    /// A job does not tolerate its rate beside its co-located jobs.
     #[error("job {job:?} does not accept a rate of {rate:?} beside others on {gpu:?}")]
     NotTolerated {
         /// The job.
         job: JobId,
-        /// What it would run at.
+        /// Its rate there.
         rate: Ppm,
         /// The GPU.
         gpu: GpuId,
     },
-    /// A wake that would never come, or would come for ever.
+    /// A wake-up time that has passed already.
     #[error("plan asks to wake at {wake:?}, which is not after {now:?}")]
     WakeNotAhead {
-        /// The wish.
+        /// The wake-up time.
         wake: Time,
         /// The instant of the plan.
         now: Time,
     },
 }
 
-/// Checks a plan of `partition`. The occupancy must already be as the plan wants it.
+/// Checks a plan of `partition`. The occupancy must already reflect the plan.
 pub(crate) fn check(
     state: &ClusterState,
     interference: &dyn Interference,
@@ -155,8 +155,7 @@ pub(crate) fn check(
     }
     for (job, change) in plan.changes() {
         if let Change::Place(placement) = change {
-            if sits_alone(state, partition, *job, placement)
-                || takes_no_more(state, *job, placement)
+            if is_alone(state, partition, *job, placement) || takes_no_more(state, *job, placement)
             {
                 continue;
             }
@@ -166,9 +165,9 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Whether it needs no look at each GPU to know that a job has its own to itself, with all the memory it
-/// takes.
-fn sits_alone(
+/// Whether the job is alone on its GPUs and fits their memory, as far as that is known without a look at each
+/// GPU.
+fn is_alone(
     state: &ClusterState,
     partition: PartitionId,
     job: JobId,
@@ -176,11 +175,11 @@ fn sits_alone(
 ) -> bool {
     let occupancy = state.occupancy();
     let memory = state.memory_on_gpu(job, placement.sub_batches);
-    occupancy.nobody_shares() && memory <= occupancy.memory_least(partition)
+    occupancy.none_shared() && memory <= occupancy.unreserved_memory_min(partition)
 }
 
-/// Whether a job takes nothing of its GPUs that it does not have at present: what is there already is no
-/// fault of the plan, even where it is more than would be allowed.
+/// Whether the placement takes no more of its GPUs than the job has already. What is there already does not
+/// make a plan illegal, even where it exceeds a limit.
 fn takes_no_more(state: &ClusterState, job: JobId, placement: &Placement) -> bool {
     let present = state.find(job).and_then(Job::placement);
     present.is_some_and(|present| {
@@ -206,7 +205,7 @@ fn check_job(
             None => Err(Illegal::DropOfWaiting(job)),
         };
     };
-    // Another number of sub-batches in the same place is no harm: such a job changes it as it runs.
+    // Other sub-batches in the same place are fine: such a job changes them while it runs.
     let moves =
         |present: &Placement| present.gpus != placement.gpus || present.budget != placement.budget;
     if !known.spec.stoppable && known.placement().is_some_and(moves) {
@@ -221,7 +220,7 @@ fn check_job(
         return Err(Illegal::BrokenGang { job, wanted, given });
     }
     let count = placement.sub_batches;
-    // What a running job was once said to be able to do, it does.
+    // A running job may keep sub-batches that its description no longer lists.
     let runs_so = || known.placement().is_some_and(|present| present.sub_batches == count);
     if known.spec.sub_batch_option(count).is_none() && !runs_so() {
         return Err(Illegal::NoSuchSubBatches { job, count });
@@ -233,7 +232,7 @@ fn check_job(
     Ok(())
 }
 
-/// Whether the GPUs of a placement are of the partition, which has those of `range`, and take the job.
+/// Whether the GPUs of a placement belong to the partition, whose GPUs are `range`, and accept the job.
 #[cold]
 fn check_conditions(
     state: &ClusterState,
@@ -274,7 +273,7 @@ fn check_gpu(
     gpu: GpuId,
     job: JobId,
 ) -> Result<(), Illegal> {
-    let Seats { tenants, memory_used, .. } = state.occupancy().seats(gpu);
+    let GpuOccupancy { tenants, memory_used, .. } = state.occupancy().gpu(gpu);
     let described = state.cluster().gpu(gpu);
     if *memory_used > described.memory {
         let (wanted, available) = (*memory_used, described.memory);
@@ -293,7 +292,7 @@ fn check_gpu(
     check_rates(state, interference, plan, gpu)
 }
 
-/// Whether the tenants of a GPU fit there together, and each of them accepts its rate.
+/// Whether the tenants of a GPU fit together, and each of them tolerates its rate.
 fn check_rates<'s>(
     state: &'s ClusterState,
     interference: &dyn Interference,

@@ -1,5 +1,5 @@
-//! The machines: partitions of nodes of GPUs. Ids are dense and global, and those of a partition
-//! or a node are contiguous, so a range says all.
+//! The hardware: partitions of nodes of GPUs. Ids are dense and global; those of a partition or a node are
+//! contiguous, so that a range describes them.
 
 use crate::units::{Memory, Ratio};
 use std::ops::Range;
@@ -25,35 +25,35 @@ id!(
     PartitionId
 );
 id!(
-    /// A node, counted through the whole cluster.
+    /// A node; ids count through the whole cluster.
     NodeId
 );
 id!(
-    /// A GPU, counted through the whole cluster.
+    /// A GPU; ids count through the whole cluster.
     GpuId
 );
 id!(
-    /// A kind of GPU.
+    /// A GPU type.
     GpuTypeId
 );
 
-/// A kind of GPU and its speed relative to the reference kind.
+/// A GPU type and its speed relative to the reference type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuType {
     /// Such as `v100`.
     pub name: String,
-    /// Solo speed relative to the reference type, on which durations are stated.
+    /// Solo speed relative to the reference type, for which durations are stated.
     pub factor: Ratio,
 }
 
 /// One GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its kind.
+    /// Its type.
     pub kind: GpuTypeId,
     /// Its memory.
     pub memory: Memory,
-    /// The node it sits in.
+    /// Its node.
     pub node: NodeId,
 }
 
@@ -69,18 +69,18 @@ pub struct Node {
 /// One partition: a contiguous range of nodes, and so of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// Its name; jobs are matched to partitions by it.
+    /// Its name, by which jobs choose it.
     pub name: String,
     /// Global ids of its nodes.
     pub nodes: Range<u32>,
     /// Global ids of its GPUs.
     pub gpus: Range<u32>,
-    /// Sizes of its nodes in GPUs, largest first: what the fewest nodes for a gang follow from.
+    /// Sizes of its nodes in GPUs, largest first, for [`Partition::fewest_nodes`].
     node_sizes: Vec<u32>,
 }
 
 impl Partition {
-    /// How many GPUs it has.
+    /// Number of GPUs.
     pub fn gpu_count(&self) -> u32 {
         self.gpus.end - self.gpus.start
     }
@@ -90,7 +90,7 @@ impl Partition {
         self.node_sizes.first().copied().unwrap_or(0)
     }
 
-    /// The fewest nodes on which a gang of `gpus` can sit when everything is free.
+    /// The fewest nodes that hold a gang of `gpus` when everything is free.
     pub fn fewest_nodes(&self, gpus: u32) -> u32 {
         let mut left = gpus;
         let mut nodes = 0;
@@ -105,7 +105,7 @@ impl Partition {
     }
 }
 
-/// A cluster as described; what runs on it is kept elsewhere.
+/// A cluster as described; jobs and occupancy are in [`ClusterState`](crate::ClusterState).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     types: Vec<GpuType>,
@@ -143,7 +143,7 @@ impl Cluster {
         &self.partitions
     }
 
-    /// All kinds of GPU, by id.
+    /// All GPU types, by id.
     pub fn types(&self) -> &[GpuType] {
         &self.types
     }
@@ -158,19 +158,19 @@ impl Cluster {
         &self.partitions[partition.index()]
     }
 
-    /// The partition in which a GPU sits.
+    /// The partition of a GPU.
     pub fn partition_of(&self, gpu: GpuId) -> PartitionId {
         self.nodes[self.gpu(gpu).node.index()].partition
     }
 
-    /// The smallest GPU memory of a partition: a job that needs more could meet a GPU it does not fit.
+    /// The smallest GPU memory of a partition. A job that needs more does not fit every GPU.
     pub fn memory_min(&self, partition: PartitionId) -> Memory {
         let range = &self.partition(partition).gpus;
         let gpus = &self.gpus[range.start as usize..range.end as usize];
         gpus.iter().map(|gpu| gpu.memory).min().unwrap_or_default()
     }
 
-    /// The partition for a job that names `name` (or none).
+    /// The partition of a job that names `name`, or none.
     pub fn partition_named(&self, name: Option<&str>) -> Option<PartitionId> {
         let only = (self.partitions.len() == 1).then_some(PartitionId(0));
         if self.takes_all {
@@ -187,6 +187,20 @@ impl Cluster {
 }
 
 /// Builds a [`Cluster`] from the top down: a partition, then its nodes, then the next one.
+///
+/// ```
+/// use tandem_core::{ClusterBuilder, Memory, PartitionId, Ratio};
+///
+/// let mut builder = ClusterBuilder::default();
+/// let v100 = builder.gpu_type("v100", Ratio::ONE);
+/// let research = builder.partition("research");
+/// builder.node(8, v100, Memory::from_mib(32_768));
+/// builder.node(4, v100, Memory::from_mib(32_768));
+/// let cluster = builder.build();
+/// assert_eq!(cluster.gpus().len(), 12);
+/// assert_eq!(cluster.partition_named(Some("research")), Some(research));
+/// assert_eq!(cluster.partition(research).fewest_nodes(9), 2);
+/// ```
 #[derive(Default)]
 pub struct ClusterBuilder {
     types: Vec<GpuType>,
@@ -197,7 +211,7 @@ pub struct ClusterBuilder {
 }
 
 impl ClusterBuilder {
-    /// Declares a kind of GPU.
+    /// Adds a GPU type.
     pub fn gpu_type(&mut self, name: &str, factor: Ratio) -> GpuTypeId {
         self.types.push(GpuType { name: name.to_owned(), factor });
         GpuTypeId(count(self.types.len()) - 1)
@@ -235,7 +249,7 @@ impl ClusterBuilder {
         self
     }
 
-    /// The finished cluster.
+    /// Finishes the cluster.
     pub fn build(mut self) -> Cluster {
         for partition in &mut self.partitions {
             partition.node_sizes.sort_unstable_by(|a, b| b.cmp(a));

@@ -1,13 +1,13 @@
-//! Turns a plan and the present into the actions that lead from one to the other. A plan that
-//! repeats the present gives none.
+//! Turns a plan and the current placements into actions. A plan that repeats the current placements gives
+//! none.
 
 use crate::action::Action;
 use crate::job::JobId;
 use crate::plan::{Change, Placement, Plan};
 use crate::state::ClusterState;
 
-/// The actions for a legal plan, which hands its placements over to them: first those that free
-/// GPUs, then those that need them.
+/// The actions of a legal plan, which hands over its placements: first the actions that free GPUs, then those
+/// that need them.
 pub(crate) fn diff(state: &ClusterState, plan: &mut Plan, actions: &mut Vec<Action>) {
     for (job, change) in plan.changes() {
         if *change == Change::Drop {
@@ -16,17 +16,17 @@ pub(crate) fn diff(state: &ClusterState, plan: &mut Plan, actions: &mut Vec<Acti
     }
     for (job, change) in plan.drain() {
         if let Change::Place(placement) = change {
-            actions.extend(seat(state, job, placement));
+            actions.extend(action_for(state, job, placement));
         }
     }
 }
 
-fn seat(state: &ClusterState, job: JobId, placement: Placement) -> Option<Action> {
+fn action_for(state: &ClusterState, job: JobId, placement: Placement) -> Option<Action> {
     let known = state.job(job);
     match known.placement() {
         None => Some(Action::Start { job, placement, restore: known.must_restore }),
-        // Another number of sub-batches takes a restart, even in the same place, and so does another
-        // budget: a cap is read when a process starts.
+        // Other sub-batches or another budget need a restart, even on the same GPUs: a process reads its cap
+        // when it starts.
         Some(present)
             if present.gpus != placement.gpus
                 || present.sub_batches != placement.sub_batches

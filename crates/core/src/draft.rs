@@ -1,6 +1,6 @@
-//! A plan in the making: a policy tries placements against the present and sees their effect on
-//! what is left. The occupancy follows the draft at once; jobs do not, and the engine takes the
-//! occupancy back if the finished plan is illegal.
+//! A plan while a policy writes it. The policy tries placements and sees at once what remains free: the
+//! occupancy follows the draft, the jobs do not. The engine rolls the occupancy back if the finished plan is
+//! illegal.
 
 use crate::cluster::{Cluster, GpuId, GpuTypeId, PartitionId};
 use crate::interference::Interference;
@@ -12,6 +12,28 @@ use crate::state::{ClusterState, Rules};
 use crate::units::{Memory, Ppm, Ratio, Time};
 
 /// What a policy works with while it plans for one partition.
+///
+/// ```
+/// use tandem_core::*;
+///
+/// /// Places a job on free GPUs, or beside the tenant of one GPU where the pair rates add up to more than 1.3.
+/// fn place_or_share(draft: &mut Draft<'_>, job: JobId) -> bool {
+///     if draft.place_exclusive(job) {
+///         return true;
+///     }
+///     let rate_sum = |gpu: GpuId| {
+///         let (kind, tenant) = (draft.cluster().gpu(gpu).kind, draft.job(draft.tenants(gpu)[0]));
+///         let (one, other) = draft.pair_rates(draft.job(job), tenant, kind)?;
+///         Some(one.0 + other.0)
+///     };
+///     let mut gpus = draft.occupancy().single_tenant_gpus(draft.partition());
+///     let gpu = gpus.find(|&gpu| rate_sum(gpu).is_some_and(|sum| sum > 1_300_000));
+///     drop(gpus);
+///     let Some(gpu) = gpu.filter(|_| draft.job(job).spec.gpus == 1) else { return false };
+///     draft.place(job, Placement::on([gpu]));
+///     true
+/// }
+/// ```
 pub struct Draft<'a> {
     state: &'a mut ClusterState,
     interference: &'a dyn Interference,
@@ -34,7 +56,7 @@ impl<'a> Draft<'a> {
         Self { state, interference, is_pairwise, now, partition, plan }
     }
 
-    /// The instant of this plan.
+    /// The time of this plan.
     pub fn now(&self) -> Time {
         self.now
     }
@@ -44,17 +66,17 @@ impl<'a> Draft<'a> {
         self.partition
     }
 
-    /// The machines.
+    /// The hardware.
     pub fn cluster(&self) -> &Cluster {
         self.state.cluster()
     }
 
-    /// What every plan has to respect.
+    /// The limits that every plan has to respect.
     pub fn rules(&self) -> &Rules {
         self.state.rules()
     }
 
-    /// What is believed about co-location.
+    /// The believed interference between co-located jobs.
     pub fn interference(&self) -> &dyn Interference {
         self.interference
     }
@@ -63,7 +85,7 @@ impl<'a> Draft<'a> {
     pub fn tenant<'j>(&self, job: &'j Job) -> Tenant<'j> {
         let profile = &job.spec.profile;
         if self.is_pairwise {
-            // Budgets do not count, and finding one costs a search.
+            // Budgets do not matter to a pairwise model, and finding one costs a search.
             return Tenant::uncapped(profile);
         }
         let budget = self.placement(job.id()).map_or(Ppm::ONE, |placement| placement.budget);
@@ -84,67 +106,67 @@ impl<'a> Draft<'a> {
         job.spec.tolerance.accepts(rate.ppm()).then_some(rate)
     }
 
-    /// The believed rates of two jobs side by side on a GPU of `kind`; `None` if they do not fit or one
-    /// of them does not tolerate it.
+    /// The believed rates of two jobs that share a GPU of `kind`; `None` if they do not fit or one of them
+    /// does not tolerate its rate.
     pub fn pair_rates(&self, one: &Job, other: &Job, kind: GpuTypeId) -> Option<(Ppm, Ppm)> {
         let rate = |job, beside| Some(self.rate_beside(job, [beside], kind)?.ppm());
         Some((rate(one, other)?, rate(other, one)?))
     }
 
-    /// Who would sit where if the plan so far were carried out.
+    /// The occupancy under the plan so far.
     pub fn occupancy(&self) -> &Occupancy {
         self.state.occupancy()
     }
 
-    /// A job that is not over, as it is at present.
+    /// A job that has not ended, as it is now.
     pub fn job(&self, job: JobId) -> &Job {
         self.state.job(job)
     }
 
-    /// A job as it is at present, unless it is over or was never submitted.
+    /// A job as it is now; `None` if it has ended or was never submitted.
     pub fn find(&self, job: JobId) -> Option<&Job> {
         self.state.find(job)
     }
 
-    /// Jobs that sit on GPUs of this partition at present, by id.
+    /// Jobs that are placed in this partition now, by id.
     pub fn placed(&self) -> impl Iterator<Item = &Job> + '_ {
         self.state.placed(self.partition)
     }
 
-    /// GPUs of this partition that nobody holds under the plan so far.
+    /// GPUs of this partition without a tenant under the plan so far.
     pub fn free_count(&self) -> u32 {
         self.occupancy().free_count(self.partition)
     }
 
-    /// GPUs of this partition that exactly one job holds under the plan so far.
+    /// GPUs of this partition with exactly one tenant under the plan so far, where a second one is allowed.
     pub fn single_tenant_count(&self) -> u32 {
         self.occupancy().single_tenant_count(self.partition)
     }
 
-    /// GPUs of this partition that serve: all but those that are lost, and drained ones without tenants.
+    /// GPUs of this partition in service: all but lost ones, and drained ones without tenants.
     pub fn up_count(&self) -> u32 {
         self.occupancy().up_count(self.partition)
     }
 
-    /// Whether a job would find whole GPUs under the plan so far.
+    /// Whether free GPUs can hold the job under the plan so far.
     pub fn has_room(&self, job: JobId) -> bool {
-        let (gpus, memory) = self.wants(job);
+        let (gpus, memory) = self.demand(job);
         let rule = self.rules().placement;
         self.occupancy().has_room(self.partition, gpus, memory, rule)
     }
 
-    /// Whether every GPU of the partition has the memory for a job, so that no other of its size finds
-    /// whole GPUs where it finds none.
+    /// Whether every GPU of the partition has the memory for a job. If such a job finds no free GPUs, no
+    /// other job of its size does.
     pub fn fits_every_gpu(&self, job: JobId) -> bool {
-        self.occupancy().memory_least(self.partition) >= self.wants(job).1
+        self.occupancy().unreserved_memory_min(self.partition) >= self.demand(job).1
     }
 
-    /// The GPUs of a job, and what it takes on each of them in whole batches.
-    fn wants(&self, job: JobId) -> (u32, Memory) {
+    /// The number of GPUs of a job, and its memory on each of them in whole batches.
+    fn demand(&self, job: JobId) -> (u32, Memory) {
         (self.job(job).spec.gpus, self.state.memory_on_gpu(job, 1))
     }
 
-    /// Where a job would sit if the plan so far were carried out.
+    /// The placement of a job under the plan so far.
     pub fn placement(&self, job: JobId) -> Option<&Placement> {
         match self.plan.change(job) {
             Some(Change::Place(placement)) => Some(placement),
@@ -153,9 +175,10 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Gives a job whole GPUs by the rule in force; `false` and no change if there is no room.
+    /// Gives a job GPUs of its own by the placement rule; returns `false` and changes nothing if there are
+    /// none.
     pub fn place_exclusive(&mut self, job: JobId) -> bool {
-        let (gpus, memory) = self.wants(job);
+        let (gpus, memory) = self.demand(job);
         match self.occupancy().find(self.partition, gpus, memory, self.rules().placement) {
             Some(gpus) => {
                 self.place(job, Placement::of(gpus));
@@ -165,14 +188,14 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Seats a job, wherever it sat before. Legality is the engine's to check.
+    /// Places a job, wherever it was before. The engine checks legality later.
     pub fn place(&mut self, job: JobId, placement: Placement) {
         self.vacate(job);
-        self.state.seat(job, &placement);
+        self.state.occupy(job, &placement);
         self.plan.set(job, Change::Place(placement));
     }
 
-    /// Takes a job off its GPUs: back to the queue with its state saved.
+    /// Removes a job from its GPUs: it returns to the queue with its state saved.
     pub fn drop(&mut self, job: JobId) {
         self.vacate(job);
         if self.find(job).is_some_and(|job| job.placement().is_some()) {
@@ -184,21 +207,21 @@ impl<'a> Draft<'a> {
 
     fn vacate(&mut self, job: JobId) {
         if let Some(placement) = self.placement(job).cloned() {
-            self.state.unseat(job, &placement);
+            self.state.release(job, &placement);
         }
     }
 
-    /// Says why a job waits.
+    /// States why a job waits.
     pub fn explain(&mut self, job: JobId, reason: Reason) {
         self.plan.reasons.push((job, reason));
     }
 
-    /// Says why the jobs that were not looked at wait.
+    /// States why all other jobs wait.
     pub fn explain_others(&mut self, reason: Reason) {
         self.plan.reason_for_others = Some(reason);
     }
 
-    /// Asks to plan again at `at` even if nothing happens; the earliest request counts.
+    /// Requests a plan at `at` even if nothing happens before; the earliest request counts.
     pub fn wake_at(&mut self, at: Time) {
         self.plan.wake = Some(self.plan.wake.map_or(at, |earlier| earlier.min(at)));
     }

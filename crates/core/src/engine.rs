@@ -1,5 +1,5 @@
-//! The engine: the only way in for the simulator and for the daemon. Events go in, the policy plans
-//! for the partitions that they touch, and actions come out.
+//! The engine, the only entry point for simulator and daemon. Events go in, the policy plans for the
+//! partitions that they affect, and actions come out.
 
 use crate::action::Action;
 use crate::check::{Illegal, check};
@@ -19,18 +19,18 @@ use std::sync::Arc;
 /// What to do with an illegal plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnIllegal {
-    /// A bug: stop at once. For tests and simulation.
+    /// It is a bug: panic. For tests and simulation.
     Panic,
-    /// Keep every placement as it is, count it and go on. For the daemon.
+    /// Keep every placement, count the refusal and continue. For the daemon.
     Refuse,
 }
 
-/// What a step asks its driver to do.
+/// The result of a step.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// To be carried out now, in this order.
+    /// Actions to carry out now, in this order.
     pub actions: &'a [Action],
-    /// When to step again even if nothing happens.
+    /// When to step again even if nothing happens before.
     pub wake: Option<Time>,
 }
 
@@ -39,15 +39,15 @@ pub struct Engine {
     state: ClusterState,
     interference: Box<dyn Interference>,
     partitions: Vec<PartitionPlanner>,
-    /// Where policies sit that hear of jobs of other partitions.
+    /// Partitions whose policies want to know of jobs that end in other partitions.
     listeners: Vec<usize>,
     touched: Vec<PartitionId>,
     actions: Vec<Action>,
     now: Time,
-    /// The earliest wake of all partitions; stale while `wakes_changed`.
+    /// The earliest wake-up of all partitions; out of date while `wakes_changed`.
     next_wake: Option<Time>,
     wakes_changed: bool,
-    /// The plan of the last partition, kept for its allocations.
+    /// The plan of the last partition, reused for its allocations.
     plan: Plan,
     on_illegal: OnIllegal,
     decisions: u64,
@@ -55,18 +55,18 @@ pub struct Engine {
     refused_count: u64,
 }
 
-/// What the engine keeps for one partition beside its state.
+/// The policy of one partition and its last results.
 struct PartitionPlanner {
     policy: Box<dyn Policy>,
     touched: bool,
     wake: Option<Time>,
-    /// As the last plan gave them; those of jobs that have been placed since do not count.
+    /// As of the last plan; those of jobs that have been placed since do not count.
     reasons: Vec<(JobId, Reason)>,
     reason_for_others: Option<Reason>,
 }
 
 impl Engine {
-    /// An engine on an empty cluster; `policy` makes one instance per partition.
+    /// An engine for an empty cluster; `policy` makes one instance per partition.
     pub fn new(
         cluster: Arc<Cluster>,
         rules: Rules,
@@ -102,9 +102,59 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened up to `now` and says what to do. Time never runs backwards.
+    /// Applies the events up to `now` and plans. Time never runs backwards.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tandem_core::*;
+    ///
+    /// /// First in, first out, without backfilling.
+    /// #[derive(Default)]
+    /// struct Fifo(Vec<JobId>);
+    ///
+    /// impl Policy for Fifo {
+    ///     fn enqueue(&mut self, job: &Job) {
+    ///         self.0.push(job.id());
+    ///         self.0.sort();
+    ///     }
+    ///     fn dequeue(&mut self, job: &Job) {
+    ///         self.0.retain(|&queued| queued != job.id());
+    ///     }
+    ///     fn plan(&mut self, draft: &mut Draft<'_>) {
+    ///         self.0.iter().take_while(|&&job| draft.place_exclusive(job)).count();
+    ///         draft.explain_others(Reason::NoRoom { free: draft.free_count() });
+    ///     }
+    /// }
+    ///
+    /// let cluster = Arc::new(Cluster::uniform(1, 2, Memory::from_mib(16_384)));
+    /// let (rules, model) = (Rules::default(), Box::new(ClosedForm));
+    /// let policy = || Box::new(Fifo::default()) as Box<dyn Policy>;
+    /// let mut engine = Engine::new(cluster, rules, model, OnIllegal::Refuse, policy);
+    /// let job = |id| {
+    ///     Event::Submitted(JobSpec {
+    ///         id: JobId(id),
+    ///         gpus: 2,
+    ///         estimate: Span::from_secs(60),
+    ///         // …
+    ///         # user: UserId(0),
+    ///         # partition: PartitionId(0),
+    ///         # submit: Time(0),
+    ///         # profile: Profile::default(),
+    ///         # sub_batches: SubBatches::default(),
+    ///         # tolerance: Tolerance::Any,
+    ///         # priority: 0,
+    ///         # stoppable: true,
+    ///         # restore: Span::ZERO,
+    ///     })
+    /// };
+    /// let step = engine.step(Time(0), &[job(0), job(1)]);
+    /// assert!(matches!(step.actions, [Action::Start { job: JobId(0), .. }]));
+    /// assert_eq!(engine.reason(JobId(1)), Some(Reason::NoRoom { free: 0 }));
+    /// let step = engine.step(Time::from_secs(60), &[Event::Finished { job: JobId(0) }]);
+    /// assert!(matches!(step.actions, [Action::Start { job: JobId(1), .. }]));
+    /// ```
     pub fn step(&mut self, now: Time, events: &[Event]) -> Step<'_> {
-        assert!(now >= self.now, "time runs forwards: {now:?} after {:?}", self.now);
+        assert!(now >= self.now, "time must not run backwards: {now:?} after {:?}", self.now);
         self.now = now;
         for event in events {
             self.apply(event);
@@ -113,7 +163,7 @@ impl Engine {
             self.touch_woken();
         }
         self.actions.clear();
-        // Partitions are planned in order of id, so that the order of events cannot be seen.
+        // In order of id, so that the order of events does not matter.
         self.touched.sort_unstable();
         for index in 0..self.touched.len() {
             self.plan(self.touched[index]);
@@ -126,22 +176,22 @@ impl Engine {
         Step { actions: &self.actions, wake: self.next_wake }
     }
 
-    /// The present.
+    /// Jobs and occupancy as they are now.
     pub fn state(&self) -> &ClusterState {
         &self.state
     }
 
-    /// How often a policy has planned.
+    /// Number of plans so far.
     pub fn decisions(&self) -> u64 {
         self.decisions
     }
 
-    /// How many plans were refused, and why the last one was.
+    /// Number of refused plans, and why the last one was refused.
     pub fn refused(&self) -> (u64, Option<&Illegal>) {
         (self.refused_count, self.refused.as_ref())
     }
 
-    /// Why a job waits; `None` if it does not.
+    /// Why a job waits; `None` if it does not wait.
     pub fn reason(&self, job: JobId) -> Option<Reason> {
         let known = self.state.find(job).filter(|known| known.placement().is_none())?;
         let planner = &self.partitions[known.spec.partition.index()];
@@ -149,7 +199,7 @@ impl Engine {
         named.map(|(_, reason)| *reason).or(planner.reason_for_others)
     }
 
-    /// Plans for a partition at the next step although nothing happened there.
+    /// Requests a plan for a partition at the next step.
     pub fn touch(&mut self, partition: PartitionId) {
         let planner = &mut self.partitions[partition.index()];
         if !std::mem::replace(&mut planner.touched, true) {
@@ -179,7 +229,7 @@ impl Engine {
                 }
             }
             Event::Described { job, description } => self.describe(*job, description),
-            // Reports may arrive late or twice: what no longer applies is passed over.
+            // Reports may arrive late or twice: those that no longer apply are ignored.
             Event::Progress { job, progress } if self.is_placed(*job) => {
                 self.state.job_mut(*job).progress = *progress;
             }
@@ -194,7 +244,10 @@ impl Engine {
             Event::Observed(observation) => self.interference.observe(observation),
             Event::GpuDown { gpu } => {
                 let tenants = self.state.occupancy().tenants(*gpu);
-                assert!(tenants.is_empty(), "tenants of a lost GPU are interrupted before it is");
+                assert!(
+                    tenants.is_empty(),
+                    "tenants of a GPU are interrupted before the GPU is lost"
+                );
                 self.set_condition(*gpu, GpuCondition::Lost);
             }
             Event::GpuDrained { gpu } => self.set_condition(*gpu, GpuCondition::Drained),
@@ -240,7 +293,7 @@ impl Engine {
     fn describe(&mut self, job: JobId, description: &JobDescription) {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
-        // A queue finds a job by what it knew about it.
+        // The policy's queue finds the job by its old description.
         let waits = known.placement().is_none();
         if waits {
             self.dequeue(job);
@@ -283,7 +336,7 @@ impl Engine {
         self.carry_out();
     }
 
-    /// Turns the plan, which is legal, into actions and brings the jobs in line with them.
+    /// Turns the legal plan into actions and updates the jobs.
     fn carry_out(&mut self) {
         if self.plan.changes().is_empty() {
             return;
@@ -292,14 +345,14 @@ impl Engine {
         let first = actions.len();
         diff(&self.state, &mut self.plan, &mut actions);
         for action in &actions[first..] {
-            self.follow(action);
+            self.apply_action(action);
         }
         self.actions = actions;
     }
 
-    /// Brings the jobs in line with an action that the driver is about to carry out; the draft has
-    /// brought the occupancy in line already.
-    fn follow(&mut self, action: &Action) {
+    /// Updates the jobs for an action that the driver is about to carry out. The draft has updated the
+    /// occupancy already.
+    fn apply_action(&mut self, action: &Action) {
         match action {
             Action::Stop { job } => {
                 self.state.unplace(*job, self.now);

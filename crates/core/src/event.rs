@@ -1,4 +1,4 @@
-//! What happened. Events are the only input of the engine, so a journal of them replays a run.
+//! Events: the only input of the engine, so that a journal of them replays a run.
 
 use crate::cluster::GpuId;
 use crate::interference::Observation;
@@ -6,73 +6,73 @@ use crate::job::{JobDescription, JobId, JobSpec, Progress};
 use crate::plan::Placement;
 use crate::units::{Memory, Work};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A job was handed in.
+    /// A job was submitted.
     Submitted(JobSpec),
-    /// A job that was there before the engine began, after a restart of its driver. Ids are dense as with
+    /// A job that existed before the engine started, after a restart of the driver. Ids are dense as with
     /// [`Event::Submitted`].
     Adopted {
         /// The job.
         spec: JobSpec,
-        /// Where it sits already, whatever the plans of this engine would say; it waits with its state
-        /// saved if it sits nowhere, or on GPUs that its partition does not have.
+        /// Its current placement, whatever this engine would plan. Without one, or on GPUs outside its
+        /// partition, it waits with its state saved.
         placement: Option<Placement>,
-        /// The work that it has done.
+        /// Its work so far.
         done: Work,
     },
-    /// More is known about a job than when it was submitted, or something else.
+    /// The description of a job changed.
     Described {
         /// The job.
         job: JobId,
-        /// All that may change.
+        /// The new description.
         description: JobDescription,
     },
-    /// A job reported how far it is and how fast it goes.
+    /// A job reported its progress and rate.
     Progress {
         /// The job.
         job: JobId,
-        /// Its report.
+        /// The report.
         progress: Progress,
     },
-    /// A placed job did all its work.
+    /// A placed job completed its work.
     Finished {
         /// The job.
         job: JobId,
     },
-    /// A job was withdrawn, waiting or not.
+    /// A job was cancelled, waiting or placed.
     Cancelled {
         /// The job.
         job: JobId,
     },
-    /// A placed job was torn from its GPUs and has to start again from its last checkpoint.
+    /// A placed job lost its GPUs and has to restart from its last checkpoint.
     Interrupted {
         /// The job.
         job: JobId,
-        /// The work that survives.
+        /// The work that the checkpoint holds.
         kept: Work,
     },
-    /// A job showed how fast it runs beside another one.
+    /// A job's rate beside co-located jobs was measured.
     Observed(Observation),
-    /// A GPU is lost. Its tenants are reported as interrupted before this.
+    /// A GPU was lost. Its tenants are reported as interrupted before.
     GpuDown {
         /// The GPU.
         gpu: GpuId,
     },
-    /// A GPU takes no new tenants; those it has stay.
+    /// A GPU was drained: it keeps its tenants and takes no new ones.
     GpuDrained {
         /// The GPU.
         gpu: GpuId,
     },
-    /// Processes that are not ours take memory of a GPU.
+    /// Processes outside the scheduler use memory of a GPU.
     GpuReserved {
         /// The GPU.
         gpu: GpuId,
-        /// How much they take now, whatever they took before; it counts as at most all there is.
+        /// Their memory now, which replaces the previous amount; capped at the GPU's memory.
         memory: Memory,
     },
-    /// A GPU is back, or is no longer drained.
+    /// A GPU is back or no longer drained.
     GpuUp {
         /// The GPU.
         gpu: GpuId,

@@ -6,20 +6,20 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// GPUs of a placement, in the order in which the allocation touches them. Plan, job, action and back
-/// end all hold on to them, so a copy costs next to nothing.
+/// GPUs of a placement, in allocation order. Plan, job, action and back end all keep them, so that a copy has
+/// to be cheap.
 #[derive(Clone)]
-pub struct Gpus(Kept);
+pub struct Gpus(GpuList);
 
 #[derive(Clone)]
-enum Kept {
-    /// GPUs side by side, which most gangs have, are a window of [`ASCENDING`]: nothing is allocated and
-    /// nobody counts who holds on to them.
-    SideBySide(&'static [GpuId]),
-    Elsewhere(Arc<[GpuId]>),
+enum GpuList {
+    /// Consecutive GPUs, which most gangs have, are a slice of [`ASCENDING`]: no allocation and no reference
+    /// count.
+    Contiguous(&'static [GpuId]),
+    Listed(Arc<[GpuId]>),
 }
 
-/// GPUs of clusters up to this size can be windows.
+/// Clusters up to this size can use slices of [`ASCENDING`].
 const WINDOWS: usize = 1 << 14;
 static ASCENDING: [GpuId; WINDOWS] = {
     let mut ascending = [GpuId(0); WINDOWS];
@@ -32,32 +32,32 @@ static ASCENDING: [GpuId; WINDOWS] = {
 };
 
 impl Gpus {
-    /// So many GPUs from `first` on.
-    pub(crate) fn side_by_side(first: GpuId, count: u32) -> Self {
+    /// `count` GPUs from `first` on.
+    pub(crate) fn contiguous(first: GpuId, count: u32) -> Self {
         let range = first.index()..first.index() + count as usize;
         match ASCENDING.get(range) {
-            Some(window) => Self(Kept::SideBySide(window)),
-            None => Self(Kept::Elsewhere((first.0..first.0 + count).map(GpuId).collect())),
+            Some(window) => Self(GpuList::Contiguous(window)),
+            None => Self(GpuList::Listed((first.0..first.0 + count).map(GpuId).collect())),
         }
     }
 
-    /// Whether all of them are in `range`.
+    /// Whether all GPUs are in `range`.
     pub(crate) fn are_within(&self, range: &Range<u32>) -> bool {
         match &self.0 {
-            Kept::SideBySide([]) => true,
-            Kept::SideBySide([first, .., last]) => first.0 >= range.start && last.0 < range.end,
-            Kept::SideBySide(gpus) => range.contains(&gpus[0].0),
-            Kept::Elsewhere(gpus) => gpus.iter().all(|gpu| range.contains(&gpu.0)),
+            GpuList::Contiguous([]) => true,
+            GpuList::Contiguous([first, .., last]) => first.0 >= range.start && last.0 < range.end,
+            GpuList::Contiguous(gpus) => range.contains(&gpus[0].0),
+            GpuList::Listed(gpus) => gpus.iter().all(|gpu| range.contains(&gpu.0)),
         }
     }
 
-    /// Splits them into stretches of consecutive ones in one node: gangs mostly sit on such, and what is
-    /// done to a stretch at once costs less than GPU by GPU.
-    pub fn stretches<'a>(
+    /// Splits the GPUs into ranges of consecutive ones within a node. Most gangs are one range, and updating
+    /// a range costs less than updating each GPU.
+    pub fn contiguous_ranges<'a>(
         &'a self,
         cluster: &'a Cluster,
     ) -> impl Iterator<Item = (NodeId, Range<usize>)> + 'a {
-        let side_by_side = matches!(self.0, Kept::SideBySide(_));
+        let contiguous = matches!(self.0, GpuList::Contiguous(_));
         let mut rest: &[GpuId] = self;
         std::iter::from_fn(move || {
             let first = *rest.first()?;
@@ -65,7 +65,7 @@ impl Gpus {
             let in_node = cluster.nodes()[node.index()].gpus.end - first.0;
             let longest = rest.len().min(in_node as usize);
             let follows = |&(gpu, next): &(&GpuId, u32)| gpu.0 == next;
-            let length = match side_by_side {
+            let length = match contiguous {
                 true => longest,
                 false => rest[..longest].iter().zip(first.0..).take_while(follows).count(),
             };
@@ -80,8 +80,8 @@ impl From<&[GpuId]> for Gpus {
         let window = gpus.first().and_then(|first| ASCENDING.get(first.index()..));
         let window = window.and_then(|window| window.get(..gpus.len()));
         match window.filter(|window| *window == gpus) {
-            Some(window) => Self(Kept::SideBySide(window)),
-            None => Self(Kept::Elsewhere(gpus.into())),
+            Some(window) => Self(GpuList::Contiguous(window)),
+            None => Self(GpuList::Listed(gpus.into())),
         }
     }
 }
@@ -95,7 +95,7 @@ impl FromIterator<GpuId> for Gpus {
 
 impl Default for Gpus {
     fn default() -> Self {
-        Self(Kept::SideBySide(&[]))
+        Self(GpuList::Contiguous(&[]))
     }
 }
 
@@ -104,8 +104,8 @@ impl Deref for Gpus {
     #[inline]
     fn deref(&self) -> &[GpuId] {
         match &self.0 {
-            Kept::SideBySide(window) => window,
-            Kept::Elsewhere(gpus) => gpus,
+            GpuList::Contiguous(window) => window,
+            GpuList::Listed(gpus) => gpus,
         }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
             prop_assert_eq!(format!("{gpus:?}"), format!("{plain:?}"));
             let range = 9_000..20_000;
             prop_assert_eq!(gpus.are_within(&range), plain.iter().all(|gpu| range.contains(&gpu.0)));
-            let beside = Gpus::side_by_side(GpuId(first), count);
+            let beside = Gpus::contiguous(GpuId(first), count);
             prop_assert_eq!(&*beside, &plain[..count as usize]);
             prop_assert_eq!(Gpus::from(&plain[..count as usize]), beside);
         }

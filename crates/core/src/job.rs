@@ -1,4 +1,4 @@
-//! A job: what is known about it, where it stands in its life, how far it has come.
+//! A job: specification, state and progress.
 
 use crate::cluster::{PartitionId, id};
 use crate::plan::Placement;
@@ -6,7 +6,7 @@ use crate::sub_batch::{SubBatch, SubBatches};
 use crate::units::{Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};
 
 id!(
-    /// A job, counted in order of submission: the smaller id came first.
+    /// A job. Ids are in order of submission.
     JobId
 );
 id!(
@@ -14,32 +14,32 @@ id!(
     UserId
 );
 id!(
-    /// A class of jobs that behave alike: model, data set, batch size, precision.
+    /// A class of jobs with equal behaviour: model, data set, batch size, precision.
     ClassId
 );
 
-/// What a job does to a GPU, as far as it is known: the input of every interference model.
+/// The known load of a job on a GPU: the input of every interference model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// The class it belongs to, if any.
     pub class: Option<ClassId>,
-    /// Memory it takes on each of its GPUs when alone.
+    /// Memory on each of its GPUs when alone.
     pub memory: Memory,
-    /// Share of time in which it keeps the GPU busy when alone.
+    /// Share of time during which it keeps the GPU busy when alone.
     pub gpu_util: Option<Utilisation>,
-    /// Share of the memory bandwidth it uses when alone.
+    /// Share of the memory bandwidth that it uses when alone.
     pub bandwidth_util: Option<Utilisation>,
 }
 
-/// What a job puts up with beside others on its GPUs.
+/// The slow-down that a job accepts beside co-located jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tolerance {
     /// Any slow-down.
     #[default]
     Any,
-    /// A slow-down of at most this, in parts per million of none.
+    /// A slow-down of at most this, in parts per million.
     Slowdown(u32),
-    /// Nobody beside it.
+    /// No co-located jobs.
     Alone,
 }
 
@@ -48,7 +48,7 @@ impl Tolerance {
     pub fn accepts(self, rate: Ppm) -> bool {
         match self {
             Tolerance::Any => true,
-            // Rates are rounded to parts per million; half of one is not held against them.
+            // Rates are rounded to parts per million: allow for half of one.
             Tolerance::Slowdown(most) => {
                 let one = u64::from(PPM_ONE);
                 u64::from(rate.0) * u64::from(most) + u64::from(most) / 2 >= one * one
@@ -58,53 +58,53 @@ impl Tolerance {
     }
 }
 
-/// What the scheduler is told about a job when it is submitted. The true duration is not part of
-/// it: that belongs to the world.
+/// What the scheduler is told when a job is submitted. The true duration is not part of it: only the world
+/// knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
     /// Dense, in order of submission.
     pub id: JobId,
-    /// Who submitted it.
+    /// Its owner.
     pub user: UserId,
-    /// Where it may run.
+    /// Its partition.
     pub partition: PartitionId,
     /// When it was submitted.
     pub submit: Time,
-    /// Its gang: it runs on exactly this many GPUs or not at all.
+    /// Gang size: it runs on exactly this many GPUs or not at all.
     pub gpus: u32,
     /// Estimated solo duration on the reference GPU.
     pub estimate: Span,
-    /// What it does to a GPU.
+    /// Its load on a GPU.
     pub profile: Profile,
-    /// How else it can run than in whole batches.
+    /// The sub-batches in which it can run.
     pub sub_batches: SubBatches,
-    /// What it puts up with beside others.
+    /// The slow-down that it accepts.
     pub tolerance: Tolerance,
-    /// How urgent it is: each step counts twice as much; 0 is usual.
+    /// Each step doubles its weight; 0 is the default.
     pub priority: i8,
-    /// It can be stopped and go on later. No plan drops or moves one that cannot.
+    /// Whether it can be stopped and continued later. No plan drops or moves a job that cannot.
     pub stoppable: bool,
-    /// What going on after a stop is taken to cost it; what it really costs, only the world knows.
+    /// The expected cost of a restore after a stop. Only the world knows the true cost.
     pub restore: Span,
 }
 
-/// The part of a [`JobSpec`] that may become better known while a job waits or runs.
+/// The part of a [`JobSpec`] that may change while a job waits or runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobDescription {
     /// Estimated solo duration on the reference GPU.
     pub estimate: Span,
-    /// What it does to a GPU.
+    /// Its load on a GPU.
     pub profile: Profile,
-    /// How else it can run than in whole batches.
+    /// The sub-batches in which it can run.
     pub sub_batches: SubBatches,
-    /// What it puts up with beside others.
+    /// The slow-down that it accepts.
     pub tolerance: Tolerance,
-    /// It can be stopped and go on later.
+    /// Whether it can be stopped and continued later.
     pub stoppable: bool,
 }
 
 impl JobSpec {
-    /// What may become better known, as it is known now.
+    /// The current description.
     pub fn description(&self) -> JobDescription {
         JobDescription {
             estimate: self.estimate,
@@ -124,19 +124,19 @@ impl JobSpec {
         self.stoppable = stoppable;
     }
 
-    /// The ways to run it, whole batches first, each with less memory than the one before.
+    /// All sub-batch options, whole batches first, each with less memory than the one before.
     pub fn sub_batch_options(&self) -> impl Iterator<Item = SubBatch> + '_ {
         let whole = self.whole();
         let smaller = self.sub_batches.as_slice().iter().copied();
-        std::iter::once(whole).chain(smaller.filter(move |way| way.memory < whole.memory))
+        std::iter::once(whole).chain(smaller.filter(move |option| option.memory < whole.memory))
     }
 
-    /// The way to run it with batches in `count` parts, if there is one.
+    /// The option of `count` sub-batches, if there is one.
     #[inline]
     pub fn sub_batch_option(&self, count: u32) -> Option<SubBatch> {
         match count {
             1 => Some(self.whole()),
-            _ => self.sub_batch_options().find(|way| way.count == count),
+            _ => self.sub_batch_options().find(|option| option.count == count),
         }
     }
 
@@ -145,20 +145,19 @@ impl JobSpec {
     }
 }
 
-/// Where a job stands. A job that is over is forgotten: its history belongs to whoever drives the
-/// engine.
+/// The state of a job. Jobs that have ended are removed from the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
     /// In the queue since the given instant.
     Waiting {
-        /// Submission, or the latest stop.
+        /// Submission, or the last stop.
         since: Time,
     },
     /// On GPUs since the given instant.
     Placed {
-        /// Which ones, and how.
+        /// Which GPUs, and how.
         placement: Placement,
-        /// When it was put there.
+        /// When it was placed.
         since: Time,
     },
 }
@@ -166,16 +165,16 @@ pub enum JobState {
 /// Work done up to `at`, and the rate since then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Work done at `at`.
+    /// Work done by `at`.
     pub done: Work,
-    /// The instant to which `done` refers; in the future while a job restores its state.
+    /// The time of `done`; in the future while a job restores its state.
     pub at: Time,
     /// Rate from `at` on.
     pub rate: Ppm,
 }
 
 impl Progress {
-    /// Work done by `now`, exactly.
+    /// Work done by `now`, without rounding.
     pub fn done_by(&self, now: Time) -> Work {
         self.done + Work::done(self.rate, now.since(self.at))
     }
@@ -184,12 +183,12 @@ impl Progress {
 /// Why a job waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its gang does not fit into what is free.
+    /// The free GPUs cannot hold its gang.
     NoRoom {
-        /// GPUs of the partition that were free.
+        /// Free GPUs of the partition.
         free: u32,
     },
-    /// A job before it in the queue waits, and the policy does not pass it.
+    /// A job ahead of it in the queue waits, and the policy does not backfill.
     Behind(JobId),
     /// Jobs that the policy ranks higher hold the GPUs.
     Outranked,
@@ -198,11 +197,11 @@ pub enum Reason {
 /// A job in the engine.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What was submitted.
+    /// Its specification.
     pub spec: JobSpec,
-    /// Where it stands.
+    /// Its state.
     pub state: JobState,
-    /// How far it is, as reported.
+    /// Its progress as reported.
     pub progress: Progress,
     /// Time spent on GPUs before the present placement.
     held: Span,
@@ -227,7 +226,7 @@ impl Job {
         self.spec.id
     }
 
-    /// Its present placement, if it has one.
+    /// Its current placement, if any.
     pub fn placement(&self) -> Option<&Placement> {
         match &self.state {
             JobState::Placed { placement, .. } => Some(placement),
@@ -235,20 +234,20 @@ impl Job {
         }
     }
 
-    /// Estimated solo work left at `now`: estimate − work done, or half of the work done once that
+    /// Estimated remaining solo work at `now`: estimate − work done, or half of the work done once that
     /// reaches the estimate.
     pub fn remaining(&self, now: Time) -> Work {
         Work(self.twice_remaining(now).0 / 2)
     }
 
-    /// Twice [`Job::remaining`], which is exact also when the estimate is overrun.
+    /// Twice [`Job::remaining`], which is an exact integer also after the estimate.
     pub fn twice_remaining(&self, now: Time) -> Work {
         let done = self.progress.done_by(now);
         let estimate = Work::of(self.spec.estimate);
         if done < estimate { Work(2 * (estimate - done).0) } else { done }
     }
 
-    /// GPU-time attained by `now`: time on GPUs × GPUs.
+    /// Attained GPU time by `now`: time on GPUs × number of GPUs.
     pub fn attained(&self, now: Time) -> Span {
         let present = match self.state {
             JobState::Placed { since, .. } => now.since(since),
@@ -265,7 +264,7 @@ impl Job {
         self.state = JobState::Placed { placement, since: now };
     }
 
-    /// Back to the queue, with what has been done so far.
+    /// Returns the job to the queue with its progress saved.
     pub(crate) fn unplace(&mut self, now: Time) {
         self.halt(now);
         if let JobState::Placed { since, .. } = self.state {
@@ -275,7 +274,7 @@ impl Job {
         self.state = JobState::Waiting { since: now };
     }
 
-    /// Freezes progress; the world reports the next rate.
+    /// Stops progress; the driver reports the next rate.
     fn halt(&mut self, now: Time) {
         self.progress = Progress { done: self.progress.done_by(now), at: now, rate: Ppm::ZERO };
     }
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_outlives_its_estimate_is_expected_to_run_on_for_half_of_what_it_did() {
+    fn a_job_beyond_its_estimate_is_expected_to_need_half_of_its_work_again() {
         let remaining = |estimate, done| job(estimate, done).remaining(Time(0));
         assert_eq!(remaining(100, 40), Work::of(Span::from_secs(60)));
         assert_eq!(remaining(100, 100), Work::of(Span::from_secs(50)));

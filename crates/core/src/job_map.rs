@@ -1,13 +1,13 @@
-//! Values of jobs that are not over, by job. Places are used again, so that memory follows what is
-//! there and not what has ever been.
+//! Values by job for jobs that have not ended. Slots are reused, so that memory follows the number of current
+//! jobs.
 
 use crate::job::JobId;
 use std::ops::{Index, IndexMut};
 
-/// A map from job to `T`. Ids are dense, so a vector finds the place and no hashing is needed.
+/// A map from job to `T`. Ids are dense, so a vector of positions replaces hashing.
 #[derive(Clone, Debug)]
 pub struct JobMap<T> {
-    /// Where each job stands in `values`.
+    /// The position of each job's value in `values`.
     places: Vec<u32>,
     values: Vec<Option<T>>,
     vacant: Vec<u32>,
@@ -22,18 +22,18 @@ impl<T> Default for JobMap<T> {
 }
 
 impl<T> JobMap<T> {
-    /// A map without values, with room to find those of so many jobs.
+    /// An empty map with capacity for the positions of `count` jobs.
     pub fn for_jobs(count: usize) -> Self {
         Self { places: Vec::with_capacity(count), ..Self::default() }
     }
 
-    /// Adds a value, or replaces the one that is there.
+    /// Adds or replaces the value of a job.
     pub fn insert(&mut self, job: JobId, value: T) {
         let place = self.place_of(job);
         self.values[place] = Some(value);
     }
 
-    /// Where the value of a job stands; a vacant place if it has none.
+    /// The position of a job's value; a vacant one if it has none.
     fn place_of(&mut self, job: JobId) -> usize {
         if job.index() >= self.places.len() {
             self.places.resize(job.index() + 1, NOWHERE);
@@ -48,7 +48,7 @@ impl<T> JobMap<T> {
         *place as usize
     }
 
-    /// Drops the value of a job where it stands; says whether it had one.
+    /// Removes the value of a job; returns whether it had one.
     pub fn remove(&mut self, job: JobId) -> bool {
         let Some(place) = self.places.get_mut(job.index()) else { return false };
         let place = std::mem::replace(place, NOWHERE);
@@ -73,13 +73,13 @@ impl<T> JobMap<T> {
 impl<T> Index<JobId> for JobMap<T> {
     type Output = T;
     fn index(&self, job: JobId) -> &T {
-        self.values[self.places[job.index()] as usize].as_ref().expect("a job that is not over")
+        self.values[self.places[job.index()] as usize].as_ref().expect("a job that has not ended")
     }
 }
 
 impl<T> IndexMut<JobId> for JobMap<T> {
     fn index_mut(&mut self, job: JobId) -> &mut T {
-        self.values[self.places[job.index()] as usize].as_mut().expect("a job that is not over")
+        self.values[self.places[job.index()] as usize].as_mut().expect("a job that has not ended")
     }
 }
 

@@ -1,5 +1,5 @@
-//! The pure heart of Tandem: jobs, clusters, plans and the engine that turns events into actions.
-//! No I/O, no clock, no threads; what is simulated and what runs live is the same code.
+//! The pure core of Tandem: jobs, clusters, plans, the rate law, and the engine that turns events into
+//! actions. No I/O, no clock, no threads: simulation and live scheduling run the same code.
 
 mod action;
 mod bitset;

@@ -1,37 +1,36 @@
-//! What a policy wants: placements added, altered or dropped. What a plan does not name stays as
-//! it is. A plan commands nothing; [`check`](crate::check) and [`diff`](crate::diff) stand between
-//! it and the GPUs.
+//! A plan: placements that a policy adds, changes or drops. Everything else stays as it is. A plan commands
+//! nothing: [`check`](crate::check) and [`diff`](crate::diff) come before any action.
 
 use crate::cluster::{Cluster, GpuId};
 use crate::gpus::Gpus;
 use crate::job::{JobId, JobSpec, Reason};
 use crate::units::{PPM_ONE, Ppm, Time};
 
-/// The least budget a tenant may have.
+/// The smallest budget.
 pub const BUDGET_MIN: Ppm = Ppm(PPM_ONE / 10);
 
-/// Where and how a job sits.
+/// The GPUs of a job and how it runs there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Its GPUs, in the order in which the allocation touches them.
+    /// Its GPUs, in allocation order.
     pub gpus: Gpus,
     /// Stopped in place: no progress, memory kept.
     pub paused: bool,
-    /// The parts in which it computes each batch; 1 is the batch as a whole.
+    /// Sub-batches per batch; 1 is the whole batch.
     pub sub_batches: u32,
-    /// The most of each of its GPUs' SMs that it may occupy, from [`BUDGET_MIN`] to all: a cap, never a
-    /// reservation, so that the budgets of the tenants of a GPU may add up to more than one.
+    /// The cap on the SMs that it may occupy on each GPU, from [`BUDGET_MIN`] to all. It is no reservation:
+    /// the budgets on a GPU may add up to more than one.
     pub budget: Ppm,
 }
 
 impl Placement {
-    /// Running on these GPUs.
+    /// A running placement on these GPUs.
     pub fn on(gpus: impl IntoIterator<Item = GpuId>) -> Self {
         Self::of(gpus.into_iter().collect())
     }
 
-    /// Whether it is a whole gang of a job's partition, however it came about.
-    pub fn suits(&self, spec: &JobSpec, cluster: &Cluster) -> bool {
+    /// Whether it is a complete gang of distinct GPUs in the job's partition.
+    pub fn is_valid_for(&self, spec: &JobSpec, cluster: &Cluster) -> bool {
         let range = &cluster.partition(spec.partition).gpus;
         let mut gpus = self.gpus.to_vec();
         gpus.sort_unstable();
@@ -45,41 +44,41 @@ impl Placement {
     }
 }
 
-/// What is wanted of one job.
+/// The change of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// To sit here, like this.
+    /// Place it like this.
     Place(Placement),
-    /// To leave its GPUs, state saved, and wait.
+    /// Release its GPUs with its state saved, and wait.
     Drop,
 }
 
-/// The wishes of a policy for one partition at one instant.
+/// The plan of a policy for one partition at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What changes, in order of job id, each job once.
+    /// Changes in order of job id, each job once.
     changes: Vec<(JobId, Change)>,
-    /// Why particular jobs wait.
+    /// Why individual jobs wait.
     pub reasons: Vec<(JobId, Reason)>,
-    /// Why every other job waits.
+    /// Why all other jobs wait.
     pub reason_for_others: Option<Reason>,
-    /// When to plan again even if nothing happens.
+    /// When to plan again even if nothing happens before.
     pub wake: Option<Time>,
 }
 
 impl Plan {
-    /// What changes, in order of job id.
+    /// All changes, in order of job id.
     pub fn changes(&self) -> &[(JobId, Change)] {
         &self.changes
     }
 
-    /// What is wanted of a job; `None` if it is to stay as it is.
+    /// The change of a job; `None` if it stays as it is.
     pub fn change(&self, job: JobId) -> Option<&Change> {
         let index = self.position(job).ok()?;
         Some(&self.changes[index].1)
     }
 
-    /// Empties the plan, keeping its allocations.
+    /// Empties the plan and keeps its allocations.
     pub(crate) fn clear(&mut self) {
         self.changes.clear();
         self.reasons.clear();
@@ -87,7 +86,7 @@ impl Plan {
         self.wake = None;
     }
 
-    /// Takes the changes out, in order of job id, keeping the allocation.
+    /// Takes the changes, in order of job id, and keeps the allocation.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = (JobId, Change)> + '_ {
         self.changes.drain(..)
     }

@@ -1,29 +1,29 @@
-//! The contract of a policy.
+//! The contract of a scheduling policy.
 
 use crate::draft::Draft;
 use crate::job::Job;
 use crate::units::Time;
 
-/// Decides for one partition who runs where. The engine keeps one instance per partition.
+/// Decides which jobs of one partition run on which GPUs. The engine keeps one instance per partition.
 ///
-/// A policy may keep an index of the jobs that wait; the engine tells it of every change. It must
-/// not assume that its plan was carried out: only `enqueue` and `dequeue` say so.
+/// A policy may keep an index of the waiting jobs; the engine reports every change of it. A policy must not
+/// assume that its plan was carried out: only `enqueue` and `dequeue` say so.
 pub trait Policy: Send {
-    /// This job waits from now on: it was submitted, stopped or interrupted.
+    /// The job waits from now on: it was submitted, stopped or interrupted.
     fn enqueue(&mut self, job: &Job);
 
-    /// This job, as it was when it was enqueued, waits no longer: it was placed or withdrawn.
+    /// The job, described as when it was enqueued, no longer waits: it was placed or cancelled.
     fn dequeue(&mut self, job: &Job);
 
-    /// This job is over, finished or withdrawn: whoever keeps account of jobs may do so now.
+    /// A job of this partition has finished or was cancelled.
     fn job_ended(&mut self, _job: &Job, _now: Time) {}
 
-    /// Whether it is told about jobs of other partitions that are over.
+    /// Whether [`Policy::job_ended_elsewhere`] is called.
     fn wants_jobs_ended_elsewhere(&self) -> bool {
         false
     }
 
-    /// This job of another partition is over.
+    /// A job of another partition has finished or was cancelled.
     fn job_ended_elsewhere(&mut self, _job: &Job, _now: Time) {}
 
     /// Writes the plan for this instant into `draft`.

@@ -1,4 +1,4 @@
-//! The present: jobs and occupancy, kept in step with each other.
+//! The current jobs and occupancy, kept consistent with each other.
 
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, GpuId, PartitionId};
@@ -11,14 +11,14 @@ use crate::units::{Memory, Ppm, Time, Work};
 use std::ops::Add;
 use std::sync::Arc;
 
-/// What every plan has to respect.
+/// The limits that every plan has to respect.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// How whole GPUs are chosen.
+    /// How GPUs are chosen for a job of its own.
     pub placement: PlacementRule,
-    /// How many jobs may sit on one GPU.
+    /// Tenants per GPU.
     pub tenants_max: usize,
-    /// Memory that each tenant takes on a GPU beyond its own.
+    /// Memory of each tenant's context on a GPU, beyond its own.
     pub context: Memory,
 }
 
@@ -28,16 +28,16 @@ impl Default for Rules {
     }
 }
 
-/// Jobs, occupancy and who is placed where.
+/// Jobs and occupancy.
 #[derive(Clone, Debug)]
 pub struct ClusterState {
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) rules: Rules,
     jobs: JobMap<Job>,
-    /// How many jobs were ever submitted.
+    /// Number of jobs submitted so far.
     submitted: usize,
     pub(crate) occupancy: Occupancy,
-    /// Jobs on GPUs, by partition.
+    /// Placed jobs, by partition.
     placed: Vec<BitSet>,
 }
 
@@ -53,27 +53,27 @@ impl ClusterState {
         }
     }
 
-    /// The machines.
+    /// The hardware.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// What every plan has to respect.
+    /// The limits that every plan has to respect.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Who sits where.
+    /// The tenants of every GPU.
     pub fn occupancy(&self) -> &Occupancy {
         &self.occupancy
     }
 
-    /// A job that is not over.
+    /// A job that has not ended.
     pub fn job(&self, job: JobId) -> &Job {
         &self.jobs[job]
     }
 
-    /// A job, unless it is over or was never submitted.
+    /// A job; `None` if it has ended or was never submitted.
     pub fn find(&self, job: JobId) -> Option<&Job> {
         self.jobs.get(job)
     }
@@ -82,19 +82,19 @@ impl ClusterState {
         &mut self.jobs[job]
     }
 
-    /// Jobs that sit on GPUs of a partition, by id.
+    /// Placed jobs of a partition, by id.
     pub fn placed(&self, partition: PartitionId) -> impl Iterator<Item = &Job> + '_ {
         let id = |index| JobId(u32::try_from(index).expect("jobs are counted in u32"));
         self.placed[partition.index()].iter_from(0).map(move |index| self.job(id(index)))
     }
 
-    /// What a job takes on each of its GPUs, context included, with its batches in `sub_batches`
-    /// parts. A number of parts in which it cannot run saves nothing: the check names it.
+    /// Memory of a job on each of its GPUs, context included, in this number of sub-batches. A number that
+    /// the job does not have counts as whole batches: the check reports it.
     #[inline]
     pub fn memory_on_gpu(&self, job: JobId, sub_batches: u32) -> Memory {
         let spec = &self.job(job).spec;
         let memory =
-            spec.sub_batch_option(sub_batches).map_or(spec.profile.memory, |way| way.memory);
+            spec.sub_batch_option(sub_batches).map_or(spec.profile.memory, |option| option.memory);
         memory + self.rules.context
     }
 
@@ -106,8 +106,8 @@ impl ClusterState {
         id
     }
 
-    /// Enters a job that was there before: on GPUs of its partition it sits at once, otherwise it waits
-    /// with its state saved.
+    /// Adds a job that existed before: placed on GPUs of its partition, otherwise waiting with its state
+    /// saved.
     #[cold]
     pub(crate) fn adopt(
         &mut self,
@@ -116,12 +116,12 @@ impl ClusterState {
         done: Work,
         now: Time,
     ) -> JobId {
-        let placement = placement.filter(|placement| placement.suits(&spec, &self.cluster));
+        let placement = placement.filter(|placement| placement.is_valid_for(&spec, &self.cluster));
         let job = self.submit(spec);
         self.jobs[job].progress = Progress { done, at: now, rate: Ppm::ZERO };
         match placement {
             Some(placement) => {
-                self.seat(job, &placement);
+                self.occupy(job, &placement);
                 self.place(job, placement, now);
             }
             None => self.jobs[job].must_restore = true,
@@ -129,26 +129,26 @@ impl ClusterState {
         job
     }
 
-    /// Changes what is known about a job; the memory that it takes where it sits follows.
+    /// Changes the description of a job, and the memory that it occupies.
     pub(crate) fn describe(&mut self, job: JobId, description: JobDescription) {
         self.vacate(job);
         self.jobs[job].spec.describe(description);
         if let Some(present) = self.job(job).placement().cloned() {
-            self.seat(job, &present);
+            self.occupy(job, &present);
         }
     }
 
-    /// Enters a job on GPUs in the occupancy alone, as a draft does. A job that is not there and GPUs
-    /// that the cluster does not have are passed over: the check names them.
-    pub(crate) fn seat(&mut self, job: JobId, placement: &Placement) {
+    /// Adds a job to the occupancy only, as a draft does. Unknown jobs and GPUs are ignored: the check
+    /// reports them.
+    pub(crate) fn occupy(&mut self, job: JobId, placement: &Placement) {
         if self.has(job, &placement.gpus) {
             let memory = self.memory_on_gpu(job, placement.sub_batches);
             self.occupancy.occupy(job, &placement.gpus, memory);
         }
     }
 
-    /// Takes back [`ClusterState::seat`].
-    pub(crate) fn unseat(&mut self, job: JobId, placement: &Placement) {
+    /// Reverts [`ClusterState::occupy`].
+    pub(crate) fn release(&mut self, job: JobId, placement: &Placement) {
         if self.has(job, &placement.gpus) {
             let memory = self.memory_on_gpu(job, placement.sub_batches);
             self.occupancy.release(job, &placement.gpus, memory);
@@ -160,21 +160,21 @@ impl ClusterState {
         self.find(job).is_some() && gpus.are_within(&(0..count))
     }
 
-    /// Takes the seats of a refused plan back: the occupancy follows the jobs again.
+    /// Reverts the occupancy of a refused plan.
     pub(crate) fn roll_back(&mut self, plan: &Plan) {
         for (job, change) in plan.changes() {
             if let Change::Place(placement) = change {
-                self.unseat(*job, placement);
+                self.release(*job, placement);
             }
         }
         for (job, _) in plan.changes() {
             if let Some(present) = self.find(*job).and_then(Job::placement).cloned() {
-                self.seat(*job, &present);
+                self.occupy(*job, &present);
             }
         }
     }
 
-    /// Gives a job the placement in which a draft has seated it.
+    /// Sets the placement of a job that the draft has added to the occupancy.
     pub(crate) fn place(&mut self, job: JobId, placement: Placement, now: Time) {
         let target = &mut self.jobs[job];
         if target.placement().is_none() {
@@ -183,21 +183,21 @@ impl ClusterState {
         target.place(placement, now);
     }
 
-    /// Puts a placed job whose seats are empty already back into the queue.
+    /// Returns a placed job, already removed from the occupancy, to the queue.
     pub(crate) fn unplace(&mut self, job: JobId, now: Time) {
         let target = &mut self.jobs[job];
         target.unplace(now);
         self.placed[target.spec.partition.index()].remove(job.index());
     }
 
-    /// Takes the seats of a job away, if it has any.
+    /// Removes a job from the occupancy, if it is placed.
     pub(crate) fn vacate(&mut self, job: JobId) {
         if let Some(present) = self.job(job).placement().cloned() {
-            self.unseat(job, &present);
+            self.release(job, &present);
         }
     }
 
-    /// Forgets a job.
+    /// Removes a job that has ended.
     pub(crate) fn end(&mut self, job: JobId) {
         let ended = &self.jobs[job];
         if let Some(placement) = ended.placement() {
@@ -208,19 +208,23 @@ impl ClusterState {
         self.jobs.remove(job);
     }
 
-    /// Re-checks all cross links.
+    /// Checks jobs against occupancy.
     ///
     /// # Panics
     /// When jobs and occupancy disagree: a bug in the engine.
     pub fn assert_consistent(&self) {
         self.occupancy.assert_consistent();
-        let mut seats = 0;
+        let mut placed = 0;
         for job in self.jobs.values() {
             let listed = self.placed[job.spec.partition.index()].contains(job.id().index());
             assert_eq!(listed, job.placement().is_some(), "{:?} in the placed set", job.id());
             for &gpu in job.placement().iter().flat_map(|placement| placement.gpus.iter()) {
-                assert!(self.occupancy.tenants(gpu).contains(&job.id()), "{:?} sits", job.id());
-                seats += 1;
+                assert!(
+                    self.occupancy.tenants(gpu).contains(&job.id()),
+                    "{:?} is a tenant",
+                    job.id()
+                );
+                placed += 1;
             }
         }
         let gpus = || (0..).map(GpuId).take(self.cluster.gpus().len());
@@ -234,6 +238,6 @@ impl ClusterState {
             assert_eq!(self.occupancy.memory_used(gpu), used, "memory of {gpu:?}");
         }
         let tenants: usize = gpus().map(|gpu| self.occupancy.tenants(gpu).len()).sum();
-        assert_eq!(seats, tenants, "every tenant is a placed job");
+        assert_eq!(placed, tenants, "every tenant is a placed job");
     }
 }

@@ -1,5 +1,5 @@
-//! Integer units. Everything that decides something is counted in whole numbers, so that two
-//! runs agree to the last microsecond; `f64` stays in models and reports.
+//! Integer units. Everything that decides something is an integer, so that two runs agree to the microsecond;
+//! `f64` is for models and reports.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -9,7 +9,7 @@ pub const MICROS_PER_SECOND: u64 = 1_000_000;
 /// Parts per million in one.
 pub const PPM_ONE: u32 = 1_000_000;
 
-/// An instant: microseconds since the origin of the trace or of the daemon's clock.
+/// A point in time: microseconds since the origin of the trace or of the daemon's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -18,7 +18,7 @@ pub struct Time(pub u64);
 pub struct Span(pub u64);
 
 impl Time {
-    /// The end of time, about 584,000 years after the origin: what lies beyond is never reached.
+    /// The end of time, about 584,000 years after the origin: an event at this time never happens.
     pub const END: Time = Time(u64::MAX);
 
     /// The instant `seconds` after the origin.
@@ -26,14 +26,14 @@ impl Time {
         Self(seconds.saturating_mul(MICROS_PER_SECOND))
     }
 
-    /// Time from `earlier` to here; zero if `earlier` is later.
+    /// Time from `earlier` to this; zero if `earlier` is later.
     pub const fn since(self, earlier: Time) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Span {
-    /// No time at all.
+    /// No time.
     pub const ZERO: Span = Span(0);
 
     /// A span of whole seconds.
@@ -44,7 +44,7 @@ impl Span {
 
 impl Add<Span> for Time {
     type Output = Time;
-    /// Stops at [`Time::END`].
+    /// Saturates at [`Time::END`].
     fn add(self, span: Span) -> Time {
         Time(self.0.saturating_add(span.0))
     }
@@ -68,7 +68,7 @@ impl AddAssign for Span {
 pub struct Ppm(pub u32);
 
 impl Ppm {
-    /// Standing still.
+    /// No progress.
     pub const ZERO: Ppm = Ppm(0);
     /// Full solo speed on the reference GPU.
     pub const ONE: Ppm = Ppm(PPM_ONE);
@@ -81,7 +81,7 @@ impl Ppm {
 pub struct Work(pub u128);
 
 impl Work {
-    /// Nothing done.
+    /// No work.
     pub const ZERO: Work = Work(0);
 
     /// The work that `span` of solo running does.
@@ -94,8 +94,7 @@ impl Work {
         Self(rate.0 as u128 * span.0 as u128)
     }
 
-    /// The time that this work takes at `rate`, rounded up to a microsecond; `None` at rate zero.
-    /// A time that cannot be counted is the longest that can.
+    /// The time of this work at `rate`, rounded up to a microsecond; `None` at rate zero. Saturates.
     pub fn time_at(self, rate: Ppm) -> Option<Span> {
         if rate == Ppm::ZERO {
             return None;
@@ -108,7 +107,7 @@ impl Work {
         Some(Span(micros))
     }
 
-    /// This work × `ratio`, rounded to nearest; as much as can be counted if it is more.
+    /// This work × `ratio`, rounded to nearest. Saturates.
     #[must_use]
     pub fn times(self, ratio: Ratio) -> Work {
         if ratio == Ratio::ONE {
@@ -118,7 +117,7 @@ impl Work {
         Work(self.0.saturating_mul(u128::from(ratio.0)).saturating_add(scale / 2) / scale)
     }
 
-    /// What is left of this work after `done`.
+    /// This work without `done`; zero if that is more.
     pub const fn saturating_sub(self, done: Work) -> Work {
         Work(self.0.saturating_sub(done.0))
     }
@@ -144,14 +143,14 @@ impl Sub for Work {
     }
 }
 
-/// A speed relative to another, in parts per 10¹²: fine enough that a job's rate, the product of
-/// several ratios, can be rounded once, to [`Ppm`], from what is in effect the exact value.
+/// A relative speed in parts per 10¹²: fine enough to round a job's rate, the product of several ratios, only
+/// once, to [`Ppm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ratio(u64);
 
 impl Ratio {
     const SCALE: u64 = 1_000_000_000_000;
-    /// Standing still.
+    /// No progress.
     pub const ZERO: Ratio = Ratio(0);
     /// Equal speed.
     pub const ONE: Ratio = Ratio(Self::SCALE);
@@ -168,10 +167,10 @@ impl Ratio {
         Self(u64::try_from(rounded).unwrap_or(u64::MAX)).min(Self::MAX)
     }
 
-    /// From a measured quotient, the one place where a floating-point rate enters.
-    /// Negative and undefined values become zero.
+    /// From a measured quotient: the one place where a floating-point rate enters. Negative values and NaN
+    /// become zero.
     pub fn from_f64(value: f64) -> Self {
-        // `as` saturates and maps NaN to zero, which is what is wanted.
+        // `as` saturates and maps NaN to zero.
         Self((value * Self::SCALE as f64).round() as u64).min(Self::MAX)
     }
 
@@ -223,7 +222,7 @@ impl Memory {
         Self(mib * 1000)
     }
 
-    /// What is left of this memory beside `used`; nothing if that is more.
+    /// This memory without `used`; zero if that is more.
     #[must_use]
     pub const fn saturating_sub(self, used: Memory) -> Memory {
         Memory(self.0.saturating_sub(used.0))
@@ -237,7 +236,7 @@ impl Memory {
 
 impl Add for Memory {
     type Output = Memory;
-    /// Stops at as much as can be counted.
+    /// Saturates.
     fn add(self, other: Memory) -> Memory {
         Memory(self.0.saturating_add(other.0))
     }

@@ -1,19 +1,19 @@
-//! The engine on its own, driven as the daemon drives it: illegal plans are refused, events may come
-//! late or twice, and every waiting job has a reason.
+//! The engine driven as the daemon drives it: illegal plans are refused, events may come late or twice, and
+//! every waiting job has a reason.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
-    Action, ClosedForm, Cluster, ClusterBuilder, Draft, Engine, Event, GpuId, Illegal, Job,
-    JobDescription, JobId, JobSpec, Memory, OnIllegal, PartitionId, Placement, Policy, Ppm,
-    Profile, Progress, Ratio, Reason, Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId,
-    Work,
+    Action, ClosedForm, Cluster, ClusterBuilder, Draft, Engine, Event, GpuId, GpuTypeId, Illegal,
+    Interference, Job, JobDescription, JobId, JobSpec, Memory, OnIllegal, PartitionId, Placement,
+    Policy, Ppm, Profile, Progress, Ratio, Reason, Rules, Span, SubBatch, SubBatches, Tenant, Time,
+    Tolerance, UserId, Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
 
-/// Plans whatever the test hands in, once per step.
+/// Plans what the test says, once per step.
 struct Puppet(Receiver<Plan>);
 
 impl Policy for Puppet {
@@ -34,11 +34,15 @@ struct Bench {
 impl Bench {
     /// One partition of two nodes of two GPUs with 1,000 MiB each.
     fn new(tenants_max: usize) -> Self {
+        Self::with_model(tenants_max, Box::new(ClosedForm))
+    }
+
+    fn with_model(tenants_max: usize, model: Box<dyn Interference>) -> Self {
         let cluster = Arc::new(Cluster::uniform(2, 2, Memory::from_mib(1000)));
         let rules = Rules { tenants_max, ..Rules::default() };
         let (plans, receiver) = channel();
         let mut receiver = Some(receiver);
-        let engine = Engine::new(cluster, rules, Box::new(ClosedForm), OnIllegal::Refuse, || {
+        let engine = Engine::new(cluster, rules, model, OnIllegal::Refuse, || {
             Box::new(Puppet(receiver.take().expect("one partition")))
         });
         Self { engine, plans }
@@ -49,10 +53,10 @@ impl Bench {
     }
 
     fn submit_with(&mut self, id: u32, gpus: u32, memory_mib: u64, sub_batches: SubBatches) {
-        self.hand_in(JobSpec { sub_batches, ..spec(id, gpus, memory_mib) });
+        self.submit_spec(JobSpec { sub_batches, ..spec(id, gpus, memory_mib) });
     }
 
-    fn hand_in(&mut self, spec: JobSpec) {
+    fn submit_spec(&mut self, spec: JobSpec) {
         assert!(self.step(0, &[Event::Submitted(spec)], |_| {}).is_empty());
     }
 
@@ -197,7 +201,7 @@ fn a_stopped_job_keeps_its_work_and_must_restore() {
     let job = bench.engine.state().job(JobId(0));
     assert_eq!(job.remaining(Time::from_secs(50)), Work::of(Span::from_secs(95)));
     assert_eq!(job.attained(Time::from_secs(50)), Span::from_secs(20));
-    // A report that arrives after the job has left its GPUs says nothing any more.
+    // A report that arrives after the job has left its GPUs is ignored.
     bench.step(20, &[report], |_| {});
     let job = bench.engine.state().job(JobId(0));
     assert_eq!(job.remaining(Time::from_secs(50)), Work::of(Span::from_secs(95)));
@@ -215,7 +219,7 @@ fn events_that_come_late_or_twice_do_no_harm() {
     let interrupted = Event::Interrupted { job: JobId(0), kept: Work::ZERO };
     let cancelled = Event::Cancelled { job: JobId(0) };
     bench.step(2, &[finished.clone(), finished, interrupted, cancelled], |_| {});
-    assert!(bench.engine.state().find(JobId(0)).is_none(), "what is over is forgotten");
+    assert!(bench.engine.state().find(JobId(0)).is_none(), "a job that has ended is removed");
     let cancelled = Event::Cancelled { job: JobId(1) };
     bench.step(3, &[cancelled.clone(), cancelled], |_| {});
     assert!(bench.engine.state().find(JobId(1)).is_none());
@@ -257,12 +261,55 @@ fn budgets_are_checked_and_another_one_takes_a_restart() {
     assert_eq!(more, [Action::Move { job: JobId(0), placement: within(600_000) }]);
 }
 
+/// Each tenant gets its budget's share of all budgets.
+struct BudgetShares;
+
+impl Interference for BudgetShares {
+    fn pair_rate(&self, _: &Profile, _: &Profile, _: GpuTypeId) -> Option<Ratio> {
+        Some(Ratio::HALF)
+    }
+
+    fn is_pairwise(&self) -> bool {
+        false
+    }
+
+    fn group_rate(&self, job: Tenant<'_>, others: &[Tenant<'_>], _: GpuTypeId) -> Option<Ratio> {
+        let budgets = others.iter().map(|other| u64::from(other.budget.0)).sum::<u64>();
+        let own = u64::from(job.budget.0);
+        Some(Ratio::new(own, own + budgets))
+    }
+}
+
+#[test]
+fn tolerances_are_checked_against_the_group_rate_under_the_planned_budgets() {
+    let mut bench = Bench::with_model(2, Box::new(BudgetShares));
+    for id in [0, 1] {
+        // At least half of the speed alone.
+        bench.submit_spec(JobSpec { tolerance: Tolerance::Slowdown(2_000_000), ..spec(id, 1, 0) });
+    }
+    let within = |ppm| Placement { budget: Ppm(ppm), ..on(&[0]) };
+    bench.step(0, &[], move |draft| draft.place(JobId(0), within(600_000)));
+    bench.step(1, &[], move |draft| {
+        draft.place(JobId(1), within(200_000));
+        // 200,000 of 800,000 is a quarter.
+        let (job, other) = (draft.job(JobId(1)), draft.job(JobId(0)));
+        assert_eq!(draft.rate_beside(job, [other], GpuTypeId(0)), None);
+    });
+    let rate = Ppm(250_000);
+    let illegal = Illegal::NotTolerated { job: JobId(1), rate, gpu: GpuId(0) };
+    assert_eq!(bench.refusal(), Some(illegal));
+    let started = bench.step(2, &[], move |draft| draft.place(JobId(1), within(600_000)));
+    assert_eq!(started.len(), 1);
+    assert_eq!(bench.engine.refused().0, 1);
+}
+
 #[test]
 fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     let mut bench = Bench::new(2);
-    let way = |count, mib| SubBatch { count, slowdown: Ratio::ONE, memory: Memory::from_mib(mib) };
+    let option =
+        |count, mib| SubBatch { count, slowdown: Ratio::ONE, memory: Memory::from_mib(mib) };
     bench.submit(0, 1, 650);
-    bench.submit_with(1, 1, 600, SubBatches::new([way(2, 400), way(4, 300)]));
+    bench.submit_with(1, 1, 600, SubBatches::new([option(2, 400), option(4, 300)]));
     let parts = |sub_batches| Placement { sub_batches, ..on(&[0]) };
     bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0])));
     for (sub_batches, mib) in [(1, 1250), (2, 1050)] {
@@ -280,7 +327,7 @@ fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
     });
     assert_eq!(start, [Action::Start { job: JobId(1), placement: parts(4), restore: false }]);
     assert_eq!(bench.step(0, &[], move |draft| draft.place(JobId(1), parts(4))), []);
-    // Whole batches again take a restart, and the room that the other one leaves.
+    // Whole batches need a restart, and the memory of the other job.
     let alone = bench.step(1, &[Event::Finished { job: JobId(0) }], move |draft| {
         draft.place(JobId(1), parts(1));
     });
@@ -293,9 +340,9 @@ fn a_job_in_sub_batches_takes_their_memory_and_nothing_else_is_believed() {
 #[test]
 fn a_job_that_cannot_be_stopped_stays_but_may_pause_and_change_its_sub_batches() {
     let mut bench = Bench::new(1);
-    let way = SubBatch { count: 2, slowdown: Ratio::ONE, memory: Memory::from_mib(50) };
-    let sub_batches = SubBatches::new([way]);
-    bench.hand_in(JobSpec { stoppable: false, sub_batches, ..spec(0, 1, 100) });
+    let option = SubBatch { count: 2, slowdown: Ratio::ONE, memory: Memory::from_mib(50) };
+    let sub_batches = SubBatches::new([option]);
+    bench.submit_spec(JobSpec { stoppable: false, sub_batches, ..spec(0, 1, 100) });
     bench.step(0, &[], |draft| draft.place(JobId(0), on(&[0])));
     let plans: [Plan; 3] = [
         Box::new(|draft| draft.drop(JobId(0))),
@@ -315,7 +362,7 @@ fn a_job_that_cannot_be_stopped_stays_but_may_pause_and_change_its_sub_batches()
     assert_eq!(altered, [Action::Move { job: JobId(0), placement }]);
 }
 
-/// What is known of a job with this much memory, else as [`spec`] has it.
+/// The description of [`spec`] with this much memory.
 fn description(memory_mib: u64) -> JobDescription {
     spec(0, 1, memory_mib).description()
 }
@@ -325,7 +372,7 @@ fn described(job: u32, memory_mib: u64) -> Event {
 }
 
 #[test]
-fn what_is_learned_about_a_job_counts_at_once_wherever_it_is() {
+fn a_new_description_counts_at_once_whether_a_job_waits_or_runs() {
     let mut bench = Bench::new(2);
     bench.submit(0, 1, 100);
     bench.submit(1, 1, 100);
@@ -344,7 +391,7 @@ fn what_is_learned_about_a_job_counts_at_once_wherever_it_is() {
 }
 
 #[test]
-fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
+fn a_job_that_outgrows_its_gpu_stays_and_takes_no_co_tenant() {
     let mut bench = Bench::new(2);
     bench.submit(0, 1, 100);
     bench.submit(1, 1, 0);
@@ -356,7 +403,7 @@ fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
     let (wanted, available) = (Memory::from_mib(5000), Memory::from_mib(1000));
     let over = Illegal::MemoryOver { gpu: GpuId(0), wanted, available };
     assert_eq!(bench.refusal(), Some(over));
-    // To leave it where it is, or to pause it there, is no fault of the plan.
+    // To keep it where it is, or to pause it there, is legal.
     let same = bench.step(3, &[], |draft| {
         draft.drop(JobId(0));
         draft.place(JobId(0), on(&[0]));
@@ -366,7 +413,7 @@ fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
     let pause = bench.step(3, &[], move |draft| draft.place(JobId(0), paused.clone()));
     assert_eq!(pause, [Action::Pause { job: JobId(0) }]);
     assert_eq!(bench.engine.refused().0, 1);
-    // One that fits no GPU at all finds no room, and does not spoil the plan of others.
+    // A job that fits no GPU finds none, and the plans for others stay legal.
     bench.step(4, &[described(2, 2000)], |draft| {
         assert!(!draft.place_exclusive(JobId(2)));
         assert!(!draft.fits_every_gpu(JobId(2)));
@@ -377,10 +424,10 @@ fn a_job_that_outgrows_its_gpu_stays_and_nobody_joins_it() {
 }
 
 #[test]
-fn a_running_job_keeps_sub_batches_that_it_is_no_longer_said_to_have() {
+fn a_running_job_keeps_sub_batches_that_its_description_no_longer_lists() {
     let mut bench = Bench::new(2);
-    let way = SubBatch { count: 2, slowdown: Ratio::ONE, memory: Memory::from_mib(50) };
-    bench.submit_with(0, 1, 100, SubBatches::new([way]));
+    let option = SubBatch { count: 2, slowdown: Ratio::ONE, memory: Memory::from_mib(50) };
+    bench.submit_with(0, 1, 100, SubBatches::new([option]));
     let parts = || Placement { sub_batches: 2, ..on(&[0]) };
     bench.step(1, &[], move |draft| draft.place(JobId(0), parts()));
     let again = bench.step(2, &[described(0, 100)], move |draft| draft.place(JobId(0), parts()));
@@ -390,13 +437,13 @@ fn a_running_job_keeps_sub_batches_that_it_is_no_longer_said_to_have() {
 }
 
 #[test]
-fn jobs_that_were_there_before_sit_where_they_sit_or_wait_with_what_they_have_done() {
+fn adopted_jobs_keep_their_placement_or_wait_with_their_progress() {
     let mut bench = Bench::new(2);
     let done = Work::of(Span::from_secs(30));
     let adopted = |id, placement| Event::Adopted { spec: spec(id, 1, 700), placement, done };
     let events = [
         adopted(0, Some(on(&[1]))),
-        // More than the memory of the GPU holds is the truth all the same.
+        // More than the memory of the GPU: adopted as reported.
         adopted(1, Some(on(&[1]))),
         adopted(2, None),
         adopted(3, Some(on(&[17]))),
@@ -443,7 +490,7 @@ fn a_drained_gpu_keeps_its_tenants_and_takes_no_other() {
     assert_eq!(bench.engine.refused().0, 2);
     bench.step(5, &[Event::GpuUp { gpu: GpuId(0) }], |draft| draft.place(JobId(1), on(&[0])));
     assert_eq!(bench.engine.state().occupancy().tenants(GpuId(0)), [JobId(1)]);
-    // It may be lost and drained in any order.
+    // A GPU can be lost and drained in any order.
     let gpu = GpuId(3);
     let conditions = [Event::GpuDrained { gpu }, Event::GpuDown { gpu }, Event::GpuUp { gpu }];
     for event in conditions {
@@ -453,7 +500,7 @@ fn a_drained_gpu_keeps_its_tenants_and_takes_no_other() {
 }
 
 #[test]
-fn memory_that_others_use_counts_and_is_given_back() {
+fn memory_of_foreign_processes_counts_until_it_is_free_again() {
     let mut bench = Bench::new(2);
     bench.submit(0, 1, 400);
     bench.submit(1, 1, 700);
@@ -476,7 +523,7 @@ fn memory_that_others_use_counts_and_is_given_back() {
     assert_eq!(bench.engine.refused().0, 1);
 }
 
-/// Says whose end it has heard of, and whether that was its own job.
+/// Reports the jobs whose end it is told of, and whether they were of its partition.
 struct Listener {
     hears: bool,
     heard: Sender<(JobId, bool)>,
@@ -498,7 +545,7 @@ impl Policy for Listener {
 }
 
 #[test]
-fn the_end_of_a_job_is_heard_in_its_partition_and_wherever_someone_listens() {
+fn the_end_of_a_job_is_reported_to_its_partition_and_to_policies_that_want_it() {
     let mut cluster = ClusterBuilder::default();
     let kind = cluster.gpu_type("gpu", Ratio::ONE);
     for name in ["a", "b", "c"] {

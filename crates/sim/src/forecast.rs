@@ -177,7 +177,7 @@ impl<'a> Ahead<'a> {
         driver.arrived = taken.iter().rposition(is_there).map_or(0, |last| last + 1);
         for (job, &index) in jobs.iter().zip(taken).take(driver.arrived) {
             let (spec, of_job) = (job.spec.clone(), &present.jobs[index]);
-            let placement = of_job.placement.clone().filter(|on| on.suits(&spec, cluster));
+            let placement = of_job.placement.clone().filter(|on| on.is_valid_for(&spec, cluster));
             let done = of_job.done.min(Work::of(Span(u64::MAX)));
             if placement.is_none() && done == Work::ZERO {
                 driver.events.push(Event::Submitted(spec));

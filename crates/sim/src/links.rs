@@ -85,7 +85,7 @@ impl Links {
 /// The nodes of a placement, each once, in order; none if it stays inside one.
 #[cold]
 pub(crate) fn spanned_nodes(cluster: &Cluster, gpus: &Gpus) -> Vec<NodeId> {
-    let mut nodes: Vec<NodeId> = gpus.stretches(cluster).map(|(node, _)| node).collect();
+    let mut nodes: Vec<NodeId> = gpus.contiguous_ranges(cluster).map(|(node, _)| node).collect();
     nodes.sort_unstable();
     nodes.dedup();
     if nodes.len() < 2 {

@@ -442,7 +442,7 @@ impl<'a> World<'a> {
     /// Adds the nodes of a placement in the order touched, GPUs of a node merged.
     fn push_nodes(&mut self, gpus: &Gpus, first_node: u32) {
         let first = self.nodes.len();
-        for (node, stretch) in gpus.stretches(self.cluster) {
+        for (node, stretch) in gpus.contiguous_ranges(self.cluster) {
             let node = node.0 - first_node;
             let count = u32::try_from(stretch.len()).expect("GPUs are counted in u32");
             match self.nodes[first..].iter_mut().find(|(index, _)| *index == node) {

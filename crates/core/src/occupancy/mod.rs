@@ -1,5 +1,5 @@
-//! Who sits on which GPU, and where a gang finds room. Every operation costs what it touches: GPUs
-//! of the gang, not of the cluster.
+//! The tenants of every GPU, and the search for free GPUs. Every operation costs what it touches: the GPUs of
+//! a gang, not of the cluster.
 
 mod nodes;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Tenants of one GPU, by id.
 pub type Tenants = SmallVec<[JobId; 2]>;
 
-/// How whole GPUs are chosen for a gang.
+/// How GPUs of its own are chosen for a gang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlacementRule {
     /// On the fewest nodes, or not at all: best fit inside a node, wholly idle nodes above that.
@@ -25,150 +25,159 @@ pub enum PlacementRule {
     Scatter,
 }
 
-/// Whether a GPU serves.
+/// Whether a GPU is in service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuCondition {
-    /// It does.
+    /// In service.
     #[default]
     Up,
-    /// Those who are there stay, nobody else comes.
+    /// It keeps its tenants and takes no new ones.
     Drained,
-    /// Nobody is there and nobody comes.
+    /// It has no tenants and takes none.
     Lost,
 }
 
-/// The present tenants of every GPU, with indexes of what is free.
+/// The current tenants of every GPU, with indexes of free GPUs.
 #[derive(Clone, Debug)]
 pub struct Occupancy {
     cluster: Arc<Cluster>,
     /// By GPU.
-    seats: Vec<Seats>,
+    by_gpu: Vec<GpuOccupancy>,
     /// GPUs that are up and have no tenant.
     free: BitSet,
-    /// GPUs that are up and have exactly one tenant, where a second one is allowed: who shares nothing
-    /// does not pay for the index.
-    lone: Option<BitSet>,
+    /// GPUs that are up and have exactly one tenant. `None` where a second tenant is not allowed: exclusive
+    /// policies do not pay for the index.
+    single_tenant: Option<BitSet>,
     nodes: NodeIndex,
-    /// By partition: the least memory that is not reserved on a GPU.
-    memory_least: Vec<Memory>,
-    /// How many GPUs are lost or drained.
+    /// By partition: the smallest memory of a GPU that is not reserved.
+    unreserved_memory_min: Vec<Memory>,
+    /// Number of GPUs that are lost or drained.
     closed: usize,
-    /// How many GPUs have two tenants or more.
+    /// Number of GPUs with two tenants or more.
     shared: usize,
 }
 
-/// One GPU: who sits on it.
+/// The tenants of one GPU.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct GpuOccupancy {
     pub(crate) tenants: Tenants,
-    /// That of the tenants and what is reserved.
+    /// Memory of the tenants and reserved memory.
     pub(crate) memory_used: Memory,
     reserved: Memory,
     condition: GpuCondition,
 }
 
-impl Seats {
+impl GpuOccupancy {
     fn is_open(&self) -> bool {
         self.condition == GpuCondition::Up
     }
 
-    /// Whether it is free for a first tenant.
+    /// Whether it can take a first tenant.
     fn is_free(&self) -> bool {
         self.tenants.is_empty() && self.is_open()
     }
 
-    /// Whether it has one tenant and is open for another.
-    fn takes_second(&self) -> bool {
+    /// Whether it can take a second tenant.
+    fn takes_second_tenant(&self) -> bool {
         self.tenants.len() == 1 && self.is_open()
     }
 
-    /// Whether it serves somebody or could.
-    fn serves(&self) -> bool {
+    /// Whether it has a tenant or can take one.
+    fn is_in_service(&self) -> bool {
         self.is_open() || !self.tenants.is_empty()
     }
 
-    /// Takes a job in beside others.
+    /// Adds a job to other tenants.
     #[inline(never)]
-    fn join(&mut self, job: JobId) {
+    fn add_tenant(&mut self, job: JobId) {
         let position = self.tenants.partition_point(|&tenant| tenant < job);
         self.tenants.insert(position, job);
     }
 
-    /// Lets a job go that sits beside others.
+    /// Removes a job from among other tenants.
     #[inline(never)]
-    fn part(&mut self, job: JobId) {
-        let seat = self.tenants.iter().position(|&tenant| tenant == job);
-        self.tenants.remove(seat.expect("a tenant of this GPU"));
+    fn remove_tenant(&mut self, job: JobId) {
+        let position = self.tenants.iter().position(|&tenant| tenant == job);
+        self.tenants.remove(position.expect("a tenant of this GPU"));
     }
 }
 
 impl Occupancy {
-    /// An empty cluster whose GPUs take one tenant each.
+    /// An empty cluster with one tenant per GPU.
     pub fn new(cluster: Arc<Cluster>) -> Self {
         Self::for_tenants(cluster, 1)
     }
 
-    /// An empty cluster whose GPUs take up to `tenants_max` tenants each.
+    /// An empty cluster with up to `tenants_max` tenants per GPU.
     pub fn for_tenants(cluster: Arc<Cluster>, tenants_max: usize) -> Self {
         let gpus = cluster.gpus().len();
         let mut free = BitSet::with_capacity(gpus);
         (0..gpus).for_each(|gpu| free.insert(gpu));
         let nodes = NodeIndex::of_idle(&cluster);
-        let lone = (tenants_max > 1).then(|| BitSet::with_capacity(gpus));
-        let seats = vec![Seats::default(); gpus];
-        let memory_least = vec![Memory::default(); cluster.partitions().len()];
+        let single_tenant = (tenants_max > 1).then(|| BitSet::with_capacity(gpus));
+        let by_gpu = vec![GpuOccupancy::default(); gpus];
+        let unreserved_memory_min = vec![Memory::default(); cluster.partitions().len()];
         let (closed, shared) = (0, 0);
-        let mut idle = Self { seats, free, lone, nodes, memory_least, closed, shared, cluster };
-        for partition in (0..).map(PartitionId).take(idle.memory_least.len()) {
-            idle.read_memory_least(partition);
+        let mut idle = Self {
+            by_gpu,
+            free,
+            single_tenant,
+            nodes,
+            unreserved_memory_min,
+            closed,
+            shared,
+            cluster,
+        };
+        for partition in (0..).map(PartitionId).take(idle.unreserved_memory_min.len()) {
+            idle.update_unreserved_memory_min(partition);
         }
         idle
     }
 
-    fn read_memory_least(&mut self, partition: PartitionId) {
+    fn update_unreserved_memory_min(&mut self, partition: PartitionId) {
         let gpus = self.cluster.partition(partition).gpus.clone().map(GpuId);
         let left =
             gpus.map(|gpu| self.cluster.gpu(gpu).memory.saturating_sub(self.memory_reserved(gpu)));
-        self.memory_least[partition.index()] = left.min().unwrap_or_default();
+        self.unreserved_memory_min[partition.index()] = left.min().unwrap_or_default();
     }
 
-    pub(crate) fn seats(&self, gpu: GpuId) -> &Seats {
-        &self.seats[gpu.index()]
+    pub(crate) fn gpu(&self, gpu: GpuId) -> &GpuOccupancy {
+        &self.by_gpu[gpu.index()]
     }
 
     /// Tenants of a GPU, by id.
     pub fn tenants(&self, gpu: GpuId) -> &[JobId] {
-        &self.seats[gpu.index()].tenants
+        &self.by_gpu[gpu.index()].tenants
     }
 
-    /// Memory that the tenants of a GPU take, contexts included, and what is reserved there.
+    /// Memory of the tenants of a GPU, contexts included, and reserved memory.
     pub fn memory_used(&self, gpu: GpuId) -> Memory {
-        self.seats[gpu.index()].memory_used
+        self.by_gpu[gpu.index()].memory_used
     }
 
-    /// Memory of a GPU that others than its tenants use.
+    /// Memory of a GPU that processes outside the scheduler use.
     pub fn memory_reserved(&self, gpu: GpuId) -> Memory {
-        self.seats[gpu.index()].reserved
+        self.by_gpu[gpu.index()].reserved
     }
 
-    /// The least memory that a GPU of a partition has for tenants, however many.
-    pub fn memory_least(&self, partition: PartitionId) -> Memory {
-        self.memory_least[partition.index()]
+    /// The smallest memory that a GPU of a partition has for all its tenants.
+    pub fn unreserved_memory_min(&self, partition: PartitionId) -> Memory {
+        self.unreserved_memory_min[partition.index()]
     }
 
-    /// Whether a GPU has this much memory left.
+    /// Whether a GPU has this much memory free.
     pub fn has_memory(&self, gpu: GpuId, memory: Memory) -> bool {
         self.memory_used(gpu) + memory <= self.cluster.gpu(gpu).memory
     }
 
-    /// Whether a GPU serves.
+    /// Whether a GPU is in service.
     pub fn condition(&self, gpu: GpuId) -> GpuCondition {
-        self.seats[gpu.index()].condition
+        self.by_gpu[gpu.index()].condition
     }
 
     /// Whether a GPU takes no new tenants: it is lost, or drained.
     pub fn is_closed(&self, gpu: GpuId) -> bool {
-        !self.seats[gpu.index()].is_open()
+        !self.by_gpu[gpu.index()].is_open()
     }
 
     /// Whether no GPU is lost or drained.
@@ -177,7 +186,7 @@ impl Occupancy {
     }
 
     /// Whether no GPU has more than one tenant.
-    pub(crate) fn nobody_shares(&self) -> bool {
+    pub(crate) fn none_shared(&self) -> bool {
         self.shared == 0
     }
 
@@ -186,7 +195,7 @@ impl Occupancy {
         self.nodes.partitions[partition.index()].free_gpus
     }
 
-    /// GPUs of a partition that serve: all but those that are lost, and drained ones without tenants.
+    /// GPUs of a partition in service: all but lost ones, and drained ones without tenants.
     pub fn up_count(&self, partition: PartitionId) -> u32 {
         self.nodes.partitions[partition.index()].up_gpus
     }
@@ -204,7 +213,9 @@ impl Occupancy {
     /// GPUs of a partition that are up and have exactly one tenant, where a second one is allowed, in
     /// (node, GPU) order.
     pub fn single_tenant_gpus(&self, partition: PartitionId) -> impl Iterator<Item = GpuId> + '_ {
-        self.lone.iter().flat_map(move |lone| self.members(lone, partition))
+        self.single_tenant
+            .iter()
+            .flat_map(move |single_tenant| self.members(single_tenant, partition))
     }
 
     fn members<'a>(
@@ -218,77 +229,83 @@ impl Occupancy {
             .map(gpu_id)
     }
 
-    /// Puts a job on GPUs; `memory` is what it takes on each of them.
+    /// Adds a job to GPUs, with `memory` on each of them.
     pub(crate) fn occupy(&mut self, job: JobId, gpus: &Gpus, memory: Memory) {
-        let Self { cluster, seats, free, lone, nodes, shared, .. } = self;
-        for (node, stretch) in gpus.stretches(cluster) {
+        let Self { cluster, by_gpu, free, single_tenant, nodes, shared, .. } = self;
+        for (node, range) in gpus.contiguous_ranges(cluster) {
             let mut reopened = 0;
-            for seats in &mut seats[stretch.clone()] {
-                seats.memory_used += memory;
-                if seats.tenants.is_empty() {
-                    reopened += u32::from(!seats.is_open());
-                    seats.tenants = only_tenant(job);
+            for gpu in &mut by_gpu[range.clone()] {
+                gpu.memory_used += memory;
+                if gpu.tenants.is_empty() {
+                    reopened += u32::from(!gpu.is_open());
+                    gpu.tenants = only_tenant(job);
                 } else {
-                    *shared += usize::from(seats.tenants.len() == 1);
-                    seats.join(job);
+                    *shared += usize::from(gpu.tenants.len() == 1);
+                    gpu.add_tenant(job);
                 }
             }
-            let taken = free.remove_range(stretch.clone());
+            let taken = free.remove_range(range.clone());
             nodes.shift(cluster, node, |free| free - count(taken));
             if reopened > 0 {
                 nodes.partition_mut(cluster, node).up_gpus += reopened;
             }
-            if let Some(lone) = lone {
-                nodes.relist_lone(cluster, node, lone, stretch, seats);
+            if let Some(single_tenant) = single_tenant {
+                nodes.update_single_tenant(cluster, node, single_tenant, range, by_gpu);
             }
         }
     }
 
-    /// Takes a job off its GPUs.
+    /// Removes a job from its GPUs.
     pub(crate) fn release(&mut self, job: JobId, gpus: &Gpus, memory: Memory) {
-        let Self { cluster, seats, free, lone, nodes, shared, .. } = self;
-        for (node, stretch) in gpus.stretches(cluster) {
+        let Self { cluster, by_gpu, free, single_tenant, nodes, shared, .. } = self;
+        for (node, range) in gpus.contiguous_ranges(cluster) {
             let (mut freed, mut retired) = (0, 0);
-            for seats in &mut seats[stretch.clone()] {
-                seats.memory_used = seats.memory_used.saturating_sub(memory);
-                if let [only] = seats.tenants.as_slice() {
+            for gpu in &mut by_gpu[range.clone()] {
+                gpu.memory_used = gpu.memory_used.saturating_sub(memory);
+                if let [only] = gpu.tenants.as_slice() {
                     assert_eq!(*only, job, "a tenant of this GPU");
-                    seats.tenants = Tenants::new();
-                    freed += usize::from(seats.is_open());
-                    retired += u32::from(!seats.is_open());
+                    gpu.tenants = Tenants::new();
+                    freed += usize::from(gpu.is_open());
+                    retired += u32::from(!gpu.is_open());
                 } else {
-                    seats.part(job);
-                    *shared -= usize::from(seats.tenants.len() == 1);
+                    gpu.remove_tenant(job);
+                    *shared -= usize::from(gpu.tenants.len() == 1);
                 }
             }
-            if freed == stretch.len() {
-                free.insert_range(stretch.clone());
+            if freed == range.len() {
+                free.insert_range(range.clone());
             } else {
-                let is_free = |gpu: &usize| seats[*gpu].is_free();
-                stretch.clone().filter(is_free).for_each(|gpu| free.insert(gpu));
+                let is_free = |gpu: &usize| by_gpu[*gpu].is_free();
+                range.clone().filter(is_free).for_each(|gpu| free.insert(gpu));
             }
             nodes.shift(cluster, node, |free| free + count(freed));
             if retired > 0 {
                 nodes.partition_mut(cluster, node).up_gpus -= retired;
             }
-            if let Some(lone) = lone {
-                nodes.relist_lone(cluster, node, lone, stretch, seats);
+            if let Some(single_tenant) = single_tenant {
+                nodes.update_single_tenant(cluster, node, single_tenant, range, by_gpu);
             }
         }
     }
 
-    /// Sets whether a GPU serves; its tenants stay.
+    /// Changes the condition of a GPU; its tenants stay.
     pub(crate) fn set_condition(&mut self, gpu: GpuId, condition: GpuCondition) {
-        let Self { cluster, seats, free, lone, nodes, closed, .. } = self;
-        let seat = &mut seats[gpu.index()];
-        let (was_free, served) = (seat.is_free(), seat.serves());
-        *closed -= usize::from(!seat.is_open());
-        seat.condition = condition;
-        *closed += usize::from(!seat.is_open());
-        let (is_free, serves) = (seat.is_free(), seat.serves());
+        let Self { cluster, by_gpu, free, single_tenant, nodes, closed, .. } = self;
+        let occupancy = &mut by_gpu[gpu.index()];
+        let (was_free, was_in_service) = (occupancy.is_free(), occupancy.is_in_service());
+        *closed -= usize::from(!occupancy.is_open());
+        occupancy.condition = condition;
+        *closed += usize::from(!occupancy.is_open());
+        let (is_free, is_in_service) = (occupancy.is_free(), occupancy.is_in_service());
         let node = cluster.gpu(gpu).node;
-        if let Some(lone) = lone {
-            nodes.relist_lone(cluster, node, lone, gpu.index()..gpu.index() + 1, seats);
+        if let Some(single_tenant) = single_tenant {
+            nodes.update_single_tenant(
+                cluster,
+                node,
+                single_tenant,
+                gpu.index()..gpu.index() + 1,
+                by_gpu,
+            );
         }
         match (was_free, is_free) {
             (false, true) => free.insert(gpu.index()),
@@ -297,16 +314,17 @@ impl Occupancy {
         }
         nodes.shift(cluster, node, |free| free + u32::from(is_free) - u32::from(was_free));
         let partition = nodes.partition_mut(cluster, node);
-        partition.up_gpus = partition.up_gpus + u32::from(serves) - u32::from(served);
+        partition.up_gpus =
+            partition.up_gpus + u32::from(is_in_service) - u32::from(was_in_service);
     }
 
-    /// Takes memory of a GPU for others than its tenants, instead of what was taken for them before.
+    /// Sets the memory of a GPU that processes outside the scheduler use.
     pub(crate) fn reserve(&mut self, gpu: GpuId, memory: Memory) {
         let memory = memory.min(self.cluster.gpu(gpu).memory);
-        let seats = &mut self.seats[gpu.index()];
-        seats.memory_used = seats.memory_used.saturating_sub(seats.reserved) + memory;
-        seats.reserved = memory;
-        self.read_memory_least(self.cluster.partition_of(gpu));
+        let occupancy = &mut self.by_gpu[gpu.index()];
+        occupancy.memory_used = occupancy.memory_used.saturating_sub(occupancy.reserved) + memory;
+        occupancy.reserved = memory;
+        self.update_unreserved_memory_min(self.cluster.partition_of(gpu));
     }
 
     /// Whether [`Occupancy::find`] would succeed.
@@ -320,14 +338,14 @@ impl Occupancy {
         if gpus > self.free_count(partition) {
             return false;
         }
-        if memory > self.memory_least(partition) {
-            return self.find_roomy(partition, gpus, memory, rule).is_some();
+        if memory > self.unreserved_memory_min(partition) {
+            return self.find_with_memory(partition, gpus, memory, rule).is_some();
         }
         rule == PlacementRule::Scatter
             || self.nodes.strict(&self.cluster, partition, gpus).is_some()
     }
 
-    /// Free GPUs with so much memory each for a gang under `rule`, or `None` if there is no room.
+    /// Free GPUs with this much memory each for a gang under `rule`; `None` if there are too few.
     pub fn find(
         &self,
         partition: PartitionId,
@@ -338,18 +356,18 @@ impl Occupancy {
         if gpus > self.free_count(partition) {
             return None;
         }
-        if memory > self.memory_least(partition) {
-            return self.find_roomy(partition, gpus, memory, rule);
+        if memory > self.unreserved_memory_min(partition) {
+            return self.find_with_memory(partition, gpus, memory, rule);
         }
         match rule {
             PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
             PlacementRule::Strict => {
                 let nodes = self.nodes.strict(&self.cluster, partition, gpus)?;
                 if let StrictNodes { whole: 0, part: Some((node, count)) } = nodes {
-                    // Most gangs find theirs side by side, in one step.
+                    // Most gangs find consecutive GPUs, in one step.
                     let first = self.free_in(node).next().expect("a node with free GPUs");
                     if self.free.contains_range(first.index()..first.index() + count as usize) {
-                        return Some(Gpus::side_by_side(first, count));
+                        return Some(Gpus::contiguous(first, count));
                     }
                 }
                 let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
@@ -364,10 +382,10 @@ impl Occupancy {
         }
     }
 
-    /// [`Occupancy::find`] where not every GPU has the memory: as if those that have not were drained. It
-    /// looks at all GPUs, which is what a rare case may cost.
+    /// [`Occupancy::find`] where not every GPU has the memory: the others count as drained. It scans all
+    /// GPUs, which is acceptable in a rare case.
     #[cold]
-    fn find_roomy(
+    fn find_with_memory(
         &self,
         partition: PartitionId,
         gpus: u32,
@@ -381,11 +399,11 @@ impl Occupancy {
         }
         let mut open = self.clone();
         tight.into_iter().for_each(|gpu| open.set_condition(gpu, GpuCondition::Drained));
-        open.memory_least[partition.index()] = memory;
+        open.unreserved_memory_min[partition.index()] = memory;
         open.find(partition, gpus, memory, rule)
     }
 
-    /// Wholly idle nodes of the largest size, lowest index first.
+    /// Idle nodes of the largest size, lowest index first.
     fn whole_nodes(&self, partition: PartitionId) -> impl Iterator<Item = NodeId> + '_ {
         let by_free = &self.nodes.partitions[partition.index()].by_free;
         let first = self.cluster.partition(partition).nodes.start;
@@ -397,24 +415,24 @@ impl Occupancy {
         self.free.iter_within(range.start as usize..range.end as usize).map(gpu_id)
     }
 
-    /// Recomputes every index from the tenants alone and compares.
+    /// Recomputes every index from the tenants and compares.
     ///
     /// # Panics
     /// When an index disagrees: a bug in this module.
     pub fn assert_consistent(&self) {
-        for (index, seats) in self.seats.iter().enumerate() {
-            assert_eq!(self.free.contains(index), seats.is_free(), "free index of GPU {index}");
-            if let Some(listed) = &self.lone {
+        for (index, gpu) in self.by_gpu.iter().enumerate() {
+            assert_eq!(self.free.contains(index), gpu.is_free(), "free index of GPU {index}");
+            if let Some(listed) = &self.single_tenant {
                 assert_eq!(
                     listed.contains(index),
-                    seats.takes_second(),
-                    "lone index of GPU {index}"
+                    gpu.takes_second_tenant(),
+                    "single_tenant index of GPU {index}"
                 );
             }
-            assert!(seats.tenants.is_sorted(), "tenants of GPU {index} in order");
+            assert!(gpu.tenants.is_sorted(), "tenants of GPU {index} in order");
         }
-        let closed = self.seats.iter().filter(|seats| !seats.is_open()).count();
-        let shared = self.seats.iter().filter(|seats| seats.tenants.len() > 1).count();
+        let closed = self.by_gpu.iter().filter(|gpu| !gpu.is_open()).count();
+        let shared = self.by_gpu.iter().filter(|gpu| gpu.tenants.len() > 1).count();
         assert_eq!((self.closed, self.shared), (closed, shared), "closed and shared GPUs");
         for (index, node) in self.cluster.nodes().iter().enumerate() {
             let free = node.gpus.clone().filter(|&gpu| self.free.contains(gpu as usize)).count();
@@ -433,21 +451,21 @@ impl Occupancy {
             }
             assert_eq!(nodes.free_gpus, total, "free GPUs of partition {index}");
             let gpus = partition.gpus.start as usize..partition.gpus.end as usize;
-            let up = self.seats[gpus].iter().filter(|seats| seats.serves()).count();
-            assert_eq!(nodes.up_gpus as usize, up, "GPUs of partition {index} that serve");
-            let lone = self
+            let up = self.by_gpu[gpus].iter().filter(|gpu| gpu.is_in_service()).count();
+            assert_eq!(nodes.up_gpus as usize, up, "GPUs of partition {index} in service");
+            let single_tenant = self
                 .single_tenant_gpus(PartitionId(u32::try_from(index).expect("partitions are u32")));
             assert_eq!(
                 nodes.single_tenant_gpus as usize,
-                lone.count(),
-                "lone GPUs of partition {index}"
+                single_tenant.count(),
+                "single_tenant GPUs of partition {index}"
             );
         }
     }
 }
 
-/// Somebody who has a GPU to himself. Most GPUs have one tenant at most, and pushing costs several
-/// times as much.
+/// The tenants of a GPU with one tenant. Most GPUs have at most one, and pushing to an empty list costs
+/// several times as much.
 pub fn only_tenant(job: JobId) -> Tenants {
     Tenants::from_buf_and_len([job; 2], 1)
 }
@@ -481,7 +499,7 @@ mod tests {
         ids.into_iter().map(GpuId).collect()
     }
 
-    /// The rule as the design states it, in the plainest way.
+    /// The strict rule as documented, written as plainly as possible.
     fn strict_plainly(occupancy: &Occupancy, sizes: &[u32], gpus: u32) -> Option<Vec<u32>> {
         let mut first = 0;
         let nodes: Vec<(usize, Vec<u32>)> = sizes
@@ -585,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn gangs_pass_gpus_whose_memory_others_use() {
+    fn gangs_skip_gpus_whose_memory_is_reserved() {
         let mut occupancy = Occupancy::new(cluster(&[2, 2]));
         let mib = Memory::from_mib;
         occupancy.reserve(GpuId(0), mib(20_000));
@@ -606,9 +624,9 @@ mod tests {
             assert_eq!(find(2, 24_576), Some(two.to_vec()));
         }
         occupancy.reserve(GpuId(0), mib(99_000));
-        assert_eq!(occupancy.memory_least(PartitionId(0)), Memory(0));
+        assert_eq!(occupancy.unreserved_memory_min(PartitionId(0)), Memory(0));
         occupancy.reserve(GpuId(0), Memory(0));
-        assert_eq!(occupancy.memory_least(PartitionId(0)), mib(24_576));
+        assert_eq!(occupancy.unreserved_memory_min(PartitionId(0)), mib(24_576));
         occupancy.assert_consistent();
     }
 }

@@ -1,6 +1,6 @@
-//! The nodes by how many of their GPUs are free.
+//! Nodes by their number of free GPUs.
 
-use super::{Seats, count};
+use super::{GpuOccupancy, count};
 use crate::bitset::BitSet;
 use crate::cluster::{Cluster, NodeId, PartitionId};
 use std::ops::Range;
@@ -67,32 +67,32 @@ impl NodeIndex {
         self.free[node.index()] = after;
     }
 
-    /// What is counted of the partition of `node`.
+    /// The counts of the partition of `node`.
     pub(super) fn partition_mut(&mut self, cluster: &Cluster, node: NodeId) -> &mut FreeNodes {
         &mut self.partitions[cluster.nodes()[node.index()].partition.index()]
     }
 
-    /// Lists those of a stretch of GPUs in `node` that have one tenant, after the seats changed.
+    /// Updates the index of single-tenant GPUs for a range of GPUs in `node` whose tenants changed.
     #[inline(never)]
-    pub(super) fn relist_lone(
+    pub(super) fn update_single_tenant(
         &mut self,
         cluster: &Cluster,
         node: NodeId,
-        lone: &mut BitSet,
-        stretch: Range<usize>,
-        seats: &[Seats],
+        single_tenant: &mut BitSet,
+        range: Range<usize>,
+        by_gpu: &[GpuOccupancy],
     ) {
-        let before = lone.remove_range(stretch.clone());
+        let before = single_tenant.remove_range(range.clone());
         let mut after = 0;
-        for gpu in stretch.filter(|&gpu| seats[gpu].takes_second()) {
-            lone.insert(gpu);
+        for gpu in range.filter(|&gpu| by_gpu[gpu].takes_second_tenant()) {
+            single_tenant.insert(gpu);
             after += 1;
         }
         let partition = self.partition_mut(cluster, node);
         partition.single_tenant_gpus = partition.single_tenant_gpus + after - count(before);
     }
 
-    /// Which nodes the strict rule takes: so many whole ones, and a part of one more.
+    /// The nodes of a gang under the strict rule: whole nodes, and a part of one more.
     pub(super) fn strict(
         &self,
         cluster: &Cluster,
@@ -116,7 +116,7 @@ impl NodeIndex {
         if rest == 0 {
             return Some(StrictNodes { whole, part: None });
         }
-        // The next node in descending order of free GPUs: another idle one, else the fullest rest.
+        // The next node in descending order of free GPUs: another idle one, else the one with most free GPUs.
         let next = match idle.iter_from(0).nth(whole as usize) {
             Some(local) => Some(local),
             None => {
