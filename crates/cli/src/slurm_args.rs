@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum SlurmCommand {
-    /// Show or write what Slurm needs: the plugin that holds GPU jobs, prolog and epilog, settings
+    /// Write Slurm's plugin, prolog, epilog and settings for Tandem, or show them
     Install(InstallArgs),
     /// Remove the files that install wrote
     Uninstall {
@@ -13,23 +13,23 @@ pub(crate) enum SlurmCommand {
         #[arg(long, value_name = "DIR", default_value = "/etc/slurm")]
         dir: PathBuf,
     },
-    /// Give all jobs that Tandem holds back to Slurm, as they were submitted; needs no daemon
+    /// Release all jobs that Tandem holds as plain Slurm jobs; needs no daemon
     Release {
-        /// Say what would be done
+        /// Show what would be done and change nothing
         #[arg(long)]
         dry_run: bool,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Carry what a job on a node reports to the daemon; started by the prolog
+    /// Forward the reports of a job on a node to the daemon; started by the prolog
     #[command(hide = true)]
     Relay(RelayArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct InstallArgs {
-    /// Only show it
+    /// Print the files instead of writing them
     #[arg(long)]
     pub(crate) print: bool,
     /// The folder of slurm.conf
@@ -38,13 +38,13 @@ pub(crate) struct InstallArgs {
     /// Partition whose GPU jobs Tandem places
     #[arg(long, default_value = "tandem")]
     pub(crate) partition: String,
-    /// GPUs of its largest node; asked of Slurm if absent
+    /// GPUs of its largest node; read from Slurm if absent
     #[arg(long, value_name = "N")]
     pub(crate) gpus: Option<u32>,
-    /// Where jobs report to: HOST:PORT of the daemon's slurm.listen, as nodes reach it
+    /// Address for the reports of jobs: HOST:PORT of the daemon's slurm.listen, as nodes reach it
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) report_to: Option<String>,
-    /// This program on the nodes
+    /// Path of this program on the nodes
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/tandem")]
     pub(crate) program: PathBuf,
 }
@@ -57,19 +57,19 @@ pub(crate) struct RelayArgs {
     /// File of the secret that relays and the daemon share
     #[arg(long, value_name = "FILE", required_unless_present = "stop")]
     pub(crate) secret_file: Option<PathBuf>,
-    /// The job's number in Slurm
+    /// The job's id in Slurm
     #[arg(long)]
     pub(crate) job: u64,
-    /// The user whose job it is
+    /// The job's user
     #[arg(long, required_unless_present = "stop")]
     pub(crate) uid: Option<u32>,
-    /// Return at once and go on in the background
+    /// Run in the background
     #[arg(long)]
     pub(crate) detach: bool,
-    /// End the relay of this job
+    /// Stop the relay of this job
     #[arg(long)]
     pub(crate) stop: bool,
-    /// Where sockets of jobs are
+    /// The folder of the jobs' sockets
     #[arg(long, value_name = "DIR", default_value = "/run/tandem/slurm")]
     pub(crate) dir: PathBuf,
 }

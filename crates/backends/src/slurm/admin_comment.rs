@@ -1,12 +1,12 @@
-//! The note that our part of Slurm's plugin leaves in `admin_comment`: that a job is ours, what it asked
-//! for, and a tag that no other job has, since Slurm gives ids again when it dies at the wrong moment.
+//! The admin comment that our job_submit plugin writes: it marks a job as managed by Tandem, keeps the GPU
+//! request of its user, and has a unique tag, because Slurm reuses job ids after an untimely crash.
 
 use std::fmt;
 
-/// The word that begins it; the number is that of its form.
-pub(super) const MARK: &str = "tandem1";
+/// Its first word; the number is the version of the format.
+const MARK: &str = "tandem1";
 
-/// How the GPUs were asked for, and how many in that way.
+/// How many GPUs were requested, and in which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestedGpus {
     PerNode(u32),
@@ -14,17 +14,17 @@ pub(super) enum RequestedGpus {
     PerTask(u32),
 }
 
-/// What a job of ours asked for.
+/// The admin comment of a managed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AdminComment {
     pub(super) tag: String,
     pub(super) nodes: u32,
     pub(super) gpus_per_node: u32,
-    pub(super) asked: RequestedGpus,
+    pub(super) requested: RequestedGpus,
 }
 
 impl AdminComment {
-    /// `tandem1:TAG:NODES:GPUS:KIND:COUNT`; `None` if the text is none of ours.
+    /// `tandem1:TAG:NODES:GPUS:KIND:COUNT`; `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(':');
         if parts.next()? != MARK {
@@ -37,19 +37,19 @@ impl AdminComment {
         let mut number = || parts.next()?.parse().ok().filter(|&number: &u32| number > 0);
         let (nodes, gpus_per_node) = (number()?, number()?);
         let (kind, count) = (parts.next()?, parts.next()?.parse().ok()?);
-        let asked = match kind {
+        let requested = match kind {
             "node" => RequestedGpus::PerNode(count),
             "job" => RequestedGpus::PerJob(count),
             "task" => RequestedGpus::PerTask(count),
             _ => return None,
         };
         let is_all = parts.next().is_none();
-        is_all.then(|| Self { tag: tag.to_owned(), nodes, gpus_per_node, asked })
+        is_all.then(|| Self { tag: tag.to_owned(), nodes, gpus_per_node, requested })
     }
 }
 
 impl fmt::Display for RequestedGpus {
-    /// As `scontrol update` takes it.
+    /// As an argument of `scontrol update`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RequestedGpus::PerNode(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
@@ -64,9 +64,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_notes_are_notes() {
-        let note = AdminComment::parse("tandem1:8a6f865bc487f58b:2:4:job:8").unwrap();
-        assert_eq!((note.nodes, note.gpus_per_node, note.asked), (2, 4, RequestedGpus::PerJob(8)));
+    fn other_comments_are_ignored() {
+        let comment = AdminComment::parse("tandem1:8a6f865bc487f58b:2:4:job:8").unwrap();
+        assert_eq!(
+            (comment.nodes, comment.gpus_per_node, comment.requested),
+            (2, 4, RequestedGpus::PerJob(8))
+        );
         let others = [
             "",
             "tandem",

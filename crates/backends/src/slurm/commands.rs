@@ -1,4 +1,4 @@
-//! Slurm's own programs: what we ask of Slurm goes through them, with a limit on the time they take.
+//! Calls Slurm's own programs, with a time limit.
 
 use crate::program::{ProgramOutput, run_program};
 use std::ffi::OsStr;
@@ -6,13 +6,13 @@ use std::process::Command;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A call that takes longer is given up.
-const CALL: Duration = Duration::from_secs(30);
+/// Time limit of a call.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why an answer is missing.
+/// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CallError {
-    /// The program is not there or cannot be run.
+    /// The program does not exist or cannot be executed.
     #[error("{program} cannot be run: {cause}; install Slurm's client programs")]
     Missing {
         /// The program.
@@ -25,16 +25,16 @@ pub enum CallError {
     Late {
         /// The program.
         program: String,
-        /// How long it was waited for.
+        /// The time limit.
         seconds: u64,
     },
-    /// It said no.
-    #[error("{program}: {said}")]
+    /// It reported an error.
+    #[error("{program}: {message}")]
     Failed {
         /// The program.
         program: String,
-        /// The last line that it said.
-        said: String,
+        /// The last line of its standard error.
+        message: String,
     },
 }
 
@@ -45,61 +45,61 @@ pub(super) fn call<S: AsRef<OsStr>>(
     input: &str,
 ) -> Result<ProgramOutput, CallError> {
     let mut command = Command::new(program);
-    // Formats, cluster and user must be what we ask for, not what somebody's shell prefers.
+    // Settings of the caller's shell must not change formats, cluster or user.
     let kept = std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "SLURM_CONF");
     command.args(arguments).env_clear().envs(kept).env("LC_ALL", "C").env("TZ", "UTC");
-    // Lists of array tasks are cut short otherwise.
+    // Otherwise Slurm truncates lists of array tasks.
     command.env("SLURM_BITSTR_LEN", "0");
     let program = || program.to_owned();
-    match run_program(&mut command, input, CALL) {
+    match run_program(&mut command, input, TIMEOUT) {
         Ok(Some(output)) => Ok(output),
-        Ok(None) => Err(CallError::Late { program: program(), seconds: CALL.as_secs() }),
+        Ok(None) => Err(CallError::Late { program: program(), seconds: TIMEOUT.as_secs() }),
         Err(error) => Err(CallError::Missing { program: program(), cause: error.to_string() }),
     }
 }
 
-/// The standard output of a call that succeeds.
+/// The standard output of a call that must succeed.
 pub(super) fn output(program: &str, arguments: &[&str]) -> Result<Vec<u8>, CallError> {
-    let answer = call(program, arguments, "")?;
-    if answer.succeeded {
-        return Ok(answer.stdout);
+    let output = call(program, arguments, "")?;
+    if output.succeeded {
+        return Ok(output.stdout);
     }
-    let said = answer.error_lines().pop();
-    let said = said.unwrap_or_else(|| "it failed without a message".to_owned());
-    Err(CallError::Failed { program: program.to_owned(), said })
+    let message = output.error_lines().pop();
+    let message = message.unwrap_or_else(|| "it failed without a message".to_owned());
+    Err(CallError::Failed { program: program.to_owned(), message })
 }
 
-/// One thing to ask of Slurm. Every word of it is ours: ids, nodes and resources, never a user's text.
+/// A request to Slurm. It consists of ids, node names and resources, never of a user's text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SlurmRequest {
     /// A line of `scontrol`.
     Control(String),
-    /// A job to end.
+    /// A job to cancel.
     Cancel(String),
 }
 
-/// Asks for all of it, in order: one `scontrol` for all its lines, one `scancel`. What Slurm said no to
-/// shows in the next list; what it says is returned for the log.
-pub(super) fn ask(requests: &[SlurmRequest]) -> Result<Vec<String>, CallError> {
+/// Sends requests in order, with one `scontrol` for all its lines and one `scancel`. Returns Slurm's messages
+/// for the log; whether a request had an effect shows in the next list.
+pub(super) fn send(requests: &[SlurmRequest]) -> Result<Vec<String>, CallError> {
     let mut lines = String::new();
-    let mut ended: Vec<&str> = Vec::new();
+    let mut cancelled: Vec<&str> = Vec::new();
     for request in requests {
         match request {
             SlurmRequest::Control(line) => {
                 lines.push_str(line);
                 lines.push('\n');
             }
-            SlurmRequest::Cancel(job) => ended.push(job),
+            SlurmRequest::Cancel(job) => cancelled.push(job),
         }
     }
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     if !lines.is_empty() {
-        said.extend(call("scontrol", [] as [&str; 0], &lines)?.error_lines());
+        messages.extend(call("scontrol", [] as [&str; 0], &lines)?.error_lines());
     }
-    if !ended.is_empty() {
-        said.extend(call("scancel", &ended, "")?.error_lines());
+    if !cancelled.is_empty() {
+        messages.extend(call("scancel", &cancelled, "")?.error_lines());
     }
-    Ok(said)
+    Ok(messages)
 }
 
 #[cfg(test)]
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_get_our_settings_only() {
+    fn programs_do_not_inherit_the_environment() {
         let seen = String::from_utf8(output("env", &[]).unwrap()).unwrap();
         for line in ["LC_ALL=C", "TZ=UTC", "SLURM_BITSTR_LEN=0"] {
             assert!(seen.lines().any(|seen| seen == line), "{line}");
@@ -116,10 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_says_why() {
-        let told = output("sh", &["-c", "echo one >&2; echo two >&2; exit 3"]);
-        let (program, said) = ("sh".to_owned(), "two".to_owned());
-        assert_eq!(told, Err(CallError::Failed { program, said }));
+    fn errors_have_the_last_line_of_stderr() {
+        let result = output("sh", &["-c", "echo one >&2; echo two >&2; exit 3"]);
+        let (program, message) = ("sh".to_owned(), "two".to_owned());
+        assert_eq!(result, Err(CallError::Failed { program, message }));
         assert!(matches!(output("/nowhere/x", &[]), Err(CallError::Missing { .. })));
     }
 }

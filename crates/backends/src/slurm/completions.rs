@@ -1,5 +1,6 @@
-//! What Slurm wrote down about jobs that it has forgotten (`jobcomp/filetxt`). Names and folders are
-//! hostile text and may forge fields; what follows them on a line cannot be forged, so only that is read.
+//! Slurm's job completion log (`jobcomp/filetxt`), for jobs that slurmctld no longer lists. Job names and
+//! folders are untrusted text and may forge fields. They cannot forge what follows them on the line, so only
+//! that is read.
 
 use super::SlurmOptions;
 use super::reconcile::MissingRun;
@@ -8,10 +9,10 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// So much of the end of the file is looked at.
-const LOOK_BYTES: u64 = 64 << 20;
+/// How much of the end of the log is read.
+const TAIL_BYTES: u64 = 64 << 20;
 
-/// How a run ended, if it was written down.
+/// How a run ended, if the log has it.
 pub(super) fn look_up(options: &SlurmOptions, run: &MissingRun) -> Option<Exit> {
     let text = tail(options.completions.as_deref()?).ok()?;
     find(&text, run)
@@ -20,9 +21,9 @@ pub(super) fn look_up(options: &SlurmOptions, run: &MissingRun) -> Option<Exit> 
 fn tail(file: &Path) -> std::io::Result<String> {
     let mut file = File::open(file)?;
     let size = file.metadata()?.len();
-    file.seek(SeekFrom::Start(size.saturating_sub(LOOK_BYTES)))?;
+    file.seek(SeekFrom::Start(size.saturating_sub(TAIL_BYTES)))?;
     let mut bytes = Vec::new();
-    file.take(LOOK_BYTES).read_to_end(&mut bytes)?;
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -32,7 +33,7 @@ fn find(text: &str, run: &MissingRun) -> Option<Exit> {
     let (code, signal) = last(line, "ExitCode=")?.split_once(':')?;
     let (code, signal): (i32, i32) = (code.parse().ok()?, signal.parse().ok()?);
     let status = if signal > 0 { ExitStatus::Signal(signal) } else { ExitStatus::Code(code) };
-    // A job that was cancelled is written down with exit code 0.
+    // A cancelled job is logged with exit code 0.
     let cause = match only(line, "JobState=") {
         Some("CANCELLED" | "PREEMPTED") => Some(ExitCause::Cancelled),
         Some("TIMEOUT" | "DEADLINE") => Some(ExitCause::TimedOut),
@@ -44,7 +45,7 @@ fn find(text: &str, run: &MissingRun) -> Option<Exit> {
     Some(Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom, at_unix_us, cause })
 }
 
-/// The field of that name, if there is one only: of several, some are forged.
+/// The field of that name. `None` if there are several: some of them are forged.
 fn only<'a>(line: &'a str, field: &str) -> Option<&'a str> {
     let name = format!(" {field}");
     let mut found = line.match_indices(&name);
@@ -64,8 +65,8 @@ mod tests {
     use crate::op::RunId;
 
     #[test]
-    fn names_forge_nothing() {
-        let run = |id| MissingRun { run: RunId { job: 1, run: 1 }, id, submit_s: 0 };
+    fn job_names_cannot_forge_fields() {
+        let run = |id| MissingRun { run: RunId { job: 1, run: 1 }, id };
         let text = "JobId=25 UserId=ben(1002) GroupId=ben(1002) Name=x ExitCode=0:0 JobState=COMPLETED \
                     JobState=FAILED Partition=tandem WorkDir=/tmp Tres=cpu=1 DerivedExitCode=0:0 ExitCode=42:0 \n";
         assert_eq!(find(text, &run(25)).unwrap().status, ExitStatus::Code(42));
@@ -75,15 +76,15 @@ mod tests {
             ExitStatus::Signal(9)
         );
         assert_eq!(find("JobId=2 UserId=x ExitCode=z ", &run(2)), None);
-        // Several states: the exit code alone counts.
+        // There are two states: only the exit code counts.
         assert_eq!(find(text, &run(25)).unwrap().cause, None);
     }
 
     #[test]
-    fn what_was_cancelled_did_not_go_well() {
-        let run = MissingRun { run: RunId { job: 1, run: 1 }, id: 6, submit_s: 0 };
+    fn a_cancelled_job_is_not_successful() {
+        let run = MissingRun { run: RunId { job: 1, run: 1 }, id: 6 };
         let of = |state: &str| {
-            // A line of Slurm 22.05.8, made shorter.
+            // A line of Slurm 22.05.8, shortened.
             let line = format!(
                 "JobId=6 UserId=ann(1003) GroupId=ann(1003) Name=cancelled JobState={state} \
                  Partition=tandem WorkDir=/ QOS= DerivedExitCode=0:0 ExitCode=0:0 "

@@ -1,111 +1,93 @@
-//! Whether the jobs that a held job depends on are far enough. Slurm looks at the dependencies of held
-//! jobs rarely; a second is better than a minute. Slurm looks again when the job is released.
+//! Whether the dependency of a held job is satisfied. Slurm evaluates the dependencies of held jobs about
+//! once a minute; this does it with every list. Slurm checks again when the job is released.
 
 use super::jobs::{JobRecord, SlurmEnd, SlurmState};
 
-/// What a dependency comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The state of a dependency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DependencyState {
-    Met,
-    Waits,
-    /// It can never be met.
-    Never,
+    Satisfied,
+    Pending,
+    NeverSatisfied,
 }
 
-/// Judges `afterok:5(unfulfilled),afterany:6_*(unfulfilled)?...` by the jobs of the list. Words that are
-/// not known wait: Slurm itself takes them off when they are met.
-pub(super) fn judge(
+use DependencyState::{NeverSatisfied, Pending, Satisfied};
+
+/// Evaluates `afterok:5(unfulfilled),afterany:6_*(unfulfilled)` with the jobs of the list. With `?` instead of
+/// `,` one satisfied part is enough. Unknown kinds are pending: Slurm removes them when they are satisfied.
+pub(super) fn dependency_state(
     text: &str,
     task: Option<u32>,
     records: &[JobRecord],
     now_s: u64,
 ) -> DependencyState {
-    let (parts, any) = match text.contains('?') {
-        true => (text.split('?').collect::<Vec<_>>(), true),
-        false => (text.split(',').collect(), false),
-    };
-    let mut states = parts
-        .iter()
-        .filter(|part| !part.is_empty())
-        .map(|part| judge_one(part, task, records, now_s));
-    if any {
-        let states: Vec<DependencyState> = states.collect();
-        return match () {
-            () if states.contains(&DependencyState::Met) => DependencyState::Met,
-            () if states.iter().all(|state| *state == DependencyState::Never) => {
-                DependencyState::Never
-            }
-            () => DependencyState::Waits,
-        };
-    }
-    let worst = |worst: DependencyState, state: DependencyState| match (worst, state) {
-        (DependencyState::Never, _) | (_, DependencyState::Never) => DependencyState::Never,
-        (DependencyState::Waits, _) | (_, DependencyState::Waits) => DependencyState::Waits,
-        _ => DependencyState::Met,
-    };
-    let first = states.next().unwrap_or(DependencyState::Met);
-    states.fold(first, worst)
+    let any = text.contains('?');
+    let parts = text.split(if any { '?' } else { ',' }).filter(|part| !part.is_empty());
+    let states = parts.map(|part| part_state(part, task, records, now_s));
+    let state = if any { states.min() } else { states.max() };
+    state.unwrap_or(Satisfied)
 }
 
-fn judge_one(part: &str, task: Option<u32>, records: &[JobRecord], now_s: u64) -> DependencyState {
-    let (what, state) = part.split_once('(').unwrap_or((part, ""));
-    if state.starts_with("failed") {
-        return DependencyState::Never;
+fn part_state(part: &str, task: Option<u32>, records: &[JobRecord], now_s: u64) -> DependencyState {
+    let (what, evaluated) = part.split_once('(').unwrap_or((part, ""));
+    if evaluated.starts_with("failed") {
+        return NeverSatisfied;
     }
-    if state.starts_with("fulfilled") {
-        return DependencyState::Met;
+    if evaluated.starts_with("fulfilled") {
+        return Satisfied;
     }
-    let Some((kind, on)) = what.split_once(':') else { return DependencyState::Waits };
-    let (on, minutes) = on.split_once('+').unwrap_or((on, "0"));
-    let (job, of_task) = on.split_once('_').unwrap_or((on, "*"));
-    let Ok(job) = job.parse::<u64>() else { return DependencyState::Waits };
-    let of_task = match (kind, of_task) {
-        ("aftercorr", _) => task,
-        (_, of_task) => of_task.parse().ok(),
-    };
-    let concerns = |record: &&JobRecord| {
+    let Some((kind, target)) = what.split_once(':') else { return Pending };
+    let (target, minutes) = target.split_once('+').unwrap_or((target, "0"));
+    let (job, target_task) = target.split_once('_').unwrap_or((target, "*"));
+    let Ok(job) = job.parse::<u64>() else { return Pending };
+    let target_task = if kind == "aftercorr" { task } else { target_task.parse().ok() };
+    let is_target = |record: &&JobRecord| {
         let is_job = record.id == job || record.array == Some(job);
-        // A record without a task stands for those that wait under it; all if they are not told.
-        let has = |task: u32| match record.task {
-            Some(of) => of == task,
-            None => record.waiting.is_empty() || record.waiting.contains(&task),
-        };
-        is_job && of_task.is_none_or(has)
+        is_job && target_task.is_none_or(|task| has_task(record, task))
     };
-    let of: Vec<&JobRecord> = records.iter().filter(concerns).collect();
-    if of.is_empty() {
-        // Slurm has forgotten it and takes the dependency off by itself.
-        return DependencyState::Waits;
+    let targets: Vec<&JobRecord> = records.iter().filter(is_target).collect();
+    if targets.is_empty() {
+        // Slurm no longer lists the job and will remove the dependency itself.
+        return Pending;
     }
-    let over = |record: &&JobRecord| match record.state {
-        SlurmState::Ended(over) => Some(over),
-        _ => None,
+    let delay_s = minutes.parse::<u64>().unwrap_or(0).saturating_mul(60);
+    kind_state(kind, &targets, delay_s, now_s)
+}
+
+/// Whether a record is or includes a task. A record without a task stands for the pending tasks it lists, or
+/// for all if it lists none.
+fn has_task(record: &JobRecord, task: u32) -> bool {
+    match record.task {
+        Some(of) => of == task,
+        None => record.pending_tasks.is_empty() || record.pending_tasks.contains(&task),
+    }
+}
+
+fn kind_state(kind: &str, targets: &[&JobRecord], delay_s: u64, now_s: u64) -> DependencyState {
+    let ends: Vec<Option<SlurmEnd>> = targets
+        .iter()
+        .map(|record| match record.state {
+            SlurmState::Ended(end) => Some(end),
+            _ => None,
+        })
+        .collect();
+    let have_all_ended = ends.iter().all(Option::is_some);
+    let has_started = |record: &&JobRecord| {
+        record.state != SlurmState::Pending && record.start_s.saturating_add(delay_s) <= now_s
     };
+    let when = |is_satisfied: bool| if is_satisfied { Satisfied } else { Pending };
     match kind {
-        "after" => {
-            let wait_s = minutes.parse::<u64>().unwrap_or(0).saturating_mul(60);
-            let has_begun = |record: &&JobRecord| {
-                !matches!(record.state, SlurmState::Pending)
-                    && record.start_s.saturating_add(wait_s) <= now_s
-            };
-            if of.iter().all(has_begun) { DependencyState::Met } else { DependencyState::Waits }
-        }
-        "afterany" if of.iter().all(|record| over(record).is_some()) => DependencyState::Met,
+        "after" => when(targets.iter().all(has_started)),
+        "afterany" => when(have_all_ended),
         "afterok" | "aftercorr" => {
-            let ends: Vec<Option<SlurmEnd>> = of.iter().map(over).collect();
-            match () {
-                () if ends.iter().any(|end| end.is_some_and(|end| end != SlurmEnd::Completed)) => {
-                    DependencyState::Never
-                }
-                () if ends.iter().all(Option::is_some) => DependencyState::Met,
-                () => DependencyState::Waits,
-            }
+            let has_failed = ends.iter().flatten().any(|&end| end != SlurmEnd::Completed);
+            if has_failed { NeverSatisfied } else { when(have_all_ended) }
         }
-        "afternotok" if of.iter().all(|record| over(record).is_some()) => {
-            let is_fine = |record: &&JobRecord| over(record) == Some(SlurmEnd::Completed);
-            if of.iter().all(is_fine) { DependencyState::Never } else { DependencyState::Met }
+        "afternotok" => {
+            let have_all_completed = ends.iter().all(|&end| end == Some(SlurmEnd::Completed));
+            if have_all_completed { NeverSatisfied } else { when(have_all_ended) }
         }
-        _ => DependencyState::Waits,
+        _ => Pending,
     }
 }
 
@@ -116,128 +98,127 @@ mod tests {
 
     const NOW_S: u64 = 1_000_000;
 
-    /// A state, with jobs 5 that runs, 6 that completed, 7 that failed, 8 that waits.
+    /// Evaluated with job 5 running, 6 completed, 7 failed and 8 pending.
     fn of(text: &str) -> DependencyState {
-        judge(text, None, &records(), NOW_S)
+        dependency_state(text, None, &records(), NOW_S)
     }
 
     fn records() -> Vec<JobRecord> {
         vec![
-            JobBuilder::new(5).state(SlurmState::Running).start(NOW_S - 90).made(),
+            JobBuilder::new(5).state(SlurmState::Running).start(NOW_S - 90).build(),
             JobBuilder::new(6)
                 .state(SlurmState::Ended(SlurmEnd::Completed))
                 .start(NOW_S - 500)
-                .made(),
-            JobBuilder::new(7).state(SlurmState::Ended(SlurmEnd::Failed)).start(NOW_S - 500).made(),
-            JobBuilder::new(8).made(),
+                .build(),
+            JobBuilder::new(7)
+                .state(SlurmState::Ended(SlurmEnd::Failed))
+                .start(NOW_S - 500)
+                .build(),
+            JobBuilder::new(8).build(),
         ]
     }
 
     #[test]
-    fn ends_decide() {
-        use DependencyState::{Met, Never, Waits};
-        let told = [
-            ("", Met),
-            ("afterok:5(unfulfilled)", Waits),
-            ("afterok:6(unfulfilled)", Met),
-            ("afterok:7(unfulfilled)", Never),
-            ("afterok:8(unfulfilled)", Waits),
-            ("afterany:5(unfulfilled)", Waits),
-            ("afterany:6(unfulfilled)", Met),
-            ("afterany:7(unfulfilled)", Met),
-            ("afternotok:5(unfulfilled)", Waits),
-            ("afternotok:6(unfulfilled)", Never),
-            ("afternotok:7(unfulfilled)", Met),
-            ("after:5(unfulfilled)", Met),
-            ("after:7(unfulfilled)", Met),
-            ("after:8(unfulfilled)", Waits),
-            ("after:5+1(unfulfilled)", Met),
-            ("after:5+2(unfulfilled)", Waits),
-            ("after:5+18446744073709551615(unfulfilled)", Waits),
-            // What Slurm says itself is so.
-            ("afterok:6(failed)", Never),
-            ("afterok:999(fulfilled)", Met),
-            // Not in the list, not known, not to be understood: Slurm takes it off when it is met.
-            ("afterok:999(unfulfilled)", Waits),
-            ("afterburstbuffer:6(unfulfilled)", Waits),
-            ("singleton(unfulfilled)", Waits),
-            ("afterok:x(unfulfilled)", Waits),
-            ("afterok:", Waits),
-            (":", Waits),
+    fn a_dependency_follows_the_states_of_its_jobs() {
+        let cases = [
+            ("", Satisfied),
+            ("afterok:5(unfulfilled)", Pending),
+            ("afterok:6(unfulfilled)", Satisfied),
+            ("afterok:7(unfulfilled)", NeverSatisfied),
+            ("afterok:8(unfulfilled)", Pending),
+            ("afterany:5(unfulfilled)", Pending),
+            ("afterany:6(unfulfilled)", Satisfied),
+            ("afterany:7(unfulfilled)", Satisfied),
+            ("afternotok:5(unfulfilled)", Pending),
+            ("afternotok:6(unfulfilled)", NeverSatisfied),
+            ("afternotok:7(unfulfilled)", Satisfied),
+            ("after:5(unfulfilled)", Satisfied),
+            ("after:7(unfulfilled)", Satisfied),
+            ("after:8(unfulfilled)", Pending),
+            ("after:5+1(unfulfilled)", Satisfied),
+            ("after:5+2(unfulfilled)", Pending),
+            ("after:5+18446744073709551615(unfulfilled)", Pending),
+            // Slurm's own evaluation counts.
+            ("afterok:6(failed)", NeverSatisfied),
+            ("afterok:999(fulfilled)", Satisfied),
+            // Not listed, unknown or unreadable: Slurm removes it when it is satisfied.
+            ("afterok:999(unfulfilled)", Pending),
+            ("afterburstbuffer:6(unfulfilled)", Pending),
+            ("singleton(unfulfilled)", Pending),
+            ("afterok:x(unfulfilled)", Pending),
+            ("afterok:", Pending),
+            (":", Pending),
         ];
-        for (text, state) in told {
+        for (text, state) in cases {
             assert_eq!(of(text), state, "{text}");
         }
     }
 
     #[test]
     fn all_or_any_of_them() {
-        use DependencyState::{Met, Never, Waits};
-        let told = [
-            ("afterok:6(unfulfilled),afterany:7(unfulfilled)", Met),
-            ("afterok:6(unfulfilled),afterany:5(unfulfilled)", Waits),
-            ("afterany:5(unfulfilled),afterok:7(unfulfilled)", Never),
-            ("after:5(unfulfilled),singleton(unfulfilled)", Waits),
-            ("afterok:7(failed)?afterok:6(unfulfilled)", Met),
-            ("afterok:7(failed)?afterok:5(unfulfilled)", Waits),
-            ("afterok:7(failed)?afternotok:6(unfulfilled)", Never),
+        let cases = [
+            ("afterok:6(unfulfilled),afterany:7(unfulfilled)", Satisfied),
+            ("afterok:6(unfulfilled),afterany:5(unfulfilled)", Pending),
+            ("afterany:5(unfulfilled),afterok:7(unfulfilled)", NeverSatisfied),
+            ("after:5(unfulfilled),singleton(unfulfilled)", Pending),
+            ("afterok:7(failed)?afterok:6(unfulfilled)", Satisfied),
+            ("afterok:7(failed)?afterok:5(unfulfilled)", Pending),
+            ("afterok:7(failed)?afternotok:6(unfulfilled)", NeverSatisfied),
         ];
-        for (text, state) in told {
+        for (text, state) in cases {
             assert_eq!(of(text), state, "{text}");
         }
     }
 
-    /// Array 20: task 0 completed, 1 failed, 2 runs, 3 and 4 wait under one record.
+    /// Array 20: task 0 completed, 1 failed, 2 running, 3 and 4 pending under one record.
     fn array() -> Vec<JobRecord> {
         vec![
-            JobBuilder::new(21).task(20, 0).state(SlurmState::Ended(SlurmEnd::Completed)).made(),
-            JobBuilder::new(22).task(20, 1).state(SlurmState::Ended(SlurmEnd::Failed)).made(),
-            JobBuilder::new(23).task(20, 2).state(SlurmState::Running).made(),
-            JobBuilder::new(20).array(&[3, 4]).made(),
+            JobBuilder::new(21).task(20, 0).state(SlurmState::Ended(SlurmEnd::Completed)).build(),
+            JobBuilder::new(22).task(20, 1).state(SlurmState::Ended(SlurmEnd::Failed)).build(),
+            JobBuilder::new(23).task(20, 2).state(SlurmState::Running).build(),
+            JobBuilder::new(20).array(&[3, 4]).build(),
         ]
     }
 
     #[test]
-    fn one_task_of_an_array_is_told_from_the_others() {
-        let of = |text: &str| judge(text, None, &array(), NOW_S);
-        assert_eq!(of("afterok:20_0(unfulfilled)"), DependencyState::Met);
-        assert_eq!(of("afterok:20_1(unfulfilled)"), DependencyState::Never);
-        assert_eq!(of("afterany:20_1(unfulfilled)"), DependencyState::Met);
-        assert_eq!(of("afterok:20_2(unfulfilled)"), DependencyState::Waits);
-        assert_eq!(of("after:20_2(unfulfilled)"), DependencyState::Met);
-        assert_eq!(of("after:20_3(unfulfilled)"), DependencyState::Waits);
-        assert_eq!(of("afterok:20_3(unfulfilled)"), DependencyState::Waits);
+    fn a_dependency_on_one_task_of_an_array() {
+        let of = |text: &str| dependency_state(text, None, &array(), NOW_S);
+        assert_eq!(of("afterok:20_0(unfulfilled)"), Satisfied);
+        assert_eq!(of("afterok:20_1(unfulfilled)"), NeverSatisfied);
+        assert_eq!(of("afterany:20_1(unfulfilled)"), Satisfied);
+        assert_eq!(of("afterok:20_2(unfulfilled)"), Pending);
+        assert_eq!(of("after:20_2(unfulfilled)"), Satisfied);
+        assert_eq!(of("after:20_3(unfulfilled)"), Pending);
+        assert_eq!(of("afterok:20_3(unfulfilled)"), Pending);
     }
 
     #[test]
-    fn a_star_is_all_of_an_array() {
-        let of = |text: &str, records: &[JobRecord]| judge(text, None, records, NOW_S);
+    fn a_dependency_on_all_tasks_of_an_array() {
+        let of = |text: &str, records: &[JobRecord]| dependency_state(text, None, records, NOW_S);
         let all = array();
-        assert_eq!(of("afterany:20_*(unfulfilled)", &all), DependencyState::Waits);
-        assert_eq!(of("afterany:20_*(unfulfilled)", &all[..2]), DependencyState::Met);
-        assert_eq!(of("afterok:20_*(unfulfilled)", &all[..2]), DependencyState::Never);
-        assert_eq!(of("afternotok:20_*(unfulfilled)", &all[..2]), DependencyState::Met);
-        assert_eq!(of("afternotok:20_*(unfulfilled)", &all[..1]), DependencyState::Never);
-        assert_eq!(of("after:20_*(unfulfilled)", &all[..3]), DependencyState::Met);
-        assert_eq!(of("after:20_*(unfulfilled)", &all), DependencyState::Waits);
+        assert_eq!(of("afterany:20_*(unfulfilled)", &all), Pending);
+        assert_eq!(of("afterany:20_*(unfulfilled)", &all[..2]), Satisfied);
+        assert_eq!(of("afterok:20_*(unfulfilled)", &all[..2]), NeverSatisfied);
+        assert_eq!(of("afternotok:20_*(unfulfilled)", &all[..2]), Satisfied);
+        assert_eq!(of("afternotok:20_*(unfulfilled)", &all[..1]), NeverSatisfied);
+        assert_eq!(of("after:20_*(unfulfilled)", &all[..3]), Satisfied);
+        assert_eq!(of("after:20_*(unfulfilled)", &all), Pending);
     }
 
     #[test]
-    fn tasks_follow_those_of_their_number() {
-        let of = |task| judge("aftercorr:20_*(unfulfilled)", Some(task), &array(), NOW_S);
-        assert_eq!(of(0), DependencyState::Met);
-        assert_eq!(of(1), DependencyState::Never);
-        assert_eq!(of(2), DependencyState::Waits);
-        assert_eq!(of(3), DependencyState::Waits);
+    fn aftercorr_pairs_the_tasks_of_two_arrays() {
+        let of =
+            |task| dependency_state("aftercorr:20_*(unfulfilled)", Some(task), &array(), NOW_S);
+        assert_eq!(of(0), Satisfied);
+        assert_eq!(of(1), NeverSatisfied);
+        assert_eq!(of(2), Pending);
+        assert_eq!(of(3), Pending);
     }
 
     #[test]
-    fn tasks_that_are_not_told_wait() {
-        // Slurm has cut the list of tasks short.
-        let records = [JobBuilder::new(20).array(&[]).made()];
-        assert_eq!(
-            judge("afterok:20_3(unfulfilled)", None, &records, NOW_S),
-            DependencyState::Waits
-        );
+    fn a_truncated_task_list_is_pending() {
+        // Slurm truncated the list of tasks.
+        let records = [JobBuilder::new(20).array(&[]).build()];
+        assert_eq!(dependency_state("afterok:20_3(unfulfilled)", None, &records, NOW_S), Pending);
     }
 }

@@ -1,18 +1,18 @@
-//! The jobs that Slurm knows, from `squeue --json`. Shapes differ by version: a number may be an object,
-//! a state a list. What is absent is taken as not set.
+//! Reads Slurm's list of jobs, `squeue --json`. The format differs between versions: a number may be an
+//! object, a state may be a list. An absent field counts as not set.
 
 use super::admin_comment::AdminComment;
 use super::syntax;
 use serde_json::Value;
 
-/// What a job is about to do, or how it ended.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SlurmState {
     Pending,
     Running,
     Suspended,
     Ended(SlurmEnd),
-    /// In between, or not known to us: left alone.
+    /// In transition, or unknown: such a job is left alone.
     Other,
 }
 
@@ -24,19 +24,27 @@ pub(super) enum SlurmEnd {
     Cancelled,
     TimedOut,
     OutOfMemory,
-    /// Its node was lost, or would not begin.
+    /// Its node failed or did not boot.
     NodeFailed,
 }
 
-/// One record of the list. That of an array may stand for many tasks.
+impl SlurmState {
+    /// Whether a job in this state may hold devices.
+    pub(super) fn has_devices(&self) -> bool {
+        matches!(self, SlurmState::Running | SlurmState::Suspended | SlurmState::Other)
+    }
+}
+
+/// One record of the list. The record of an array may stand for many pending tasks.
 #[derive(Clone, Debug)]
 pub(super) struct JobRecord {
     pub(super) id: u64,
     pub(super) array: Option<u64>,
     pub(super) task: Option<u32>,
-    /// Tasks that wait under this record.
-    pub(super) waiting: Vec<u32>,
-    pub(super) at_a_time: Option<u32>,
+    /// Pending tasks that this record stands for.
+    pub(super) pending_tasks: Vec<u32>,
+    /// How many tasks of the array may run at a time.
+    pub(super) array_limit: Option<u32>,
     pub(super) state: SlurmState,
     pub(super) reason: String,
     pub(super) uid: u32,
@@ -45,14 +53,15 @@ pub(super) struct JobRecord {
     pub(super) name: String,
     pub(super) comment: String,
     pub(super) partition: String,
-    pub(super) note: Option<AdminComment>,
+    pub(super) admin_comment: Option<AdminComment>,
     pub(super) is_held: bool,
-    /// Handed in as a script; otherwise somebody sits and waits for it.
+    /// Submitted with `sbatch`; otherwise interactive (`srun`, `salloc`).
     pub(super) is_batch: bool,
-    pub(super) asked: String,
+    pub(super) requested_gres: String,
     pub(super) required_nodes: String,
     pub(super) nodes: Vec<String>,
-    pub(super) allocated: Vec<String>,
+    /// Generic resources of each node.
+    pub(super) allocated_gres: Vec<String>,
     pub(super) dependency: String,
     pub(super) eligible_s: u64,
     pub(super) submit_s: u64,
@@ -64,7 +73,7 @@ pub(super) struct JobRecord {
     pub(super) exit: (i32, i32),
 }
 
-/// The list, and the version of Slurm that made it.
+/// The list of jobs, and the version of Slurm that printed it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct JobList {
     pub(super) version: Option<(u32, u32, u32)>,
@@ -78,7 +87,7 @@ pub(super) fn read(json: &[u8]) -> Result<JobList, String> {
     Ok(JobList { version: version(&document), records: jobs.iter().filter_map(record).collect() })
 }
 
-/// The version that a document of Slurm names.
+/// The Slurm version in a JSON document.
 pub(super) fn version(document: &Value) -> Option<(u32, u32, u32)> {
     let meta = document.get("meta")?;
     let slurm = meta.get("Slurm").or_else(|| meta.get("slurm"))?;
@@ -90,7 +99,7 @@ pub(super) fn version(document: &Value) -> Option<(u32, u32, u32)> {
     Some((part("major")?, part("minor")?, part("micro")?))
 }
 
-/// A number, as such or as an object that says whether it is set.
+/// A number, plain or as an object that says whether it is set.
 fn number(value: Option<&Value>) -> Option<u64> {
     match value? {
         Value::Number(number) => number.as_u64(),
@@ -108,15 +117,15 @@ fn record(job: &Value) -> Option<JobRecord> {
     let number_of = |name: &str| number(job.get(name));
     let id = number_of("job_id")?;
     let array = number_of("array_job_id").filter(|&array| array > 0);
-    let waiting = text_of("array_task_string");
+    let pending_tasks = text_of("array_task_string");
     let priority = number_of("priority");
     let uid = |name: &str| number_of(name).and_then(|uid| u32::try_from(uid).ok());
     Some(JobRecord {
         id,
         array,
         task: array.and_then(|_| number_of("array_task_id")).and_then(|task| task.try_into().ok()),
-        waiting: syntax::tasks(&waiting).unwrap_or_default(),
-        at_a_time: number_of("array_max_tasks")
+        pending_tasks: syntax::tasks(&pending_tasks).unwrap_or_default(),
+        array_limit: number_of("array_max_tasks")
             .filter(|&most| most > 0)
             .and_then(|most| most.try_into().ok()),
         state: state(job),
@@ -127,13 +136,13 @@ fn record(job: &Value) -> Option<JobRecord> {
         name: text_of("name"),
         comment: comment(job),
         partition: text_of("partition"),
-        note: AdminComment::parse(&admin_comment(job)),
+        admin_comment: AdminComment::parse(&admin_comment(job)),
         is_held: priority == Some(0),
         is_batch: job.get("batch_flag").and_then(Value::as_bool).unwrap_or(true),
-        asked: text_of("tres_per_node"),
+        requested_gres: text_of("tres_per_node"),
         required_nodes: text_of("required_nodes"),
         nodes: syntax::nodes(&text_of("nodes")).unwrap_or_default(),
-        allocated: texts(job.get("gres_detail")),
+        allocated_gres: texts(job.get("gres_detail")),
         dependency: text_of("dependency"),
         eligible_s: number_of("eligible_time").unwrap_or(0),
         submit_s: number_of("submit_time").unwrap_or(0),
@@ -145,7 +154,7 @@ fn record(job: &Value) -> Option<JobRecord> {
     })
 }
 
-/// Newer versions keep comments together.
+/// Newer versions have one object with all comments.
 fn comment(job: &Value) -> String {
     commented(job, "comment", "job")
 }
@@ -156,8 +165,8 @@ fn admin_comment(job: &Value) -> String {
 
 fn commented(job: &Value, name: &str, within: &str) -> String {
     let alone = job.get(name).and_then(Value::as_str);
-    let together = || job.get("comment")?.get(within)?.as_str();
-    alone.or_else(together).unwrap_or_default().to_owned()
+    let in_object = || job.get("comment")?.get(within)?.as_str();
+    alone.or_else(in_object).unwrap_or_default().to_owned()
 }
 
 fn texts(value: Option<&Value>) -> Vec<String> {
@@ -225,33 +234,33 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_22_05_is_read() {
+    fn reads_the_list_of_22_05() {
         let list = read(OLDER).unwrap();
         assert_eq!((list.version, list.records.len()), (Some((22, 5, 8)), 11));
         let held = of(&list, 1);
         assert_eq!((&held.state, held.is_held, held.is_batch), (&SlurmState::Pending, true, true));
         assert_eq!((held.comment.as_str(), held.limit_min, held.array), ("hint", Some(10), None));
         assert_eq!((held.uid, held.gid, held.user.as_str()), (1003, 1003, "tandem-fix"));
-        assert_eq!(held.note.as_ref().unwrap().tag, "002c53132e5af64f");
+        assert_eq!(held.admin_comment.as_ref().unwrap().tag, "002c53132e5af64f");
         let array = of(&list, 2);
-        assert_eq!((array.array, array.task, array.at_a_time), (Some(2), None, Some(2)));
-        assert_eq!(array.waiting, [0, 2, 3, 4, 5]);
+        assert_eq!((array.array, array.task, array.array_limit), (Some(2), None, Some(2)));
+        assert_eq!(array.pending_tasks, [0, 2, 3, 4, 5]);
         let task = of(&list, 11);
         assert_eq!((task.array, task.task, &task.state), (Some(2), Some(1), &SlurmState::Running));
-        assert_eq!(task.note, array.note);
+        assert_eq!(task.admin_comment, array.admin_comment);
         let shard = of(&list, 3);
         assert_eq!(
-            (shard.asked.as_str(), shard.required_nodes.as_str()),
+            (shard.requested_gres.as_str(), shard.required_nodes.as_str()),
             ("gres:shard:g0:33", "n0")
         );
         assert_eq!(
-            (&shard.nodes[..], &shard.allocated[..]),
+            (&shard.nodes[..], &shard.allocated_gres[..]),
             (&["n0".to_owned()][..], &["shard:33(IDX:0)".to_owned()][..])
         );
         assert_eq!((shard.is_held, shard.limit_min), (false, None));
         let gang = of(&list, 4);
-        assert_eq!(gang.allocated, ["gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)"]);
-        assert_eq!(gang.note.as_ref().unwrap().gpus_per_node, 2);
+        assert_eq!(gang.allocated_gres, ["gpu:g0:1(IDX:0),gpu:g1:1(IDX:1)"]);
+        assert_eq!(gang.admin_comment.as_ref().unwrap().gpus_per_node, 2);
         assert_eq!(
             (&of(&list, 5).state, of(&list, 5).exit),
             (&SlurmState::Ended(SlurmEnd::Failed), (42, 0))
@@ -262,11 +271,11 @@ mod tests {
         );
         assert_eq!(of(&list, 7).state, SlurmState::Suspended);
         assert_eq!(of(&list, 8).dependency, "afterok:1(unfulfilled)");
-        assert_eq!(of(&list, 10).note, None);
+        assert_eq!(of(&list, 10).admin_comment, None);
     }
 
     #[test]
-    fn names_forge_nothing() {
+    fn job_names_cannot_forge_records() {
         let list = read(OLDER).unwrap();
         let hostile = of(&list, 9);
         assert_eq!(hostile.name, "a\nJobId=999 x JobState=COMPLETED");
@@ -275,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_shape_is_read() {
+    fn reads_the_format_of_newer_versions() {
         let list = read(NEWER).unwrap();
         assert_eq!((list.version, list.records.len()), (Some((24, 5, 4)), 9));
         let held = of(&list, 1);
@@ -283,21 +292,21 @@ mod tests {
             (&held.state, held.is_held, held.limit_min),
             (&SlurmState::Pending, true, Some(10))
         );
-        assert_eq!((held.comment.as_str(), held.array, held.at_a_time), ("hint", None, None));
-        assert_eq!(held.note.as_ref().unwrap().tag, "0000000000000001");
+        assert_eq!((held.comment.as_str(), held.array, held.array_limit), ("hint", None, None));
+        assert_eq!(held.admin_comment.as_ref().unwrap().tag, "0000000000000001");
         let array = of(&list, 2);
-        assert_eq!((array.array, array.task, array.at_a_time), (Some(2), None, Some(2)));
+        assert_eq!((array.array, array.task, array.array_limit), (Some(2), None, Some(2)));
         assert_eq!(array.limit_min, None);
-        // Task 0 is set to 0, which is not the same as not set.
+        // Task 0 is set to 0, unlike an id that is not set.
         let task = of(&list, 11);
         assert_eq!((task.array, task.task, &task.state), (Some(2), Some(0), &SlurmState::Running));
-        assert_eq!(task.asked, "gres/shard:g1:33");
+        assert_eq!(task.requested_gres, "gres/shard:g1:33");
         assert_eq!(of(&list, 5).exit, (42, 0));
         assert_eq!(
             (&of(&list, 6).state, of(&list, 6).exit),
             (&SlurmState::Ended(SlurmEnd::Cancelled), (0, 15))
         );
-        // Between running and over.
+        // In transition from running to ended.
         assert_eq!(of(&list, 7).state, SlurmState::Other);
         let requeued = of(&list, 8);
         assert_eq!((&requeued.state, requeued.restarts), (&SlurmState::Pending, 1));
@@ -305,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn states_that_are_not_known_are_left_alone() {
+    fn unknown_states_and_transitions_are_other() {
         let of = |value: Value| state(&json!({ "job_state": value }));
         assert_eq!(of(json!("COMPLETING")), SlurmState::Other);
         assert_eq!(of(json!(["FAILED", "COMPLETING"])), SlurmState::Other);
@@ -322,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn rejects_output_without_a_list() {
         for text in ["", "{}", "[]", "{\"jobs\": {}}", "slurm_load_jobs error"] {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }
@@ -332,12 +341,12 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_that_is_not_told_is_no_hold() {
+    fn an_absent_priority_is_not_a_hold() {
         let job = json!({ "job_id": 1, "user_id": 1, "group_id": 1, "job_state": "PENDING" });
         assert!(!record(&job).unwrap().is_held);
     }
 
-    /// Any JSON, with words of Slurm in it.
+    /// Any JSON value, often with words that Slurm uses.
     fn value() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -365,12 +374,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_read_or_rejected(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = read(&bytes);
         }
 
         #[test]
-        fn any_job_is_read_or_passed_over(
+        fn any_job_is_read_or_skipped(
             fields in prop::collection::btree_map(FIELDS, value(), 0..12),
             meta in value(),
         ) {

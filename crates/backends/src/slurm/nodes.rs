@@ -10,26 +10,26 @@ use thiserror::Error;
 pub(super) struct SlurmNode {
     pub(super) name: String,
     pub(super) partitions: Vec<String>,
-    /// The Type of each of its GPUs, by index.
-    pub(super) types: Vec<String>,
+    /// The Gres Type of each of its GPUs, by index.
+    pub(super) gpu_types: Vec<String>,
     /// Shards of each GPU, by index.
     pub(super) shards: Vec<u64>,
-    /// Why it takes no jobs; `None` if it does.
-    pub(super) closed: Option<String>,
-    /// What is wrong with how its GPUs are described.
+    /// Why it accepts no jobs; `None` if it does.
+    pub(super) unavailable: Option<String>,
+    /// What is wrong with the Gres configuration of its GPUs.
     pub(super) fault: Option<String>,
 }
 
-/// What cannot be used as it is.
+/// Why the nodes cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NodeListError {
-    /// Not what `sinfo` prints.
+    /// The output of `sinfo` has an unknown format.
     #[error("sinfo: its list of nodes cannot be read: {0}")]
     Unreadable(String),
-    /// No GPUs where jobs are to be placed.
+    /// The partition has no GPUs.
     #[error("Slurm has no GPUs in partition {0}; see `tandem slurm install --print`")]
     NoGpus(String),
-    /// GPUs that cannot be told apart.
+    /// The GPUs of a node cannot be told apart.
     #[error("node {node}: {fault}; see `tandem slurm install --print`")]
     Fault {
         /// The node.
@@ -50,26 +50,26 @@ pub(super) fn read(json: &[u8]) -> Result<Vec<SlurmNode>, NodeListError> {
     Ok(listed)
 }
 
-/// Asks Slurm for its nodes.
+/// Lists Slurm's nodes.
 pub(super) fn list() -> Result<Vec<SlurmNode>, super::SlurmError> {
     let answer = commands::output("sinfo", &["--json"])?;
     read(&answer).or_else(|error| {
-        // Since 23.02 sinfo lists groups of nodes, and scontrol the nodes.
+        // Since 23.02 sinfo lists groups of nodes; scontrol lists the nodes.
         let newer = commands::output("scontrol", &["show", "nodes", "--json"]);
         newer.ok().and_then(|answer| read(&answer).ok()).ok_or(error.into())
     })
 }
 
-/// The nodes of a partition with GPUs, which it must be possible to tell apart.
-pub(super) fn ours(
+/// The nodes of a partition that have GPUs; an error if GPUs of a node cannot be told apart.
+pub(super) fn gpu_nodes(
     nodes: Vec<SlurmNode>,
     partition: &str,
 ) -> Result<Vec<SlurmNode>, NodeListError> {
-    let is_ours = |node: &SlurmNode| {
-        let has_gpus = !node.types.is_empty() || node.fault.is_some();
+    let is_used = |node: &SlurmNode| {
+        let has_gpus = !node.gpu_types.is_empty() || node.fault.is_some();
         has_gpus && node.partitions.iter().any(|of| of == partition)
     };
-    let nodes: Vec<SlurmNode> = nodes.into_iter().filter(is_ours).collect();
+    let nodes: Vec<SlurmNode> = nodes.into_iter().filter(is_used).collect();
     if let Some(SlurmNode { name, fault: Some(fault), .. }) =
         nodes.iter().find(|node| node.fault.is_some())
     {
@@ -81,7 +81,7 @@ pub(super) fn ours(
     Ok(nodes)
 }
 
-/// `n10` comes after `n9`.
+/// Sort key of a node: `n10` comes after `n9`.
 fn natural(name: &str) -> (String, u64, &str) {
     let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
     let (head, tail) = name.split_at(name.len() - digits);
@@ -102,26 +102,26 @@ fn node(node: &Value) -> Option<SlurmNode> {
     let name = node.get("name")?.as_str()?.to_owned();
     let partitions = node.get("partitions").and_then(Value::as_array);
     let partitions = partitions.into_iter().flatten().filter_map(Value::as_str);
-    let (types, shards, fault) = gpus(&syntax::gres(text_of("gres")));
+    let (gpu_types, shards, fault) = gpus(&syntax::gres(text_of("gres")));
     let mut states = texts("state");
     states.extend(texts("state_flags"));
     Some(SlurmNode {
         name,
         partitions: partitions.map(str::to_owned).collect(),
-        types,
+        gpu_types,
         shards,
-        closed: closed(&states, text_of("reason")),
+        unavailable: unavailable(&states, text_of("reason")),
         fault,
     })
 }
 
-/// The Types of the GPUs by index, shards of each, and what is wrong.
+/// The Types of the GPUs by index, the shards of each, and what is wrong with the configuration.
 fn gpus(gres: &[Gres]) -> (Vec<String>, Vec<u64>, Option<String>) {
     let gpus: Vec<&Gres> = gres.iter().filter(|one| one.name == "gpu" && one.count > 0).collect();
     let mut fault = None;
     let mut types = Vec::new();
     for gpu in &gpus {
-        match &gpu.kind {
+        match &gpu.gres_type {
             Some(kind) if gpu.count == 1 && !types.contains(kind) => types.push(kind.clone()),
             _ => {
                 fault = Some("its GPUs need a Type each, such as gpu:g0:1,gpu:g1:1".to_owned());
@@ -129,9 +129,9 @@ fn gpus(gres: &[Gres]) -> (Vec<String>, Vec<u64>, Option<String>) {
         }
     }
     let shards: Vec<&Gres> = gres.iter().filter(|one| one.name == "shard").collect();
-    // In one pool before the node has told Slurm about its GPUs.
+    // Before the node has registered its GPUs, Slurm has one pool of shards.
     let count = |kind: Option<&String>| {
-        let of = shards.iter().filter(|one| one.kind.as_ref() == kind).map(|one| one.count);
+        let of = shards.iter().filter(|one| one.gres_type.as_ref() == kind).map(|one| one.count);
         of.fold(0, u64::saturating_add)
     };
     let pool = count(None);
@@ -143,8 +143,9 @@ fn gpus(gres: &[Gres]) -> (Vec<String>, Vec<u64>, Option<String>) {
     (types, each, fault)
 }
 
-fn closed(states: &[String], reason: &str) -> Option<String> {
-    const SHUT: [&str; 12] = [
+/// Why a node in these states accepts no jobs.
+fn unavailable(states: &[String], reason: &str) -> Option<String> {
+    const UNAVAILABLE: [&str; 12] = [
         "DOWN",
         "DRAIN",
         "DRAINED",
@@ -158,12 +159,12 @@ fn closed(states: &[String], reason: &str) -> Option<String> {
         "UNKNOWN",
         "ERROR",
     ];
-    let shut = states.iter().find(|state| {
-        SHUT.iter().any(|shut| state.trim_end_matches(['*', '$', '@', '~', '#']) == *shut)
+    let state = states.iter().find(|state| {
+        UNAVAILABLE.iter().any(|name| state.trim_end_matches(['*', '$', '@', '~', '#']) == *name)
             || state.ends_with('*')
     })?;
-    let shut = shut.to_lowercase();
-    Some(if reason.is_empty() { shut } else { format!("{shut}: {reason}") })
+    let state = state.to_lowercase();
+    Some(if reason.is_empty() { state } else { format!("{state}: {reason}") })
 }
 
 #[cfg(test)]
@@ -171,52 +172,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_have_to_be_told_apart() {
-        let told = |text: &str| gpus(&syntax::gres(text));
-        let (types, shards, fault) = told("gpu:g0:1,gpu:g1:1,shard:g0:100,shard:g1:100");
+    fn each_gpu_needs_a_type_of_its_own() {
+        let read = |text: &str| gpus(&syntax::gres(text));
+        let (types, shards, fault) = read("gpu:g0:1,gpu:g1:1,shard:g0:100,shard:g1:100");
         assert_eq!((types.len(), shards, fault), (2, vec![100, 100], None));
-        assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:200").1, [100, 100]);
-        assert_eq!(told("gpu:g0:1,gpu:g1:1,shard:g0:0,shard:g1:100").1, [0, 100]);
-        assert!(told("gpu:a100:4,shard:400").2.is_some());
-        assert!(told("gpu:4,shard:400").2.is_some());
-        assert!(told("gpu:g0:1").2.is_some());
-        assert_eq!(told(""), (Vec::new(), Vec::new(), None));
+        assert_eq!(read("gpu:g0:1,gpu:g1:1,shard:200").1, [100, 100]);
+        assert_eq!(read("gpu:g0:1,gpu:g1:1,shard:g0:0,shard:g1:100").1, [0, 100]);
+        assert!(read("gpu:a100:4,shard:400").2.is_some());
+        assert!(read("gpu:4,shard:400").2.is_some());
+        assert!(read("gpu:g0:1").2.is_some());
+        assert_eq!(read(""), (Vec::new(), Vec::new(), None));
     }
 
     #[test]
-    fn nodes_come_in_the_order_of_their_numbers() {
+    fn nodes_are_sorted_by_number() {
         let mut names = ["n10", "n9", "a", "n1"];
         names.sort_by_key(|name| natural(name));
         assert_eq!(names, ["a", "n1", "n9", "n10"]);
     }
 
     #[test]
-    fn the_nodes_of_22_05_are_read() {
+    fn reads_the_nodes_of_22_05() {
         let nodes = read(include_bytes!("fixtures/sinfo-22.05.json")).unwrap();
         let [n0, n1] = &nodes[..] else { panic!("{nodes:?}") };
         assert_eq!((n0.name.as_str(), n1.name.as_str()), ("n0", "n1"));
         assert_eq!(n0.partitions, ["tandem", "plain"]);
         assert_eq!(
-            (&n0.types[..], &n0.shards[..]),
+            (&n0.gpu_types[..], &n0.shards[..]),
             (&["g0", "g1"].map(str::to_owned)[..], &[100, 100][..])
         );
-        assert_eq!((&n0.closed, &n0.fault), (&None, &None));
-        assert_eq!(n1.closed.as_deref(), Some("drain: disk is full"));
+        assert_eq!((&n0.unavailable, &n0.fault), (&None, &None));
+        assert_eq!(n1.unavailable.as_deref(), Some("drain: disk is full"));
     }
 
     #[test]
-    fn the_newer_shape_is_read() {
-        // There sinfo lists groups of nodes, and scontrol is asked instead.
+    fn reads_the_format_of_newer_versions() {
+        // There sinfo lists groups of nodes, and scontrol is used instead.
         let groups = read(include_bytes!("fixtures/sinfo-24.05.json"));
         assert!(matches!(groups, Err(NodeListError::Unreadable(_))));
         let nodes = read(include_bytes!("fixtures/nodes-24.05.json")).unwrap();
         assert_eq!(nodes.len(), 2);
-        assert_eq!((&nodes[0].shards[..], &nodes[0].closed), (&[100, 100][..], &None));
-        assert_eq!(nodes[1].closed.as_deref(), Some("drain: disk is full"));
+        assert_eq!((&nodes[0].shards[..], &nodes[0].unavailable), (&[100, 100][..], &None));
+        assert_eq!(nodes[1].unavailable.as_deref(), Some("drain: disk is full"));
     }
 
     #[test]
-    fn only_nodes_of_the_partition_with_gpus_are_ours() {
+    fn only_nodes_of_the_partition_with_gpus_are_used() {
         let node = |name: &str, partition: &str, gres: &str| {
             let json = serde_json::json!({ "name": name, "partitions": [partition], "gres": gres });
             super::node(&json).unwrap()
@@ -229,11 +230,11 @@ mod tests {
         ];
         let names =
             |nodes: Vec<SlurmNode>| nodes.into_iter().map(|node| node.name).collect::<Vec<_>>();
-        assert_eq!(ours(nodes.clone(), "tandem").map(names), Ok(vec!["n0".to_owned()]));
+        assert_eq!(gpu_nodes(nodes.clone(), "tandem").map(names), Ok(vec!["n0".to_owned()]));
         assert!(
-            matches!(ours(nodes.clone(), "plain"), Err(NodeListError::Fault { node, .. }) if node == "n2")
+            matches!(gpu_nodes(nodes.clone(), "plain"), Err(NodeListError::Fault { node, .. }) if node == "n2")
         );
-        assert_eq!(ours(nodes, "none"), Err(NodeListError::NoGpus("none".to_owned())));
+        assert_eq!(gpu_nodes(nodes, "none"), Err(NodeListError::NoGpus("none".to_owned())));
     }
 
     proptest::proptest! {
@@ -241,16 +242,19 @@ mod tests {
         fn any_resources_are_read(text in "((gpu|shard)(:g[0-9]|:[a-z]{0,2})?(:[0-9]{0,20})?,?|\\PC){0,8}") {
             let json = serde_json::json!({ "nodes": [{ "name": "n0", "gres": text, "state": text }] });
             let nodes = read(json.to_string().as_bytes()).unwrap();
-            proptest::prop_assert_eq!(nodes[0].types.len(), nodes[0].shards.len());
+            proptest::prop_assert_eq!(nodes[0].gpu_types.len(), nodes[0].shards.len());
         }
     }
 
     #[test]
-    fn shut_nodes_say_why() {
+    fn unavailable_nodes_have_a_reason() {
         let states = |list: &[&str]| list.iter().map(|&state| state.to_owned()).collect::<Vec<_>>();
-        assert_eq!(closed(&states(&["IDLE"]), ""), None);
-        assert_eq!(closed(&states(&["IDLE", "DRAIN"]), "disk"), Some("drain: disk".to_owned()));
-        assert_eq!(closed(&states(&["DOWN"]), ""), Some("down".to_owned()));
-        assert_eq!(closed(&states(&["IDLE*"]), ""), Some("idle*".to_owned()));
+        assert_eq!(unavailable(&states(&["IDLE"]), ""), None);
+        assert_eq!(
+            unavailable(&states(&["IDLE", "DRAIN"]), "disk"),
+            Some("drain: disk".to_owned())
+        );
+        assert_eq!(unavailable(&states(&["DOWN"]), ""), Some("down".to_owned()));
+        assert_eq!(unavailable(&states(&["IDLE*"]), ""), Some("idle*".to_owned()));
     }
 }

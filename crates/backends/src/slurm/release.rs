@@ -1,52 +1,52 @@
-//! The way out, which needs no daemon: held jobs of ours become plain jobs of Slurm again.
+//! Turns managed jobs into plain Slurm jobs again. Needs no daemon.
 
 use super::commands::{self, SlurmRequest};
 use super::jobs::SlurmState;
-use super::{SlurmError, list};
+use super::{SlurmError, list_jobs};
 
-/// What was given back.
+/// The result of a release.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReleaseReport {
-    /// Jobs that waited and are Slurm's to start now.
+    /// Jobs that were held and are Slurm's to start now.
     pub released: Vec<String>,
-    /// Jobs that stood still and go on.
+    /// Jobs that were suspended and continue.
     pub resumed: Vec<String>,
-    /// What Slurm said no to.
+    /// Slurm's error messages.
     pub refused: Vec<String>,
 }
 
-/// Gives every job with our note back: what it asked for is restored, the hold is lifted, what stands
-/// still goes on. Jobs that run are left alone. With `dry`, says what it would do.
-pub fn release_all(dry: bool) -> Result<ReleaseReport, SlurmError> {
-    let listing = list()?;
-    let mut done = ReleaseReport::default();
+/// Releases every managed job: restores its GPU request, lifts the hold, resumes it if it is suspended.
+/// Running jobs are left alone. With `dry_run` nothing is changed.
+pub fn release_all(dry_run: bool) -> Result<ReleaseReport, SlurmError> {
+    let list = list_jobs()?;
+    let mut report = ReleaseReport::default();
     let mut requests = Vec::new();
-    for record in &listing.records {
-        let Some(note) = &record.note else { continue };
-        // The record of an array stands for all tasks that wait under it.
-        let address = record.id.to_string();
+    for record in &list.records {
+        let Some(comment) = &record.admin_comment else { continue };
+        // The record of an array stands for all its pending tasks.
+        let job_id = record.id.to_string();
         match record.state {
             SlurmState::Pending if record.is_held => {
-                // What was given a GPU already keeps it: Slurm merges a second choice with the first.
-                let asks = if record.asked.trim_end_matches("gres:").is_empty() {
-                    format!(" {}", note.asked)
+                // A job that has its GPUs already keeps them: Slurm would merge a second request.
+                let restore = if record.requested_gres.trim_end_matches("gres:").is_empty() {
+                    format!(" {}", comment.requested)
                 } else {
                     " StartTime=now".to_owned()
                 };
-                requests.push(format!("update jobid={address}{asks} AdminComment="));
-                requests.push(format!("release {address}"));
-                done.released.push(address);
+                requests.push(format!("update jobid={job_id}{restore} AdminComment="));
+                requests.push(format!("release {job_id}"));
+                report.released.push(job_id);
             }
             SlurmState::Suspended => {
-                requests.push(format!("resume {address}"));
-                done.resumed.push(address);
+                requests.push(format!("resume {job_id}"));
+                report.resumed.push(job_id);
             }
             _ => {}
         }
     }
-    if !dry && !requests.is_empty() {
+    if !dry_run && !requests.is_empty() {
         let requests: Vec<SlurmRequest> = requests.into_iter().map(SlurmRequest::Control).collect();
-        done.refused = commands::ask(&requests)?;
+        report.refused = commands::send(&requests)?;
     }
-    Ok(done)
+    Ok(report)
 }

@@ -1,8 +1,8 @@
-//! Slurm's ways of writing lists: of nodes, of array tasks, of generic resources.
+//! Slurm's notations for lists of nodes, of array tasks and of generic resources.
 
-/// The most that a list may name; what names more is not read.
+/// The longest list that is read.
 const LIST_MAX: usize = 100_000;
-/// The most digits of a node's number: those of the largest number, and zeros before it.
+/// The most digits of a node's number, leading zeros included.
 const DIGITS_MAX: usize = 40;
 
 /// The nodes of `n[0-3,7],gpu-a`, in that order; `None` if it cannot be read.
@@ -14,7 +14,7 @@ pub(super) fn nodes(text: &str) -> Option<Vec<String>> {
             continue;
         };
         let (ranges, suffix) = rest.split_once(']')?;
-        // Several brackets in one name are not used for nodes of one machine type.
+        // Names with several brackets are not supported.
         if suffix.contains('[') {
             return None;
         }
@@ -49,8 +49,8 @@ fn outside_brackets(text: &str) -> impl Iterator<Item = &str> {
     .filter(|part| !part.is_empty())
 }
 
-/// The tasks of `0-3,8-20:4%2`; what follows % is a limit and kept elsewhere too. `None` if it cannot be
-/// read, as when Slurm has cut it short.
+/// The tasks of `0-3,8-20:4%2`; the limit after % is ignored. `None` if it cannot be read, for example
+/// because Slurm truncated it.
 pub(super) fn tasks(text: &str) -> Option<Vec<u32>> {
     let text = text.split('%').next()?;
     let text = text.trim_start_matches('[').trim_end_matches(']');
@@ -74,15 +74,24 @@ pub(super) fn tasks(text: &str) -> Option<Vec<u32>> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gres {
     pub(super) name: String,
-    pub(super) kind: Option<String>,
+    pub(super) gres_type: Option<String>,
     pub(super) count: u64,
-    /// Indices on the node, where they are told.
+    /// Indices of the devices on the node, if given.
     pub(super) indices: Vec<u32>,
-    /// Of each index: how much of it, where that is told instead.
-    pub(super) of_each: Vec<u64>,
+    /// How much of each device of the node, if given instead.
+    pub(super) amounts: Vec<u64>,
 }
 
-/// All of a list. What cannot be read is passed over: versions differ.
+impl Gres {
+    /// Indices of the devices on the node.
+    pub(super) fn used_indices(&self) -> Vec<usize> {
+        let given = self.indices.iter().map(|&index| index as usize);
+        let used = self.amounts.iter().enumerate().filter(|(_, amount)| **amount > 0);
+        given.chain(used.map(|(index, _)| index)).collect()
+    }
+}
+
+/// The generic resources of a list. Items that cannot be read are skipped, because versions differ.
 pub(super) fn gres(text: &str) -> Vec<Gres> {
     let mut depth = 0u32;
     let parts = text.split(move |character: char| {
@@ -93,36 +102,36 @@ pub(super) fn gres(text: &str) -> Vec<Gres> {
         }
         character == ',' && depth == 0
     });
-    parts.filter_map(one).collect()
+    parts.filter_map(gres_item).collect()
 }
 
-fn one(part: &str) -> Option<Gres> {
+fn gres_item(part: &str) -> Option<Gres> {
     let part = part.trim();
     let part = part.strip_prefix("gres:").or_else(|| part.strip_prefix("gres/")).unwrap_or(part);
     let (head, detail) = part.split_once('(').unwrap_or((part, ""));
     let detail = detail.trim_end_matches(')');
     let words: Vec<&str> = head.split([':', '=']).collect();
-    let (name, kind, count) = match words[..] {
+    let (name, gres_type, count) = match words[..] {
         [name] => (name, None, 1),
         [name, last] => match last.parse() {
             Ok(count) => (name, None, count),
             Err(_) => (name, Some(last), 1),
         },
-        [name, kind, count] => (name, Some(kind), count.parse().ok()?),
+        [name, of, count] => (name, Some(of), count.parse().ok()?),
         _ => return None,
     };
     if name.is_empty() {
         return None;
     }
     let mut indices = Vec::new();
-    let mut of_each = Vec::new();
+    let mut amounts = Vec::new();
     if let Some(list) = detail.strip_prefix("IDX:") {
         indices = tasks(list).unwrap_or_default();
     } else if detail.contains('/') {
-        of_each = detail.split(',').filter_map(|of| of.split('/').next()?.parse().ok()).collect();
+        amounts = detail.split(',').filter_map(|of| of.split('/').next()?.parse().ok()).collect();
     }
-    let kind = kind.map(str::to_owned);
-    Some(Gres { name: name.to_owned(), kind, count, indices, of_each })
+    let gres_type = gres_type.map(str::to_owned);
+    Some(Gres { name: name.to_owned(), gres_type, count, indices, amounts })
 }
 
 #[cfg(test)]
@@ -130,11 +139,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Letters that mean something in one of the lists, and others.
+    /// Text with characters that have a meaning in one of the notations.
     const TEXT: &str = "([a-zA-Z]{0,3}|[0-9]{0,12}|[\\[\\](),:=/%*+-]|gres:|IDX:|\\PC){0,12}";
 
     #[test]
-    fn nodes_are_counted_out() {
+    fn reads_lists_of_nodes() {
         assert_eq!(nodes("n[0-2,07],gpu-a").unwrap(), ["n0", "n1", "n2", "n07", "gpu-a"]);
         assert_eq!(nodes("").unwrap(), Vec::<String>::new());
         assert_eq!(nodes("n[008-010]x").unwrap(), ["n008x", "n009x", "n010x"]);
@@ -144,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_counted_out() {
+    fn reads_lists_of_tasks() {
         assert_eq!(tasks("0-3,8-20:4%2").unwrap(), [0, 1, 2, 3, 8, 12, 16, 20]);
         assert_eq!(tasks("[5]").unwrap(), [5]);
         assert_eq!(tasks("1-3,..."), None);
@@ -152,11 +161,11 @@ mod tests {
     }
 
     #[test]
-    fn resources_of_either_version_are_read() {
+    fn reads_resources_of_old_and_new_versions() {
         let read = gres("gpu:g1:1(IDX:1),gpu:g3:0(IDX:),shard:60(IDX:2)");
         assert_eq!(read.len(), 3);
         assert_eq!(
-            (read[0].kind.as_deref(), read[0].count, &read[0].indices[..]),
+            (read[0].gres_type.as_deref(), read[0].count, &read[0].indices[..]),
             (Some("g1"), 1, &[1][..])
         );
         assert_eq!(
@@ -164,14 +173,14 @@ mod tests {
             ("shard", 60, &[2][..])
         );
         let newer = gres("gres:shard:20(0/100,20/100,0/100,0/100)");
-        assert_eq!((newer[0].count, &newer[0].of_each[..]), (20, &[0, 20, 0, 0][..]));
+        assert_eq!((newer[0].count, &newer[0].amounts[..]), (20, &[0, 20, 0, 0][..]));
         assert_eq!(gres("gres/gpu=2")[0].count, 2);
         assert!(gres("a:b:c:d,,gpu:x:y").is_empty());
     }
 
     proptest! {
         #[test]
-        fn any_text_is_read_or_refused(text in TEXT) {
+        fn any_text_is_read_or_rejected(text in TEXT) {
             let listed = nodes(&text).unwrap_or_default().len();
             prop_assert!(listed <= LIST_MAX + text.len());
             prop_assert!(tasks(&text).unwrap_or_default().len() <= LIST_MAX);
@@ -181,10 +190,10 @@ mod tests {
         }
 
         #[test]
-        fn what_was_counted_out_comes_back(first in 0u32..1000, more in 0u32..50, step in 1u32..9) {
+        fn ranges_are_expanded(first in 0u32..1000, more in 0u32..50, step in 1u32..9) {
             let last = first + more;
-            let wished: Vec<u32> = (first..=last).step_by(step as usize).collect();
-            prop_assert_eq!(tasks(&format!("{first}-{last}:{step}%7")), Some(wished));
+            let expected: Vec<u32> = (first..=last).step_by(step as usize).collect();
+            prop_assert_eq!(tasks(&format!("{first}-{last}:{step}%7")), Some(expected));
             let names: Vec<String> = (first..=last).map(|number| format!("n{number:04}")).collect();
             prop_assert_eq!(nodes(&format!("n[{first:04}-{last:04}]")), Some(names));
         }

@@ -3,7 +3,7 @@
 use super::admin_comment::{AdminComment, RequestedGpus};
 use super::jobs::{JobList, JobRecord, SlurmState};
 
-/// A job that waits, held and with our note, until something else is said.
+/// A pending, held job with our admin comment, unless changed.
 pub(super) struct JobBuilder(JobRecord);
 
 impl JobBuilder {
@@ -12,8 +12,8 @@ impl JobBuilder {
             id,
             array: None,
             task: None,
-            waiting: Vec::new(),
-            at_a_time: None,
+            pending_tasks: Vec::new(),
+            array_limit: None,
             state: SlurmState::Pending,
             reason: "JobHeldUser".to_owned(),
             uid: 1000,
@@ -22,13 +22,13 @@ impl JobBuilder {
             name: "job".to_owned(),
             comment: String::new(),
             partition: "tandem".to_owned(),
-            note: None,
+            admin_comment: None,
             is_held: true,
             is_batch: true,
-            asked: String::new(),
+            requested_gres: String::new(),
             required_nodes: String::new(),
             nodes: Vec::new(),
-            allocated: Vec::new(),
+            allocated_gres: Vec::new(),
             dependency: String::new(),
             eligible_s: 0,
             submit_s: 500,
@@ -41,31 +41,32 @@ impl JobBuilder {
         .tag("a")
     }
 
-    /// Another tag is another job.
+    /// With another tag it is another job.
     pub(super) fn tag(mut self, tag: &str) -> Self {
+        let comment = self.0.admin_comment;
         let (nodes, gpus_per_node) =
-            self.0.note.map_or((1, 1), |note| (note.nodes, note.gpus_per_node));
-        let (tag, asked) = (tag.to_owned(), RequestedGpus::PerNode(gpus_per_node));
-        self.0.note = Some(AdminComment { tag, nodes, gpus_per_node, asked });
+            comment.map_or((1, 1), |comment| (comment.nodes, comment.gpus_per_node));
+        let (tag, requested) = (tag.to_owned(), RequestedGpus::PerNode(gpus_per_node));
+        self.0.admin_comment = Some(AdminComment { tag, nodes, gpus_per_node, requested });
         self
     }
 
-    /// A job that is none of ours.
-    pub(super) fn plain(mut self) -> Self {
-        self.0.note = None;
+    /// A job that Tandem does not manage.
+    pub(super) fn unmanaged(mut self) -> Self {
+        self.0.admin_comment = None;
         self
     }
 
     pub(super) fn gpus(mut self, nodes: u32, gpus_per_node: u32) -> Self {
-        let (tag, asked) = ("a".to_owned(), RequestedGpus::PerNode(gpus_per_node));
-        self.0.note = Some(AdminComment { tag, nodes, gpus_per_node, asked });
+        let (tag, requested) = ("a".to_owned(), RequestedGpus::PerNode(gpus_per_node));
+        self.0.admin_comment = Some(AdminComment { tag, nodes, gpus_per_node, requested });
         self
     }
 
-    /// The record that stands for these tasks of the array with its id.
-    pub(super) fn array(mut self, waiting: &[u32]) -> Self {
+    /// The record of these pending tasks of the array with its id.
+    pub(super) fn array(mut self, tasks: &[u32]) -> Self {
         self.0.array = Some(self.0.id);
-        self.0.waiting = waiting.to_vec();
+        self.0.pending_tasks = tasks.to_vec();
         self
     }
 
@@ -81,24 +82,24 @@ impl JobBuilder {
         self
     }
 
-    /// Released, and waits for this reason.
-    pub(super) fn free(self, reason: &str) -> Self {
+    /// Released, and pending for this reason.
+    pub(super) fn released(self, reason: &str) -> Self {
         let mut job = self.state(SlurmState::Pending);
         job.0.reason = reason.to_owned();
         job
     }
 
-    /// ReportedState to run there, with that.
-    pub(super) fn aimed(mut self, nodes: &str, gres: &str) -> Self {
+    /// With these required nodes and this Gres.
+    pub(super) fn placed(mut self, nodes: &str, gres: &str) -> Self {
         self.0.required_nodes = nodes.to_owned();
-        self.0.asked = gres.to_owned();
+        self.0.requested_gres = gres.to_owned();
         self
     }
 
-    /// Has these resources of a node.
+    /// Has this Gres of a node.
     pub(super) fn on(mut self, node: &str, gres: &str) -> Self {
         self.0.nodes.push(node.to_owned());
-        self.0.allocated.push(gres.to_owned());
+        self.0.allocated_gres.push(gres.to_owned());
         self
     }
 
@@ -122,17 +123,20 @@ impl JobBuilder {
         self
     }
 
-    /// Anything else.
+    /// Any other change.
     pub(super) fn with(mut self, change: impl FnOnce(&mut JobRecord)) -> Self {
         change(&mut self.0);
         self
     }
 
-    pub(super) fn made(self) -> JobRecord {
+    pub(super) fn build(self) -> JobRecord {
         self.0
     }
 }
 
 pub(super) fn list<const N: usize>(jobs: [JobBuilder; N]) -> JobList {
-    JobList { version: Some((22, 5, 8)), records: jobs.into_iter().map(JobBuilder::made).collect() }
+    JobList {
+        version: Some((22, 5, 8)),
+        records: jobs.into_iter().map(JobBuilder::build).collect(),
+    }
 }

@@ -1,4 +1,4 @@
-//! `tandem slurm`: into a Slurm cluster and out of it again.
+//! `tandem slurm`: installs Tandem in a Slurm cluster and removes it again.
 
 use super::{print, remark};
 use crate::failure::Failure;
@@ -24,7 +24,7 @@ pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
 
 fn install(args: &InstallArgs) -> Result<(), Failure> {
     let (gpus, slurm_uid) = match args.gpus {
-        // Slurm need not be up, or there, for this.
+        // This does not need a running Slurm.
         Some(gpus) => (gpus, slurm::default_slurm_uid()),
         None => slurm::detect(&args.partition).map_err(|error| {
             Failure::failed(format!("{error}; or give the GPUs of a node with --gpus"))
@@ -47,12 +47,12 @@ fn install(args: &InstallArgs) -> Result<(), Failure> {
         write(file)?;
     }
     make_secret(&setup.secret_file)?;
-    remark(&last_steps(&setup), false);
+    remark(&next_steps(&setup), false);
     Ok(())
 }
 
-/// What is left to people: slurm.conf is theirs.
-fn last_steps(setup: &SetupOptions) -> String {
+/// The steps that remain for the operator, who owns slurm.conf.
+fn next_steps(setup: &SetupOptions) -> String {
     let dir = setup.folder.display();
     format!(
         "written to {dir}/tandem; now\n\
@@ -68,7 +68,7 @@ fn show(setup: &SetupOptions, files: &[SetupFile]) -> Result<(), Failure> {
     print("# slurm.conf: the nodes of the partition, one Type for each GPU and shards for all")?;
     print(&format!("GresTypes=gpu,shard\n{node}\n"))?;
     print(&format!("# gres.conf\n{gres}\n"))?;
-    for (path, content, _) in files {
+    for SetupFile { path, content, .. } in files {
         print(&format!("# {}\n{content}", path.display()))?;
     }
     print(&format!(
@@ -77,8 +77,8 @@ fn show(setup: &SetupOptions, files: &[SetupFile]) -> Result<(), Failure> {
     ))
 }
 
-/// Writes a file as a whole. What is not ours is left alone.
-fn write((path, content, is_program): &SetupFile) -> Result<(), Failure> {
+/// Writes a file atomically. A file that Tandem did not write is left alone.
+fn write(SetupFile { path, content, is_executable }: &SetupFile) -> Result<(), Failure> {
     let shown = path.display();
     let fails = |error: io::Error| Failure::failed(format!("{shown}: {error}"));
     match fs::read_to_string(path) {
@@ -94,19 +94,19 @@ fn write((path, content, is_program): &SetupFile) -> Result<(), Failure> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(fails)?;
     }
-    let mode = if *is_program { 0o755 } else { 0o644 };
+    let mode = if *is_executable { 0o755 } else { 0o644 };
     let draft = path.with_extension("new");
     fs::write(&draft, content).map_err(fails)?;
     fs::set_permissions(&draft, Permissions::from_mode(mode)).map_err(fails)?;
     fs::rename(&draft, path).map_err(fails)
 }
 
-/// Whether a file is one that install wrote.
+/// Whether `install` wrote a file.
 fn is_ours(content: &str) -> bool {
     content.contains("Tandem") || content.contains("tandem.conf")
 }
 
-/// One that is there stays: the nodes have it.
+/// Creates the secret. An existing one stays, because the nodes have it.
 fn make_secret(file: &Path) -> Result<(), Failure> {
     let fails = |error: io::Error| Failure::failed(format!("{}: {error}", file.display()));
     let mut random = [0u8; 64];
@@ -159,8 +159,8 @@ fn release(dry_run: bool, json: bool) -> Result<(), Failure> {
             released.len(),
             resumed.len()
         ))?;
-        for said in &refused {
-            print(&format!("Slurm says: {said}"))?;
+        for message in &refused {
+            print(&format!("Slurm says: {message}"))?;
         }
     }
     if refused.is_empty() { Ok(()) } else { Err(Failure::Exit(1)) }
@@ -175,7 +175,7 @@ fn relay(args: &RelayArgs) -> Result<(), Failure> {
         return Err(Failure::bad_input("a relay needs --to, --secret-file and --uid"));
     };
     if args.detach {
-        // In a group of its own: that of a prolog is killed when the prolog is over.
+        // In a process group of its own: Slurm kills the group of a prolog when the prolog ends.
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
         let program = std::env::current_exe()?;
         let mut command = Command::new(program);

@@ -1,106 +1,113 @@
-//! Jobs that may be given a place.
+//! Imports pending jobs: those that Tandem may place.
 
 use super::{ListedJob, ManagedJob, Reconciled, Reconciler};
 use crate::cluster::ClusterJob;
 use crate::event::BackendEvent;
 use crate::op::Owner;
 use crate::slurm::commands::SlurmRequest;
-use crate::slurm::dependency::{DependencyState as Dependency, judge};
+use crate::slurm::dependency::{DependencyState, dependency_state};
 use crate::slurm::jobs::{JobList, JobRecord, SlurmState};
 use crate::slurm::syntax;
 use std::collections::BTreeMap;
 
 impl Reconciler {
-    fn size_max(&self) -> u32 {
-        let sizes = self.nodes.iter().map(|node| node.types.len());
-        u32::try_from(sizes.max().unwrap_or(0)).expect("GPUs of a node are counted in u32")
-    }
-
-    /// GPUs that a job needs, those that it shuts others out of counted: a job on several nodes has them
-    /// to itself, since Slurm takes the same GPUs of each.
-    fn gang(&self, record: &JobRecord) -> Option<u32> {
-        let note = record.note.as_ref()?;
-        let each = if note.nodes > 1 { self.size_max() } else { note.gpus_per_node };
-        note.nodes.checked_mul(each)
-    }
-
-    /// Jobs that may be given a place and are not known yet.
-    pub(super) fn offer(
+    /// Imports pending jobs that may start and are not managed yet.
+    pub(super) fn import(
         &mut self,
-        entries: &BTreeMap<String, ListedJob<'_>>,
-        listing: &JobList,
+        listed: &BTreeMap<String, ListedJob<'_>>,
+        list: &JobList,
         now_s: u64,
-        turn: &mut Reconciled,
+        result: &mut Reconciled,
     ) {
-        let mut going: BTreeMap<u64, u32> = BTreeMap::new();
-        for entry in entries.values() {
-            let record = entry.record;
-            let is_over = matches!(record.state, SlurmState::Ended(_));
-            // Those that nobody here knows count in Slurm too, once they are released.
-            let is_held = record.state == SlurmState::Pending && record.is_held;
-            let is_known = self.jobs.get(&entry.key).is_some_and(|ours| !ours.is_refused);
+        let mut active_tasks = self.active_tasks(listed);
+        let is_new = |job: &&ListedJob<'_>| {
+            is_held(job.record)
+                && job.record.eligible_s <= now_s
+                && !self.jobs.jobs.contains_key(&job.key)
+        };
+        let mut pending: Vec<&ListedJob<'_>> = listed.values().filter(is_new).collect();
+        pending.sort_by_key(|job| (job.record.array.unwrap_or(job.record.id), job.task));
+        for job in pending {
+            let record = job.record;
+            match dependency_state(&record.dependency, job.task, &list.records, now_s) {
+                DependencyState::Satisfied => {}
+                DependencyState::Pending => continue,
+                DependencyState::NeverSatisfied => {
+                    result.requests.extend(return_to_slurm(job));
+                    continue;
+                }
+            }
+            if let (Some(array), Some(limit)) = (record.array, record.array_limit) {
+                let active = active_tasks.entry(array).or_default();
+                if *active >= limit {
+                    continue;
+                }
+                *active += 1;
+            }
+            let Some(gpus) = self.occupied_gpus(record) else { continue };
+            self.jobs.insert(job.key.clone(), ManagedJob::pending(Some(record.id)));
+            result.events.push(BackendEvent::Imported(Box::new(cluster_job(job, gpus))));
+        }
+    }
+
+    /// Tasks of each array that count in its limit: those that Tandem manages and those that Slurm may run.
+    fn active_tasks(&self, listed: &BTreeMap<String, ListedJob<'_>>) -> BTreeMap<u64, u32> {
+        let mut active: BTreeMap<u64, u32> = BTreeMap::new();
+        for job in listed.values() {
+            let record = job.record;
+            let is_managed = self.jobs.jobs.get(&job.key).is_some_and(|job| !job.is_refused);
             if let Some(array) = record.array
-                && (is_known || !is_held)
-                && !is_over
+                && (is_managed || !is_held(record))
+                && !matches!(record.state, SlurmState::Ended(_))
             {
-                *going.entry(array).or_default() += 1;
+                *active.entry(array).or_default() += 1;
             }
         }
-        let mut waiting: Vec<&ListedJob<'_>> = entries
-            .values()
-            .filter(|entry| {
-                let record = entry.record;
-                record.state == SlurmState::Pending
-                    && record.is_held
-                    && record.eligible_s <= now_s
-                    && !self.jobs.contains_key(&entry.key)
-            })
-            .collect();
-        waiting.sort_by_key(|entry| (entry.record.array.unwrap_or(entry.record.id), entry.task));
-        for entry in waiting {
-            let record = entry.record;
-            match judge(&record.dependency, entry.task, &listing.records, now_s) {
-                Dependency::Met => {}
-                Dependency::Waits => continue,
-                Dependency::Never => {
-                    turn.requests.extend(hand_back(entry));
-                    continue;
-                }
-            }
-            if let (Some(array), Some(most)) = (record.array, record.at_a_time) {
-                let going = going.entry(array).or_default();
-                if *going >= most {
-                    continue;
-                }
-                *going += 1;
-            }
-            let Some(gpus) = self.gang(record) else { continue };
-            let ours =
-                ManagedJob { seen: Some((record.id, record.submit_s)), ..ManagedJob::default() };
-            self.jobs.insert(entry.key.clone(), ours);
-            turn.events.push(BackendEvent::Imported(Box::new(ClusterJob {
-                external: entry.key.clone(),
-                owner: Owner { uid: record.uid, gid: record.gid },
-                user: record.user.clone(),
-                name: record.name.clone(),
-                gpus,
-                limit_s: record.limit_min.map(|minutes| minutes as f64 * 60.0),
-                hints: record.comment.clone(),
-                // What srun asks for again within its own job is a GPU, not a share of one.
-                exclusive: !record.is_batch,
-                submit_unix_us: record.submit_s.saturating_mul(1_000_000),
-            })));
-        }
+        active
+    }
+
+    /// GPUs that a job occupies, including those that no other job can use beside it. A job on several
+    /// nodes has these nodes to itself, because Slurm gives it the same GPUs on each.
+    fn occupied_gpus(&self, record: &JobRecord) -> Option<u32> {
+        let comment = record.admin_comment.as_ref()?;
+        let per_node = if comment.nodes > 1 {
+            let sizes = self.nodes.iter().map(|node| node.gpu_types.len());
+            u32::try_from(sizes.max().unwrap_or(0)).expect("the GPUs of a node fit in u32")
+        } else {
+            comment.gpus_per_node
+        };
+        comment.nodes.checked_mul(per_node)
     }
 }
 
-/// Makes a job Slurm's own again: what it asked for, then the release. It cannot begin before its dependency
-/// is met, which it never is.
-fn hand_back(entry: &ListedJob<'_>) -> Vec<SlurmRequest> {
-    let Some(note) = &entry.record.note else { return Vec::new() };
-    let address = &entry.address;
-    let asks = format!("update jobid={address} {}", note.asked);
-    // RequestedGpus for once: versions before 23.02.7 would merge a second time with the first.
-    let asks = syntax::gres(&entry.record.asked).is_empty().then_some(asks);
-    asks.into_iter().chain([format!("release {address}")]).map(SlurmRequest::Control).collect()
+fn is_held(record: &JobRecord) -> bool {
+    record.state == SlurmState::Pending && record.is_held
+}
+
+fn cluster_job(job: &ListedJob<'_>, gpus: u32) -> ClusterJob {
+    let record = job.record;
+    ClusterJob {
+        external: job.key.clone(),
+        owner: Owner { uid: record.uid, gid: record.gid },
+        user: record.user.clone(),
+        name: record.name.clone(),
+        gpus,
+        limit_s: record.limit_min.map(|minutes| minutes as f64 * 60.0),
+        hints: record.comment.clone(),
+        // srun requests a whole GPU again for the step within its own job.
+        exclusive: !record.is_batch,
+        submit_unix_us: record.submit_s.saturating_mul(1_000_000),
+    }
+}
+
+/// Makes a job a plain Slurm job again: restores its GPU request, then releases it. For a job whose
+/// dependency is never satisfied, which Slurm will not start.
+fn return_to_slurm(job: &ListedJob<'_>) -> Vec<SlurmRequest> {
+    let Some(comment) = &job.record.admin_comment else { return Vec::new() };
+    let job_id = &job.job_id;
+    let restore = format!("update jobid={job_id} {}", comment.requested);
+    // Only once: versions before 23.02.7 would merge a second request with the first.
+    let restore = syntax::gres(&job.record.requested_gres).is_empty().then_some(restore);
+    let release = format!("release {job_id}");
+    restore.into_iter().chain([release]).map(SlurmRequest::Control).collect()
 }

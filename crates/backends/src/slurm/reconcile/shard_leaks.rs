@@ -1,80 +1,81 @@
-//! Slurm's books, where they do not agree with its lists.
+//! Repairs leaked shards: shares of GPUs that Slurm counts as used and no job has.
 
 use super::{ListedJob, Reconciled, Reconciler};
 use crate::cluster::short_id;
-use crate::slurm::commands::SlurmRequest;
+use crate::op::RunId;
 use crate::slurm::jobs::{JobList, SlurmState};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A job that Slurm does not start although there is room makes us look into Slurm's books after this.
+/// A released job that Slurm does not start within this time although its GPUs are idle points to a leak.
 const IDLE_S: u64 = 10;
-/// Slurm is asked to count its resources again at most this often.
-const COUNT_EVERY_S: u64 = 60;
+/// Least time between two repairs.
+const REPAIR_INTERVAL_S: u64 = 60;
+
+/// What is known about possible leaks.
+#[derive(Debug, Default)]
+pub(super) struct ShardLeaks {
+    /// Since when released runs wait for resources.
+    waiting_since_s: BTreeMap<RunId, u64>,
+    /// Runs for which a repair was tried.
+    repaired: BTreeSet<RunId>,
+    last_repair_s: u64,
+}
 
 impl Reconciler {
-    /// Has Slurm count its resources again if a job does not begin although by the list there is room:
-    /// versions before 23.02.7 lose shards when the GPUs of a job are chosen twice.
-    pub(super) fn mend(
+    /// Makes Slurm recount its resources if it does not start a job although, according to the list, its GPUs
+    /// are idle. Versions before 23.02.7 leak shards when the GPUs of a job are chosen twice.
+    pub(super) fn repair_shard_leaks(
         &mut self,
-        entries: &BTreeMap<String, ListedJob<'_>>,
-        listing: &JobList,
+        listed: &BTreeMap<String, ListedJob<'_>>,
+        list: &JobList,
         now_s: u64,
-        turn: &mut Reconciled,
+        result: &mut Reconciled,
     ) {
-        let mut idle = Vec::new();
-        for (key, ours) in &mut self.jobs {
-            let Some(wanted) = &mut ours.wanted else { continue };
-            let waits = entries.get(key).is_some_and(|entry| {
-                entry.record.state == SlurmState::Pending
-                    && !entry.record.is_held
-                    && !ours.is_dropped
-                    && matches!(
-                        entry.record.reason.as_str(),
-                        "Resources" | "ReqNodeNotAvail" | "Priority"
-                    )
-            });
-            if !waits {
-                wanted.idle_since_s = None;
-                continue;
-            }
-            let since = *wanted.idle_since_s.get_or_insert(now_s);
-            if now_s >= since + IDLE_S && !wanted.is_counted {
-                idle.push(key.clone());
-            }
-        }
-        if idle.is_empty() || now_s < self.counted_s + COUNT_EVERY_S {
-            return;
-        }
-        let mut used: BTreeMap<u32, u32> = BTreeMap::new();
-        for record in &listing.records {
-            if matches!(
-                record.state,
-                SlurmState::Running | SlurmState::Suspended | SlurmState::Other
-            ) {
-                for device in self.devices(record) {
-                    *used.entry(device).or_default() += 1;
+        let mut waiting = BTreeMap::new();
+        let mut suspects = Vec::new();
+        for (key, job) in &self.jobs.jobs {
+            let Some(desired) = job.run.as_ref().filter(|_| !job.is_done) else { continue };
+            if listed.get(key).is_some_and(waits_for_resources) {
+                let since_s =
+                    self.leaks.waiting_since_s.get(&desired.run).copied().unwrap_or(now_s);
+                waiting.insert(desired.run, since_s);
+                if now_s >= since_s + IDLE_S && !self.leaks.repaired.contains(&desired.run) {
+                    suspects.push((key, desired));
                 }
             }
         }
-        for key in idle {
-            let ours = self.jobs.get_mut(&key).expect("it was just there");
-            let Some(wanted) = &mut ours.wanted else { continue };
-            let is_open = wanted.devices.iter().all(|&device| {
-                let place = self.places.get(device as usize);
-                place.is_some_and(|place| self.closed[place.node].is_none())
-                    && !used.contains_key(&device)
-            });
-            if is_open {
-                wanted.is_counted = true;
-                self.counted_s = now_s;
-                let job = short_id(&key);
-                tracing::warn!(
-                    "Slurm does not start job {job} although its GPUs are idle: it has lost count of \
-                     shares, or CPUs and memory are short; asking it to count again (scontrol reconfigure)"
-                );
-                turn.requests.push(SlurmRequest::Control("reconfigure".to_owned()));
-                return;
-            }
+        if suspects.is_empty() || now_s < self.leaks.last_repair_s + REPAIR_INTERVAL_S {
+            self.leaks.waiting_since_s = waiting;
+            return;
         }
+        let present = list.records.iter().filter(|record| record.state.has_devices());
+        let used: BTreeSet<u32> = present.flat_map(|record| self.devices(record)).collect();
+        let is_idle = |device: &u32| {
+            let gpu = self.gpus.get(*device as usize);
+            gpu.is_some_and(|gpu| self.unavailable[gpu.node].is_none()) && !used.contains(device)
+        };
+        let leak = suspects.into_iter().find(|(_, desired)| desired.devices.iter().all(is_idle));
+        if let Some((key, desired)) = leak {
+            tracing::warn!(
+                "Slurm does not start job {} although its GPUs are idle: it has lost count of shards, or \
+                 CPUs or memory are short; making it recount (scontrol reconfigure)",
+                short_id(key)
+            );
+            let run = desired.run;
+            self.leaks.repaired.insert(run);
+            self.leaks.last_repair_s = now_s;
+            result.control("reconfigure".to_owned());
+        }
+        self.leaks.waiting_since_s = waiting;
+        let runs = self.jobs.jobs.values().filter_map(|job| Some(job.run.as_ref()?.run));
+        let runs: BTreeSet<RunId> = runs.collect();
+        self.leaks.repaired.retain(|run| runs.contains(run));
     }
+}
+
+fn waits_for_resources(listed: &ListedJob<'_>) -> bool {
+    let record = listed.record;
+    record.state == SlurmState::Pending
+        && !record.is_held
+        && matches!(record.reason.as_str(), "Resources" | "ReqNodeNotAvail" | "Priority")
 }

@@ -7,7 +7,7 @@ use crate::op::Owner;
 use crate::providers::DeviceSample;
 
 mod any;
-mod places;
+mod placement;
 mod recovery;
 
 const NOW_S: u64 = 1_000_000;
@@ -16,15 +16,15 @@ fn node(name: &str) -> SlurmNode {
     SlurmNode {
         name: name.to_owned(),
         partitions: vec!["tandem".to_owned()],
-        types: vec!["g0".to_owned(), "g1".to_owned()],
+        gpu_types: vec!["g0".to_owned(), "g1".to_owned()],
         shards: vec![100, 100],
-        closed: None,
+        unavailable: None,
         fault: None,
     }
 }
 
-/// A book of Slurm 22.05.
-fn book() -> Reconciler {
+/// Of Slurm 22.05.
+fn reconciler() -> Reconciler {
     Reconciler::new("tandem".to_owned(), vec![node("n0"), node("n1")], 3, false)
 }
 
@@ -32,40 +32,44 @@ fn run(job: u64) -> RunId {
     RunId { job, run: 1 }
 }
 
-/// What happened, but for samples.
-fn events(turn: Reconciled) -> Vec<BackendEvent> {
-    let is_news = |event: &BackendEvent| !matches!(event, BackendEvent::Sampled(_));
-    turn.events.into_iter().filter(is_news).collect()
+/// The events without samples.
+fn events(result: Reconciled) -> Vec<BackendEvent> {
+    let is_sample = |event: &BackendEvent| matches!(event, BackendEvent::Sampled(_));
+    result.events.into_iter().filter(|event| !is_sample(event)).collect()
 }
 
-/// What is asked for, as it would be typed.
-fn asks(turn: &Reconciled) -> Vec<String> {
-    let ask = |request: &SlurmRequest| match request {
+/// The requests, as an operator would type them.
+fn requests(result: &Reconciled) -> Vec<String> {
+    let line = |request: &SlurmRequest| match request {
         SlurmRequest::Control(line) => line.clone(),
         SlurmRequest::Cancel(job) => format!("scancel {job}"),
     };
-    turn.requests.iter().map(ask).collect()
+    result.requests.iter().map(line).collect()
 }
 
-fn offered(turn: Reconciled) -> Vec<String> {
+fn imported(result: Reconciled) -> Vec<String> {
     let external = |event| match event {
-        BackendEvent::Imported(offer) => Some(offer.external),
+        BackendEvent::Imported(job) => Some(job.external),
         _ => None,
     };
-    turn.events.into_iter().filter_map(external).collect()
+    result.events.into_iter().filter_map(external).collect()
 }
 
-/// Numbers of the jobs of others on each device.
-fn strangers(turn: &Reconciled) -> Vec<Vec<u32>> {
-    let Some(BackendEvent::Sampled(sample)) = turn.events.last() else { panic!("no sample") };
+/// Ids of the foreign jobs on each device.
+fn foreign(result: &Reconciled) -> Vec<Vec<u32>> {
+    let Some(BackendEvent::Sampled(sample)) = result.events.last() else { panic!("no sample") };
     let numbers = |device: &DeviceSample| device.processes.iter().map(|of| of.0).collect();
     sample.devices.iter().map(numbers).collect()
 }
 
-/// JobBuilder 5 on device 0 as it is when Slurm runs it.
+fn desired(op: OpId, run: RunId, devices: Vec<u32>) -> DesiredRun {
+    DesiredRun::new(run, op, devices)
+}
+
+/// Job 5 running on device 0.
 fn runs() -> JobBuilder {
     JobBuilder::new(5)
-        .aimed("n0", "gres:shard:g0:33")
+        .placed("n0", "gres:shard:g0:33")
         .state(SlurmState::Running)
         .on("n0", "shard:33(IDX:0)")
 }
@@ -75,23 +79,23 @@ fn started(op: u64, of: u64, pid: u32) -> BackendEvent {
     BackendEvent::Started { op, run, pid, enforcement }
 }
 
-/// A book in which job 5 was offered, started on device 0 by operation 1, and seen to run.
+/// Job 5 was imported, started on device 0 by operation 1, and runs.
 fn running() -> Reconciler {
-    let mut book = book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    book.start(OpId(1), "5#a", run(1), vec![0], false);
-    let turn = book.turn(&list([runs()]), NOW_S);
-    assert_eq!(events(turn), [started(1, 1, 5)]);
-    book
+    let mut reconciler = reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
+    let result = reconciler.reconcile(&list([runs()]), NOW_S);
+    assert_eq!(events(result), [started(1, 1, 5)]);
+    reconciler
 }
 
 fn over(over: SlurmEnd) -> JobBuilder {
-    JobBuilder::new(5).aimed("n0", "gres:shard:g0:33").state(SlurmState::Ended(over))
+    JobBuilder::new(5).placed("n0", "gres:shard:g0:33").state(SlurmState::Ended(over))
 }
 
 #[test]
-fn a_job_is_offered_once() {
-    let mut book = book();
+fn a_job_is_imported_once() {
+    let mut reconciler = reconciler();
     let job = || {
         JobBuilder::new(5).gpus(1, 2).with(|record| {
             record.comment = "hint".to_owned();
@@ -99,9 +103,9 @@ fn a_job_is_offered_once() {
             record.is_batch = false;
         })
     };
-    let turn = book.turn(&list([job()]), NOW_S);
-    assert!(turn.requests.is_empty());
-    let offer = ClusterJob {
+    let result = reconciler.reconcile(&list([job()]), NOW_S);
+    assert!(result.requests.is_empty());
+    let expected = ClusterJob {
         external: "5#a".to_owned(),
         owner: Owner { uid: 1000, gid: 1000 },
         user: "ann".to_owned(),
@@ -112,18 +116,18 @@ fn a_job_is_offered_once() {
         exclusive: true,
         submit_unix_us: 500_000_000,
     };
-    assert_eq!(events(turn), [BackendEvent::Imported(Box::new(offer))]);
-    assert_eq!(events(book.turn(&list([job()]), NOW_S)), []);
+    assert_eq!(events(result), [BackendEvent::Imported(Box::new(expected))]);
+    assert_eq!(events(reconciler.reconcile(&list([job()]), NOW_S)), []);
 }
 
 #[test]
-fn jobs_that_are_not_ours_to_place_are_not_offered() {
-    let mut book = book();
-    let turn = book.turn(
+fn jobs_that_must_not_be_placed_are_not_imported() {
+    let mut reconciler = reconciler();
+    let result = reconciler.reconcile(
         &list([
-            JobBuilder::new(1).plain(),
+            JobBuilder::new(1).unmanaged(),
             JobBuilder::new(2).with(|record| record.partition = "plain".to_owned()),
-            JobBuilder::new(3).free("Resources"),
+            JobBuilder::new(3).released("Resources"),
             JobBuilder::new(4).with(|record| record.eligible_s = NOW_S + 1),
             JobBuilder::new(5).state(SlurmState::Other),
             JobBuilder::new(6)
@@ -131,125 +135,127 @@ fn jobs_that_are_not_ours_to_place_are_not_offered() {
         ]),
         NOW_S,
     );
-    assert!(turn.requests.is_empty());
-    assert_eq!(events(turn), []);
+    assert!(result.requests.is_empty());
+    assert_eq!(events(result), []);
 }
 
 #[test]
-fn a_job_on_several_nodes_has_them_to_itself() {
-    let mut book = book();
-    let turn = book.turn(&list([JobBuilder::new(5).gpus(2, 1)]), NOW_S);
-    let [BackendEvent::Imported(offer)] = &events(turn)[..] else { panic!("no offer") };
-    assert_eq!(offer.gpus, 4);
+fn a_job_on_several_nodes_occupies_all_their_gpus() {
+    let mut reconciler = reconciler();
+    let result = reconciler.reconcile(&list([JobBuilder::new(5).gpus(2, 1)]), NOW_S);
+    let [BackendEvent::Imported(job)] = &events(result)[..] else { panic!("not imported") };
+    assert_eq!(job.gpus, 4);
 }
 
 #[test]
-fn a_dependency_that_can_never_be_met_is_given_back_to_slurm() {
-    let mut book = book();
+fn a_job_whose_dependency_is_never_satisfied_is_returned_to_slurm() {
+    let mut reconciler = reconciler();
     let waits =
         || JobBuilder::new(6).with(|record| record.dependency = "afterok:5(failed)".to_owned());
-    let turn = book.turn(&list([waits()]), NOW_S);
-    assert_eq!(asks(&turn), ["update jobid=6 TresPerNode=gres:gpu:1", "release 6"]);
-    assert_eq!(events(turn), []);
-    let turn = book.turn(&list([waits().free("DependencyNeverSatisfied")]), NOW_S);
-    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
+    let result = reconciler.reconcile(&list([waits()]), NOW_S);
+    assert_eq!(requests(&result), ["update jobid=6 TresPerNode=gres:gpu:1", "release 6"]);
+    assert_eq!(events(result), []);
+    let result = reconciler.reconcile(&list([waits().released("DependencyNeverSatisfied")]), NOW_S);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
 }
 
 #[test]
-fn an_array_keeps_to_its_limit() {
-    let mut book = book();
+fn an_array_limit_is_kept() {
+    let mut reconciler = reconciler();
     let array = |waiting: &[u32]| {
-        JobBuilder::new(20).array(waiting).with(|record| record.at_a_time = Some(2))
+        JobBuilder::new(20).array(waiting).with(|record| record.array_limit = Some(2))
     };
     let task = |id, task, state| {
         let job = JobBuilder::new(id).task(20, task).state(state);
-        job.with(|record| record.at_a_time = Some(2))
+        job.with(|record| record.array_limit = Some(2))
     };
-    let turn = book.turn(&list([array(&[0, 1, 2, 3])]), NOW_S);
-    assert_eq!(offered(turn), ["20_0#a", "20_1#a"]);
-    assert!(offered(book.turn(&list([array(&[0, 1, 2, 3])]), NOW_S)).is_empty());
-    book.start(OpId(1), "20_0#a", run(1), vec![0], false);
-    let turn = book.turn(&list([array(&[0, 1, 2, 3])]), NOW_S);
-    assert_eq!(asks(&turn), ["update jobid=20_0 Gres=shard:g0:33 ReqNodeList=n0"]);
+    let result = reconciler.reconcile(&list([array(&[0, 1, 2, 3])]), NOW_S);
+    assert_eq!(imported(result), ["20_0#a", "20_1#a"]);
+    assert!(imported(reconciler.reconcile(&list([array(&[0, 1, 2, 3])]), NOW_S)).is_empty());
+    reconciler.jobs().start("20_0#a", desired(OpId(1), run(1), vec![0]));
+    let result = reconciler.reconcile(&list([array(&[0, 1, 2, 3])]), NOW_S);
+    assert_eq!(requests(&result), ["update jobid=20_0 Gres=shard:g0:33 ReqNodeList=n0"]);
     let running = list([task(21, 0, SlurmState::Running), array(&[1, 2, 3])]);
-    assert!(offered(book.turn(&running, NOW_S)).is_empty());
-    // The next one when one is over.
+    assert!(imported(reconciler.reconcile(&running, NOW_S)).is_empty());
+    // The next task is imported when one has ended.
     let done = list([task(21, 0, SlurmState::Ended(SlurmEnd::Completed)), array(&[1, 2, 3])]);
-    assert_eq!(offered(book.turn(&done, NOW_S)), ["20_2#a"]);
+    assert_eq!(imported(reconciler.reconcile(&done, NOW_S)), ["20_2#a"]);
 }
 
 #[test]
-fn tasks_that_run_unknown_to_us_count_in_the_limit() {
-    let limit = |job: JobBuilder| job.with(|record| record.at_a_time = Some(2));
-    let turn = book().turn(
+fn tasks_that_an_operator_released_count_in_the_array_limit() {
+    let limit = |job: JobBuilder| job.with(|record| record.array_limit = Some(2));
+    let result = reconciler().reconcile(
         &list([
             limit(JobBuilder::new(21).task(20, 0).state(SlurmState::Running)),
             limit(JobBuilder::new(20).array(&[1, 2, 3])),
         ]),
         NOW_S,
     );
-    assert_eq!(offered(turn), ["20_1#a"]);
+    assert_eq!(imported(result), ["20_1#a"]);
 }
 
 #[test]
-fn the_last_task_of_an_array_is_that_task_only() {
-    let mut book = book();
-    let turn = book.turn(&list([JobBuilder::new(20).task(20, 3)]), NOW_S);
-    assert_eq!(offered(turn), ["20_3#a"]);
-    book.start(OpId(1), "20_3#a", run(1), vec![0], false);
-    let turn = book.turn(&list([JobBuilder::new(20).task(20, 3)]), NOW_S);
-    assert_eq!(asks(&turn), ["update jobid=20_3 Gres=shard:g0:33 ReqNodeList=n0"]);
+fn the_last_task_of_an_array_is_addressed_as_a_task() {
+    let mut reconciler = reconciler();
+    let result = reconciler.reconcile(&list([JobBuilder::new(20).task(20, 3)]), NOW_S);
+    assert_eq!(imported(result), ["20_3#a"]);
+    reconciler.jobs().start("20_3#a", desired(OpId(1), run(1), vec![0]));
+    let result = reconciler.reconcile(&list([JobBuilder::new(20).task(20, 3)]), NOW_S);
+    assert_eq!(requests(&result), ["update jobid=20_3 Gres=shard:g0:33 ReqNodeList=n0"]);
 }
 
 #[test]
-fn pauses_and_goes_on() {
-    let mut book = running();
-    assert!(book.pause(OpId(2), run(1), true));
-    let turn = book.turn(&list([runs()]), NOW_S);
-    assert_eq!(asks(&turn), ["suspend 5"]);
-    assert_eq!(events(turn), []);
+fn pauses_and_resumes() {
+    let mut reconciler = running();
+    assert!(reconciler.jobs().pause(OpId(2), run(1), true));
+    let result = reconciler.reconcile(&list([runs()]), NOW_S);
+    assert_eq!(requests(&result), ["suspend 5"]);
+    assert_eq!(events(result), []);
     let paused = || runs().state(SlurmState::Suspended);
-    let turn = book.turn(&list([paused()]), NOW_S);
-    assert!(turn.requests.is_empty());
+    let result = reconciler.reconcile(&list([paused()]), NOW_S);
+    assert!(result.requests.is_empty());
     let (op, took_us) = (OpId(2), 0);
-    assert_eq!(events(turn), [BackendEvent::Paused { op, run: run(1), took_us }]);
-    assert!(book.pause(OpId(3), run(1), false));
-    let turn = book.turn(&list([paused()]), NOW_S);
-    assert_eq!(asks(&turn), ["resume 5"]);
-    let turn = book.turn(&list([runs()]), NOW_S);
-    assert!(turn.requests.is_empty());
-    assert_eq!(events(turn), [BackendEvent::Resumed { op: OpId(3), run: run(1) }]);
-    assert!(!book.pause(OpId(4), run(9), true));
+    assert_eq!(events(result), [BackendEvent::Paused { op, run: run(1), took_us }]);
+    assert!(reconciler.jobs().pause(OpId(3), run(1), false));
+    let result = reconciler.reconcile(&list([paused()]), NOW_S);
+    assert_eq!(requests(&result), ["resume 5"]);
+    let result = reconciler.reconcile(&list([runs()]), NOW_S);
+    assert!(result.requests.is_empty());
+    assert_eq!(events(result), [BackendEvent::Resumed { op: OpId(3), run: run(1) }]);
+    assert!(!reconciler.jobs().pause(OpId(4), run(9), true));
 }
 
 #[test]
-fn what_began_and_was_paused_between_two_lists_has_begun() {
-    let mut book = book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    book.start(OpId(1), "5#a", run(1), vec![0], false);
-    let turn = book.turn(&list([runs().state(SlurmState::Suspended)]), NOW_S);
-    assert_eq!(asks(&turn), ["resume 5"]);
+fn a_run_that_was_suspended_between_two_lists_has_started() {
+    let mut reconciler = reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
+    let result = reconciler.reconcile(&list([runs().state(SlurmState::Suspended)]), NOW_S);
+    assert_eq!(requests(&result), ["resume 5"]);
     let (op, took_us) = (OpId(1), 0);
     let paused = BackendEvent::Paused { op, run: run(1), took_us };
-    assert_eq!(events(turn), [started(1, 1, 5), paused]);
+    assert_eq!(events(result), [started(1, 1, 5), paused]);
 }
 
 #[test]
-fn ends_say_how() {
+fn exits_have_status_and_cause() {
     let exited = |job: JobBuilder| {
-        let mut book = running();
-        let turn = book.turn(&list([job.with(|record| record.end_s = 7)]), NOW_S);
-        assert!(turn.requests.is_empty());
-        let [BackendEvent::Exited { run: of, exit }] = &events(turn)[..] else { panic!("no exit") };
+        let mut reconciler = running();
+        let result = reconciler.reconcile(&list([job.with(|record| record.end_s = 7)]), NOW_S);
+        assert!(result.requests.is_empty());
+        let [BackendEvent::Exited { run: of, exit }] = &events(result)[..] else {
+            panic!("no exit")
+        };
         assert_eq!((*of, exit.at_unix_us), (run(1), 7_000_000));
-        // ReportedState once.
-        assert_eq!(events(book.turn(&list([over(SlurmEnd::Failed)]), NOW_S)), []);
+        // Reported once.
+        assert_eq!(events(reconciler.reconcile(&list([over(SlurmEnd::Failed)]), NOW_S)), []);
         (exit.status, exit.cause, exit.oom)
     };
     assert_eq!(exited(over(SlurmEnd::Completed)), (ExitStatus::Code(0), None, false));
     assert_eq!(exited(over(SlurmEnd::Failed).exit(42, 0)), (ExitStatus::Code(42), None, false));
     assert_eq!(exited(over(SlurmEnd::Failed).exit(0, 9)), (ExitStatus::Signal(9), None, false));
-    // It never got as far as a code of its own.
+    // Its program never started and has no exit code.
     assert_eq!(exited(over(SlurmEnd::Failed)), (ExitStatus::Code(1), None, false));
     let cancelled = over(SlurmEnd::Cancelled).exit(0, 15);
     assert_eq!(exited(cancelled), (ExitStatus::Signal(15), Some(ExitCause::Cancelled), false));
@@ -260,80 +266,80 @@ fn ends_say_how() {
 
 #[test]
 fn a_run_whose_node_failed_is_lost() {
-    let turn = running().turn(&list([over(SlurmEnd::NodeFailed)]), NOW_S);
+    let result = running().reconcile(&list([over(SlurmEnd::NodeFailed)]), NOW_S);
     let reason = NODE_FAILED.to_owned();
-    assert_eq!(events(turn), [BackendEvent::Lost { run: run(1), reason }]);
+    assert_eq!(events(result), [BackendEvent::Lost { run: run(1), reason }]);
 }
 
 #[test]
-fn an_end_is_asked_for_again_after_a_while() {
-    let mut book = running();
-    assert!(book.end(OpId(2), run(1)));
-    assert_eq!(asks(&book.turn(&list([runs()]), NOW_S)), ["scancel 5"]);
-    assert!(book.turn(&list([runs()]), NOW_S + 4).requests.is_empty());
-    // Asking for it once more does not hurry it.
-    assert!(book.end(OpId(3), run(1)));
-    assert!(book.turn(&list([runs()]), NOW_S + 4).requests.is_empty());
-    assert_eq!(asks(&book.turn(&list([runs()]), NOW_S + 5)), ["scancel 5"]);
-    let turn = book.turn(&list([runs().state(SlurmState::Other)]), NOW_S + 6);
-    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
-    let turn = book.turn(&list([over(SlurmEnd::Cancelled)]), NOW_S + 7);
-    assert!(matches!(events(turn)[..], [BackendEvent::Exited { .. }]));
-    assert!(!book.end(OpId(4), run(9)));
+fn a_cancel_request_is_repeated() {
+    let mut reconciler = running();
+    assert!(reconciler.jobs().end(OpId(2), run(1)));
+    assert_eq!(requests(&reconciler.reconcile(&list([runs()]), NOW_S)), ["scancel 5"]);
+    assert!(reconciler.reconcile(&list([runs()]), NOW_S + 4).requests.is_empty());
+    // A second operation does not repeat the request earlier.
+    assert!(reconciler.jobs().end(OpId(3), run(1)));
+    assert!(reconciler.reconcile(&list([runs()]), NOW_S + 4).requests.is_empty());
+    assert_eq!(requests(&reconciler.reconcile(&list([runs()]), NOW_S + 5)), ["scancel 5"]);
+    let result = reconciler.reconcile(&list([runs().state(SlurmState::Other)]), NOW_S + 6);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
+    let result = reconciler.reconcile(&list([over(SlurmEnd::Cancelled)]), NOW_S + 7);
+    assert!(matches!(events(result)[..], [BackendEvent::Exited { .. }]));
+    assert!(!reconciler.jobs().end(OpId(4), run(9)));
 }
 
 #[test]
-fn what_was_never_released_can_be_ended() {
-    let mut book = book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    book.start(OpId(1), "5#a", run(1), vec![0], false);
-    book.end(OpId(2), run(1));
-    assert_eq!(asks(&book.turn(&list([JobBuilder::new(5)]), NOW_S)), ["scancel 5"]);
+fn a_job_that_was_not_released_yet_can_be_ended() {
+    let mut reconciler = reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
+    reconciler.jobs().end(OpId(2), run(1));
+    assert_eq!(requests(&reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S)), ["scancel 5"]);
 }
 
 #[test]
-fn a_state_in_between_is_left_alone() {
-    let mut book = running();
-    book.pause(OpId(2), run(1), true);
-    let turn = book.turn(&list([runs().state(SlurmState::Other)]), NOW_S);
-    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
+fn a_job_in_transition_is_left_alone() {
+    let mut reconciler = running();
+    reconciler.jobs().pause(OpId(2), run(1), true);
+    let result = reconciler.reconcile(&list([runs().state(SlurmState::Other)]), NOW_S);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
 }
 
 #[test]
-fn a_job_that_waits_is_withdrawn_when_somebody_acts_on_it() {
+fn a_pending_job_is_withdrawn_when_slurm_ends_or_releases_it() {
     let withdrawn = |job: JobBuilder| {
-        let mut book = book();
-        book.turn(&list([JobBuilder::new(5)]), NOW_S);
-        let turn = book.turn(&list([job]), NOW_S);
-        assert!(turn.requests.is_empty());
-        let [BackendEvent::Withdrawn { external, reason }] = &events(turn)[..] else {
+        let mut reconciler = reconciler();
+        reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+        let result = reconciler.reconcile(&list([job]), NOW_S);
+        assert!(result.requests.is_empty());
+        let [BackendEvent::Withdrawn { external, reason }] = &events(result)[..] else {
             panic!("not withdrawn")
         };
         assert_eq!(external, "5#a");
-        assert_eq!(events(book.turn(&list([runs()]), NOW_S)), []);
+        assert_eq!(events(reconciler.reconcile(&list([runs()]), NOW_S)), []);
         reason.clone()
     };
     assert_eq!(withdrawn(over(SlurmEnd::Cancelled)), "cancelled in Slurm");
-    assert_eq!(withdrawn(over(SlurmEnd::Failed)), "it is over in Slurm");
-    assert_eq!(withdrawn(JobBuilder::new(5).free("None")), "released by somebody else");
-    assert_eq!(withdrawn(runs()), "released by somebody else");
+    assert_eq!(withdrawn(over(SlurmEnd::Failed)), "it has ended in Slurm");
+    assert_eq!(withdrawn(JobBuilder::new(5).released("None")), "released by an operator");
+    assert_eq!(withdrawn(runs()), "released by an operator");
 }
 
 #[test]
-fn what_somebody_else_released_is_a_stranger_on_its_gpu() {
-    let mut book = book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    let turn = book.turn(&list([runs()]), NOW_S);
-    assert_eq!(strangers(&turn), [vec![5], vec![], vec![], vec![]]);
+fn a_job_that_an_operator_released_is_foreign() {
+    let mut reconciler = reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    let result = reconciler.reconcile(&list([runs()]), NOW_S);
+    assert_eq!(foreign(&result), [vec![5], vec![], vec![], vec![]]);
 }
 
 #[test]
-fn forgets_what_is_over() {
-    let mut book = running();
-    book.turn(&list([over(SlurmEnd::Completed)]), NOW_S);
-    book.forget(run(1));
-    assert!(book.jobs.is_empty() && book.keys.is_empty());
-    let turn = book.turn(&list([over(SlurmEnd::Completed)]), NOW_S);
-    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
-    book.forget(run(1));
+fn forgets_runs_that_have_ended() {
+    let mut reconciler = running();
+    reconciler.reconcile(&list([over(SlurmEnd::Completed)]), NOW_S);
+    reconciler.jobs().forget(run(1));
+    assert!(reconciler.jobs.is_empty());
+    let result = reconciler.reconcile(&list([over(SlurmEnd::Completed)]), NOW_S);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
+    reconciler.jobs().forget(run(1));
 }

@@ -1,25 +1,25 @@
-//! Lists as Slurm made them, and lists of any kind.
+//! Recorded lists of Slurm, and random lists.
 
 use super::super::super::jobs;
 use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn a_recorded_list_is_taken_in() {
+fn a_recorded_list_is_imported() {
     let recorded = jobs::read(include_bytes!("../../fixtures/squeue-22.05.json")).unwrap();
-    let mut book = book();
-    let turn = book.turn(&recorded, 1_794_822_680);
-    assert!(turn.requests.is_empty());
-    // What runs was placed by somebody else: jobs 3, 7 and 11 share, 4 is a gang.
-    assert_eq!(strangers(&turn), [vec![3], vec![7, 11], vec![4], vec![4]]);
-    // Of the array one task runs and two may. JobBuilder 8 waits for job 1.
+    let mut reconciler = reconciler();
+    let result = reconciler.reconcile(&recorded, 1_794_822_680);
+    assert!(result.requests.is_empty());
+    // The running jobs were not placed by this daemon: jobs 3, 7 and 11 share, 4 is a gang.
+    assert_eq!(foreign(&result), [vec![3], vec![7, 11], vec![4], vec![4]]);
+    // One task of the array runs and two may run. Job 8 depends on job 1.
     let names: Vec<String> =
-        offered(turn).iter().map(|external| short_id(external).to_owned()).collect();
+        imported(result).iter().map(|external| short_id(external).to_owned()).collect();
     assert_eq!(names, ["1", "2_0", "9"]);
 }
 
 #[test]
-fn a_recorded_list_shows_runs_as_they_are() {
+fn runs_of_a_recorded_list_are_recovered() {
     let recorded = jobs::read(include_bytes!("../../fixtures/squeue-22.05.json")).unwrap();
     let of = |job, external: &str, devices: &[u32]| {
         let (external, devices) = (Some(external.to_owned()), devices.to_vec());
@@ -33,24 +33,24 @@ fn a_recorded_list_shows_runs_as_they_are() {
         of(7, "7#a82a91dd9b5a9939", &[1]),
         of(11, "2_1#b96ad7e72a4c5666", &[1]),
     ];
-    let mut book = book();
-    let (found, forgotten) = book.recover(&known, &recorded);
-    assert_eq!(forgotten, []);
+    let mut reconciler = reconciler();
+    let (found, missing) = reconciler.recover(&known, &recorded);
+    assert_eq!(missing, []);
     let shape = |found: &RecoveredRun| match found {
         RecoveredRun::Running { pid, paused, .. } => format!("{pid} {paused}"),
         RecoveredRun::Exited(exit) => format!("{:?} {:?}", exit.status, exit.cause),
         other => format!("{other:?}"),
     };
     let shapes: Vec<String> = found.iter().map(|(_, found)| shape(found)).collect();
-    let wished =
+    let expected =
         ["3 false", "4 false", "Code(42) None", "Signal(15) Some(Cancelled)", "7 true", "11 false"];
-    assert_eq!(shapes, wished);
-    let turn = book.turn(&recorded, 1_794_822_680);
-    assert!(turn.requests.is_empty());
-    assert!(strangers(&turn).iter().all(Vec::is_empty));
+    assert_eq!(shapes, expected);
+    let result = reconciler.reconcile(&recorded, 1_794_822_680);
+    assert!(result.requests.is_empty());
+    assert!(foreign(&result).iter().all(Vec::is_empty));
 }
 
-/// One of two jobs, under one of two ids, in any state.
+/// One of two jobs, under one of two ids, in a random state.
 fn job() -> impl Strategy<Value = JobRecord> {
     let state = prop_oneof![
         Just(SlurmState::Pending),
@@ -68,78 +68,78 @@ fn job() -> impl Strategy<Value = JobRecord> {
         |(id, state, gres, node, reason, (is_held, is_batch, is_first), restarts)| {
             let tag = if is_first { "a" } else { "b" };
             let job =
-                JobBuilder::new(id).tag(tag).state(state).aimed(node, gres).restarts(restarts);
-            let made = |record: &mut JobRecord| {
+                JobBuilder::new(id).tag(tag).state(state).placed(node, gres).restarts(restarts);
+            let change = |record: &mut JobRecord| {
                 (record.is_held, record.is_batch) = (is_held, is_batch);
                 record.reason = reason.to_owned();
             };
-            job.on(node, gres).with(made).made()
+            job.on(node, gres).with(change).build()
         },
     )
 }
 
-/// What the daemon may ask for.
+/// An operation of the daemon.
 #[derive(Clone, Debug)]
-enum Ask {
+enum TestOp {
     Start(&'static str, u64, Vec<u32>),
     Pause(u64, bool),
     End(u64),
     Forget(u64),
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn test_op() -> impl Strategy<Value = TestOp> {
     let key = prop_oneof![Just("5#a"), Just("5#b"), Just("6#a"), Just("7#a")];
     let devices = prop::collection::vec(0u32..5, 0..3);
     prop_oneof![
-        (key, 1u64..4, devices).prop_map(|(key, run, devices)| Ask::Start(key, run, devices)),
-        (1u64..4, any::<bool>()).prop_map(|(run, paused)| Ask::Pause(run, paused)),
-        (1u64..4).prop_map(Ask::End),
-        (1u64..4).prop_map(Ask::Forget),
+        (key, 1u64..4, devices).prop_map(|(key, run, devices)| TestOp::Start(key, run, devices)),
+        (1u64..4, any::<bool>()).prop_map(|(run, paused)| TestOp::Pause(run, paused)),
+        (1u64..4).prop_map(TestOp::End),
+        (1u64..4).prop_map(TestOp::Forget),
     ]
 }
 
 proptest! {
     #[test]
-    fn no_list_makes_us_touch_a_job_wrongly(
+    fn no_list_leads_to_a_request_for_the_wrong_job(
         turns in prop::collection::vec(
-            (prop::collection::vec(ask(), 0..3), prop::collection::vec(job(), 0..3)),
+            (prop::collection::vec(test_op(), 0..3), prop::collection::vec(job(), 0..3)),
             1..12,
         ),
     ) {
-        let mut book = book();
+        let mut reconciler = reconciler();
         let mut now_s = NOW_S;
-        for (asked, records) in turns {
-            for ask in asked {
-                match ask {
-                    Ask::Start(key, job, devices) => book.start(OpId(1), key, run(job), devices, false),
-                    Ask::Pause(job, paused) => drop(book.pause(OpId(2), run(job), paused)),
-                    Ask::End(job) => drop(book.end(OpId(3), run(job))),
-                    Ask::Forget(job) => book.forget(run(job)),
+        for (ops, records) in turns {
+            for op in ops {
+                match op {
+                    TestOp::Start(key, job, devices) => reconciler.jobs().start(key, desired(OpId(1), run(job), devices)),
+                    TestOp::Pause(job, paused) => drop(reconciler.jobs().pause(OpId(2), run(job), paused)),
+                    TestOp::End(job) => drop(reconciler.jobs().end(OpId(3), run(job))),
+                    TestOp::Forget(job) => reconciler.jobs().forget(run(job)),
                 }
             }
-            // An id is there once.
+            // An id occurs once.
             let mut records = records;
             records.sort_by_key(|record| record.id);
             records.dedup_by_key(|record| record.id);
             let listing = JobList { version: None, records };
             now_s += 7;
-            let turn = book.turn(&listing, now_s);
-            for line in asks(&turn).iter().filter(|line| *line != "reconfigure") {
+            let result = reconciler.reconcile(&listing, now_s);
+            for line in requests(&result).iter().filter(|line| *line != "reconfigure") {
                 let of = |record: &&JobRecord| {
                     line.split([' ', '=']).any(|word| word == record.id.to_string())
                 };
                 let record = listing.records.iter().find(of);
-                prop_assert!(record.is_some(), "nobody is called that: {}", line);
+                prop_assert!(record.is_some(), "no such job: {}", line);
                 let record = record.unwrap();
-                let key = format!("{}#{}", record.id, record.note.as_ref().unwrap().tag);
-                let is_wanted = book.jobs.get(&key).is_some_and(|ours| ours.wanted.is_some());
-                prop_assert!(is_wanted, "{} is for a job that nobody wanted", line);
-                prop_assert!(!matches!(record.state, SlurmState::Ended(_)), "{} comes too late", line);
+                let key = format!("{}#{}", record.id, record.admin_comment.as_ref().unwrap().tag);
+                let is_desired = reconciler.jobs.jobs.get(&key).is_some_and(|job| job.run.is_some());
+                prop_assert!(is_desired, "{} is for a job without a desired run", line);
+                prop_assert!(!matches!(record.state, SlurmState::Ended(_)), "{} is for a job that has ended", line);
                 if line.contains("Gres=") {
-                    prop_assert_eq!(&record.asked, "", "{} is a second choice", line);
+                    prop_assert_eq!(&record.requested_gres, "", "{} is a second Gres", line);
                 }
                 if line.starts_with("release") {
-                    prop_assert!(record.asked.contains("g0") || record.asked.contains("g1"));
+                    prop_assert!(record.requested_gres.contains("g0") || record.requested_gres.contains("g1"));
                     prop_assert!(!record.required_nodes.is_empty());
                 }
             }

@@ -1,4 +1,4 @@
-//! Jobs that come and go behind our back, and what an earlier daemon knew.
+//! Jobs that disappear or whose ids are reused, and recovery after a restart of the daemon.
 
 use super::*;
 
@@ -8,176 +8,182 @@ fn known(external: &str, has_run: bool) -> KnownJob {
 }
 
 fn found(job: JobBuilder) -> (Reconciler, RecoveredRun) {
-    let mut book = book();
-    let (mut found, forgotten) = book.recover(&[known("5#a", true)], &list([job]));
-    assert_eq!(forgotten, []);
-    let (of, told) = found.pop().unwrap();
+    let mut reconciler = reconciler();
+    let (mut found, missing) = reconciler.recover(&[known("5#a", true)], &list([job]));
+    assert_eq!(missing, []);
+    let (of, recovered) = found.pop().unwrap();
     assert_eq!((of, found), (run(1), vec![]));
-    (book, told)
+    (reconciler, recovered)
 }
 
 #[test]
-fn a_run_is_gone_when_two_lists_do_not_have_it() {
-    let mut book = running();
-    let turn = book.turn(&list([]), NOW_S);
-    assert_eq!((turn.forgotten.len(), events(turn)), (0, vec![]));
-    // One list in between has it: counted anew.
-    book.turn(&list([runs()]), NOW_S);
-    assert_eq!(book.turn(&list([]), NOW_S).forgotten, []);
-    let turn = book.turn(&list([]), NOW_S);
-    assert_eq!(turn.forgotten, [MissingRun { run: run(1), id: 5, submit_s: 500 }]);
-    assert_eq!(events(turn), []);
-    assert_eq!(book.turn(&list([]), NOW_S).forgotten, []);
+fn a_run_is_missing_after_two_lists_without_it() {
+    let mut reconciler = running();
+    let result = reconciler.reconcile(&list([]), NOW_S);
+    assert_eq!((result.missing.len(), events(result)), (0, vec![]));
+    // A list with it resets the count.
+    reconciler.reconcile(&list([runs()]), NOW_S);
+    assert_eq!(reconciler.reconcile(&list([]), NOW_S).missing, []);
+    let result = reconciler.reconcile(&list([]), NOW_S);
+    assert_eq!(result.missing, [MissingRun { run: run(1), id: 5 }]);
+    assert_eq!(events(result), []);
+    assert_eq!(reconciler.reconcile(&list([]), NOW_S).missing, []);
 }
 
 #[test]
-fn a_job_that_waits_is_gone_when_two_lists_do_not_have_it() {
-    let mut book = book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    assert_eq!(events(book.turn(&list([]), NOW_S)), []);
-    let (external, reason) = ("5#a".to_owned(), "Slurm does not know it any more".to_owned());
-    let turn = book.turn(&list([]), NOW_S);
-    assert_eq!(events(turn), [BackendEvent::Withdrawn { external, reason }]);
-    assert_eq!(events(book.turn(&list([]), NOW_S)), []);
+fn a_pending_job_is_withdrawn_after_two_lists_without_it() {
+    let mut reconciler = reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    assert_eq!(events(reconciler.reconcile(&list([]), NOW_S)), []);
+    let (external, reason) = ("5#a".to_owned(), "Slurm no longer lists it".to_owned());
+    let result = reconciler.reconcile(&list([]), NOW_S);
+    assert_eq!(events(result), [BackendEvent::Withdrawn { external, reason }]);
+    assert_eq!(events(reconciler.reconcile(&list([]), NOW_S)), []);
 }
 
 #[test]
 fn another_job_under_the_same_id_is_not_touched() {
-    let mut book = running();
-    book.end(OpId(2), run(1));
+    let mut reconciler = running();
+    reconciler.jobs().end(OpId(2), run(1));
     let other = || runs().tag("b");
-    let turn = book.turn(&list([other()]), NOW_S);
-    assert_eq!((asks(&turn).len(), turn.forgotten.len()), (0, 0));
-    assert_eq!(strangers(&turn), [vec![5], vec![], vec![], vec![]]);
-    let turn = book.turn(&list([other()]), NOW_S);
-    assert!(turn.requests.is_empty());
-    // What is on record under its id would be the other's.
-    assert_eq!(turn.forgotten, [MissingRun { run: run(1), id: 0, submit_s: 500 }]);
+    let result = reconciler.reconcile(&list([other()]), NOW_S);
+    assert_eq!((requests(&result).len(), result.missing.len()), (0, 0));
+    assert_eq!(foreign(&result), [vec![5], vec![], vec![], vec![]]);
+    let result = reconciler.reconcile(&list([other()]), NOW_S);
+    assert!(result.requests.is_empty());
+    // Records under its id would belong to the other job.
+    assert_eq!(result.missing, [MissingRun { run: run(1), id: 0 }]);
 }
 
 #[test]
-fn another_job_that_waits_under_the_same_id_is_offered_by_itself() {
-    let mut book = book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    book.start(OpId(1), "5#a", run(1), vec![0], false);
-    let turn = book.turn(&list([JobBuilder::new(5).tag("b")]), NOW_S);
-    assert!(turn.requests.is_empty());
-    assert_eq!(offered(turn), ["5#b"]);
-    // One that only waited is withdrawn.
-    let mut book = super::book();
-    book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    book.turn(&list([JobBuilder::new(5).tag("b")]), NOW_S);
-    let turn = book.turn(&list([JobBuilder::new(5).tag("b")]), NOW_S);
-    let told = events(turn);
+fn another_pending_job_under_the_same_id_is_imported_separately() {
+    let mut reconciler = reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
+    let result = reconciler.reconcile(&list([JobBuilder::new(5).tag("b")]), NOW_S);
+    assert!(result.requests.is_empty());
+    assert_eq!(imported(result), ["5#b"]);
+    // A job without a run is withdrawn.
+    let mut reconciler = super::reconciler();
+    reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    reconciler.reconcile(&list([JobBuilder::new(5).tag("b")]), NOW_S);
+    let result = reconciler.reconcile(&list([JobBuilder::new(5).tag("b")]), NOW_S);
+    let recovered = events(result);
     assert!(
-        matches!(&told[..], [BackendEvent::Withdrawn { external, .. }] if external == "5#a"),
-        "{told:?}"
+        matches!(&recovered[..], [BackendEvent::Withdrawn { external, .. }] if external == "5#a"),
+        "{recovered:?}"
     );
 }
 
 #[test]
-fn runs_are_found_as_they_are() {
+fn running_and_paused_runs_are_recovered() {
     let enforcement = Enforcement::None;
-    let (mut book, told) = found(runs());
-    assert_eq!(told, RecoveredRun::Running { pid: 5, paused: false, enforcement });
-    let turn = book.turn(&list([runs()]), NOW_S);
-    assert!(strangers(&turn).iter().all(Vec::is_empty));
-    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
-    assert!(book.end(OpId(1), run(1)));
+    let (mut reconciler, recovered) = found(runs());
+    assert_eq!(recovered, RecoveredRun::Running { pid: 5, paused: false, enforcement });
+    let result = reconciler.reconcile(&list([runs()]), NOW_S);
+    assert!(foreign(&result).iter().all(Vec::is_empty));
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
+    assert!(reconciler.jobs().end(OpId(1), run(1)));
 
-    let (mut book, told) = found(runs().state(SlurmState::Suspended));
-    assert_eq!(told, RecoveredRun::Running { pid: 5, paused: true, enforcement });
-    let turn = book.turn(&list([runs().state(SlurmState::Suspended)]), NOW_S);
-    assert_eq!((asks(&turn).len(), events(turn)), (0, vec![]));
+    let (mut reconciler, recovered) = found(runs().state(SlurmState::Suspended));
+    assert_eq!(recovered, RecoveredRun::Running { pid: 5, paused: true, enforcement });
+    let result = reconciler.reconcile(&list([runs().state(SlurmState::Suspended)]), NOW_S);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
 }
 
 #[test]
-fn runs_that_were_on_the_way_go_on() {
-    // Neither step was taken, the first one, both.
-    let placed = || JobBuilder::new(5).aimed("n0", "gres:shard:g0:33");
-    let (mut book, told) = found(JobBuilder::new(5));
-    assert_eq!(told, RecoveredRun::Starting);
-    let turn = book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    assert_eq!(asks(&turn), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
-    assert_eq!(events(turn), []);
+fn runs_that_were_about_to_start_are_recovered() {
+    // After neither step of the placement, after the first, after both.
+    let placed = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33");
+    let (mut reconciler, recovered) = found(JobBuilder::new(5));
+    assert_eq!(recovered, RecoveredRun::Starting);
+    let result = reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    assert_eq!(requests(&result), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
+    assert_eq!(events(result), []);
 
-    let (mut book, told) = found(placed());
-    assert_eq!(told, RecoveredRun::Starting);
-    assert_eq!(asks(&book.turn(&list([placed()]), NOW_S)), ["release 5"]);
+    let (mut reconciler, recovered) = found(placed());
+    assert_eq!(recovered, RecoveredRun::Starting);
+    assert_eq!(requests(&reconciler.reconcile(&list([placed()]), NOW_S)), ["release 5"]);
 
-    let (mut book, told) = found(placed().free("None"));
-    assert_eq!(told, RecoveredRun::Starting);
-    assert!(book.turn(&list([placed().free("None")]), NOW_S).requests.is_empty());
+    let (mut reconciler, recovered) = found(placed().released("None"));
+    assert_eq!(recovered, RecoveredRun::Starting);
+    assert!(reconciler.reconcile(&list([placed().released("None")]), NOW_S).requests.is_empty());
 
-    let (mut book, told) = found(runs().state(SlurmState::Other));
-    assert_eq!(told, RecoveredRun::Starting);
-    assert_eq!(events(book.turn(&list([runs()]), NOW_S)), [started(0, 1, 5)]);
+    let (mut reconciler, recovered) = found(runs().state(SlurmState::Other));
+    assert_eq!(recovered, RecoveredRun::Starting);
+    assert_eq!(events(reconciler.reconcile(&list([runs()]), NOW_S)), [started(0, 1, 5)]);
 }
 
 #[test]
-fn runs_that_ended_meanwhile_say_how() {
-    let (mut book, told) = found(over(SlurmEnd::Failed).exit(42, 0));
+fn runs_that_ended_meanwhile_have_an_exit() {
+    let (mut reconciler, recovered) = found(over(SlurmEnd::Failed).exit(42, 0));
     assert!(matches!(
-        told,
+        recovered,
         RecoveredRun::Exited(Exit { status: ExitStatus::Code(42), cause: None, .. })
     ));
-    // ReportedState once.
-    assert_eq!(events(book.turn(&list([over(SlurmEnd::Failed)]), NOW_S)), []);
-    let (_, told) = found(over(SlurmEnd::Cancelled));
-    assert!(matches!(told, RecoveredRun::Exited(Exit { cause: Some(ExitCause::Cancelled), .. })));
-    // Its exit code is 0, and yet it did not go well.
-    let (_, told) = found(over(SlurmEnd::NodeFailed));
-    assert_eq!(told, RecoveredRun::Lost { reason: NODE_FAILED.to_owned() });
+    // Reported once.
+    assert_eq!(events(reconciler.reconcile(&list([over(SlurmEnd::Failed)]), NOW_S)), []);
+    let (_, recovered) = found(over(SlurmEnd::Cancelled));
+    assert!(matches!(
+        recovered,
+        RecoveredRun::Exited(Exit { cause: Some(ExitCause::Cancelled), .. })
+    ));
+    // Its exit code is 0, but it did not succeed.
+    let (_, recovered) = found(over(SlurmEnd::NodeFailed));
+    assert_eq!(recovered, RecoveredRun::Lost { reason: NODE_FAILED.to_owned() });
 }
 
 #[test]
-fn runs_that_slurm_forgot_are_looked_up_under_their_own_id() {
-    let forgotten = |external: &str, listing: &JobList| {
-        let mut book = book();
-        let (found, forgotten) = book.recover(&[known(external, true)], listing);
+fn missing_runs_are_looked_up_under_their_own_id() {
+    let missing = |external: &str, listing: &JobList| {
+        let mut reconciler = reconciler();
+        let (found, missing) = reconciler.recover(&[known(external, true)], listing);
         assert!(found.is_empty());
-        assert_eq!(events(book.turn(listing, NOW_S)), events(super::book().turn(listing, NOW_S)));
-        forgotten.into_iter().map(|of| of.id).collect::<Vec<_>>()
+        assert_eq!(
+            events(reconciler.reconcile(listing, NOW_S)),
+            events(super::reconciler().reconcile(listing, NOW_S))
+        );
+        missing.into_iter().map(|of| of.id).collect::<Vec<_>>()
     };
-    assert_eq!(forgotten("5#a", &list([])), [5]);
-    // The number of an array is that of its last task.
-    assert_eq!(forgotten("5_1#a", &list([])), [0]);
-    assert_eq!(forgotten("5#a", &list([runs().tag("b")])), [0]);
+    assert_eq!(missing("5#a", &list([])), [5]);
+    // The id of an array is that of its last task.
+    assert_eq!(missing("5_1#a", &list([])), [0]);
+    assert_eq!(missing("5#a", &list([runs().tag("b")])), [0]);
 }
 
 #[test]
-fn jobs_that_waited_are_not_offered_again() {
-    let mut book = book();
-    let (found, forgotten) = book.recover(&[known("5#a", false)], &list([JobBuilder::new(5)]));
-    assert!(found.is_empty() && forgotten.is_empty());
-    assert_eq!(events(book.turn(&list([JobBuilder::new(5)]), NOW_S)), []);
-    book.start(OpId(1), "5#a", run(1), vec![0], false);
-    assert_eq!(asks(&book.turn(&list([JobBuilder::new(5)]), NOW_S)).len(), 1);
-    // Cancelled while nobody watched.
-    let mut book = super::book();
-    book.recover(&[known("5#a", false)], &list([over(SlurmEnd::Cancelled)]));
-    let turn = book.turn(&list([over(SlurmEnd::Cancelled)]), NOW_S);
-    assert!(matches!(events(turn)[..], [BackendEvent::Withdrawn { .. }]));
+fn known_pending_jobs_are_not_imported_again() {
+    let mut reconciler = reconciler();
+    let (found, missing) = reconciler.recover(&[known("5#a", false)], &list([JobBuilder::new(5)]));
+    assert!(found.is_empty() && missing.is_empty());
+    assert_eq!(events(reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S)), []);
+    reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
+    assert_eq!(requests(&reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S)).len(), 1);
+    // Cancelled while no daemon ran.
+    let mut reconciler = super::reconciler();
+    reconciler.recover(&[known("5#a", false)], &list([over(SlurmEnd::Cancelled)]));
+    let result = reconciler.reconcile(&list([over(SlurmEnd::Cancelled)]), NOW_S);
+    assert!(matches!(events(result)[..], [BackendEvent::Withdrawn { .. }]));
 }
 
 #[test]
-fn runs_that_are_none_of_slurms_are_passed_over() {
-    let (found, forgotten) = book().recover(&[KnownJob::from(run(1))], &list([runs()]));
-    assert!(found.is_empty() && forgotten.is_empty());
+fn jobs_without_a_cluster_id_are_skipped() {
+    let (found, missing) = reconciler().recover(&[KnownJob::from(run(1))], &list([runs()]));
+    assert!(found.is_empty() && missing.is_empty());
 }
 
 #[test]
-fn a_second_run_takes_the_place_of_the_first() {
-    let mut book = running();
-    book.turn(&list([over(SlurmEnd::Failed)]), NOW_S);
+fn a_second_run_replaces_the_first() {
+    let mut reconciler = running();
+    reconciler.reconcile(&list([over(SlurmEnd::Failed)]), NOW_S);
     let second = RunId { job: 1, run: 2 };
-    book.start(OpId(2), "5#a", second, vec![0], false);
-    // What is said about the first one changes nothing.
-    assert!(!book.end(OpId(3), run(1)));
-    book.forget(run(1));
-    assert!(book.pause(OpId(4), second, false));
-    // The same operation again is the same run.
-    book.start(OpId(5), "5#a", second, vec![1], false);
-    let turn = book.turn(&list([JobBuilder::new(5)]), NOW_S);
-    assert_eq!(asks(&turn), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
+    reconciler.jobs().start("5#a", desired(OpId(2), second, vec![0]));
+    // Operations on the first run change nothing.
+    assert!(!reconciler.jobs().end(OpId(3), run(1)));
+    reconciler.jobs().forget(run(1));
+    assert!(reconciler.jobs().pause(OpId(4), second, false));
+    // A repeated start is the same run.
+    reconciler.jobs().start("5#a", desired(OpId(5), second, vec![1]));
+    let result = reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
+    assert_eq!(requests(&result), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
 }
