@@ -155,6 +155,56 @@ fn sharing_and_pair_rates_are_drawn() {
     }
 }
 
+/// Runs in the page after it has drawn, with all that is folded opened, and leaves what it finds in
+/// attributes of the root element.
+const MEASURE: &str = "<script>
+const root = document.documentElement;
+for (const details of document.querySelectorAll('details')) details.open = true;
+const cut = [...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth);
+root.dataset.tables = document.querySelectorAll('.scroll').length;
+root.dataset.cut = cut.length;
+root.dataset.wide = root.scrollWidth > root.clientWidth;
+const columns = [...document.querySelectorAll('table')].flatMap(table =>
+  [...table.tHead.rows[0].cells].map((_, i) => [...table.tBodies[0].rows].map(row => row.cells[i].textContent)));
+root.dataset.empty = columns.filter(column => column.every(text => text === '–')).length;
+root.dataset.zeros = document.body.innerText.includes('0.00 times');
+root.dataset.colours = new Set([...document.querySelectorAll('#chart-cdf .ln')].map(line => line.style.stroke)).size;
+</script></body>";
+
+#[test]
+fn ten_policies_fit_a_page_of_1280_pixels_and_are_told_apart() {
+    if without_browser() {
+        return;
+    }
+    let dir = folder();
+    let generate = ["trace", "generate", "--jobs", "400", "--gpus", "32", "--out", "trace.csv"];
+    succeed_in(dir.path(), &generate);
+    let compare = ["compare", "--trace", "trace.csv", "--cluster", "4x8", "--out", "results"];
+    succeed_in(dir.path(), &compare);
+    let report = read(&dir.path().join("results/report.html"));
+    write(dir.path(), "measured.html", report.replacen("</body>", MEASURE, 1));
+    let page = open(&dir.path().join("measured.html"), 1280);
+    let root = &page[..page.find("<head").expect("a page")];
+    for expected in [
+        "tables=\"5\"",
+        "cut=\"0\"",
+        "wide=\"false\"",
+        "empty=\"0\"",
+        "zeros=\"false\"",
+        "colours=\"10\"",
+    ] {
+        assert!(root.contains(&format!("data-{expected}")), "{expected} in {root}");
+    }
+    let table = section(&page, "summary");
+    let rows: Vec<&str> = table.split("<tr").skip(2).collect();
+    assert!(rows[0].contains(">tandem<"), "tandem is not in front: {}", rows[0]);
+    let headline = page.split("id=\"headline\">").nth(1).expect("a headline");
+    let headline = &headline[..headline.find("</p>").expect("it ends")];
+    assert!(headline.contains("<b>tandem</b>"), "{headline}");
+    assert!(headline.contains("the best policy that does not share GPUs"), "{headline}");
+    assert!(!headline.contains("fifo"), "compared with the first policy: {headline}");
+}
+
 /// Names come from users, and a report is passed on.
 #[test]
 fn text_from_the_trace_stays_text() {

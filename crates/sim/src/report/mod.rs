@@ -1,5 +1,5 @@
-//! The HTML report: one self-contained file. This module reduces the runs to what the page draws;
-//! `template.html` holds the page.
+//! The HTML report: one self-contained file. This module reduces the runs to what the page draws; the
+//! page itself is built from `web/src/report` and stands, built, in `web/dist`.
 
 pub mod device;
 mod gantt;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use sharing::Sharing;
 use tandem_core::{JobId, MICROS_PER_SECOND, Time};
 
-const TEMPLATE: &str = include_str!("template.html");
+const TEMPLATE: &str = include_str!("../../../../web/dist/report.html");
 const CDF_POINTS_MAX: usize = 256;
 const SERIES_BINS_MAX: u64 = 400;
 const SCATTER_JOBS_MAX: usize = 2000;
