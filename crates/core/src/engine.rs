@@ -7,7 +7,7 @@ use crate::cluster::{Cluster, GpuId, PartitionId};
 use crate::diff::diff;
 use crate::draft::Draft;
 use crate::event::Event;
-use crate::interference::Interference;
+use crate::interference::{Interference, Learner};
 use crate::job::{JobDescription, JobId, Reason};
 use crate::occupancy::GpuCondition;
 use crate::plan::{Placement, Plan};
@@ -37,7 +37,7 @@ pub struct Step<'a> {
 /// The scheduler without clock, threads or I/O.
 pub struct Engine {
     state: ClusterState,
-    interference: Box<dyn Interference>,
+    learner: Box<dyn Learner>,
     partitions: Vec<PartitionPlanner>,
     /// Partitions whose policies want to know of jobs that end in other partitions.
     listeners: Vec<usize>,
@@ -70,7 +70,7 @@ impl Engine {
     pub fn new(
         cluster: Arc<Cluster>,
         rules: Rules,
-        interference: Box<dyn Interference>,
+        learner: Box<dyn Learner>,
         on_illegal: OnIllegal,
         mut policy: impl FnMut() -> Box<dyn Policy>,
     ) -> Self {
@@ -88,7 +88,7 @@ impl Engine {
             listeners: (0..partitions.len()).filter(hears).collect(),
             partitions,
             state: ClusterState::new(cluster, rules),
-            interference,
+            learner,
             touched: Vec::new(),
             actions: Vec::new(),
             now: Time(0),
@@ -181,6 +181,11 @@ impl Engine {
         &self.state
     }
 
+    /// The model of co-location that plans are made with.
+    pub fn learner(&self) -> &dyn Learner {
+        self.learner.as_ref()
+    }
+
     /// Number of plans so far.
     pub fn decisions(&self) -> u64 {
         self.decisions
@@ -241,7 +246,8 @@ impl Engine {
             }
             Event::Progress { .. } | Event::Interrupted { .. } => {}
             Event::Finished { job } | Event::Cancelled { job } => self.end(*job),
-            Event::Observed(observation) => self.interference.observe(observation),
+            Event::ClassAdded { class, name } => self.learner.add_class(*class, name),
+            Event::Observed(observation) => self.learner.observe(observation),
             Event::GpuDown { gpu } => {
                 let tenants = self.state.occupancy().tenants(*gpu);
                 assert!(
@@ -317,7 +323,7 @@ impl Engine {
         plan.clear();
         let planner = &mut self.partitions[partition.index()];
         planner.touched = false;
-        let interference = self.interference.as_ref();
+        let interference: &dyn Interference = self.learner.as_ref();
         planner.policy.plan(&mut Draft::new(state, interference, self.now, partition, plan));
         if let Err(illegal) = check(state, interference, partition, plan, self.now) {
             assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");

@@ -2,7 +2,7 @@
 
 use crate::cluster::GpuId;
 use crate::interference::Observation;
-use crate::job::{JobDescription, JobId, JobSpec, Progress};
+use crate::job::{ClassId, JobDescription, JobId, JobSpec, Progress};
 use crate::plan::Placement;
 use crate::units::{Memory, Work};
 
@@ -52,6 +52,13 @@ pub enum Event {
         job: JobId,
         /// The work that the checkpoint holds.
         kept: Work,
+    },
+    /// A class of jobs appeared. Classes are numbered in the order in which they appear.
+    ClassAdded {
+        /// Its number, as profiles refer to it.
+        class: ClassId,
+        /// Its name.
+        name: String,
     },
     /// A job's rate beside co-located jobs was measured.
     Observed(Observation),

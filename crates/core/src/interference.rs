@@ -1,7 +1,7 @@
 //! How much jobs slow each other down on a GPU, as policies and the world ask for it.
 
 use crate::cluster::GpuTypeId;
-use crate::job::Profile;
+use crate::job::{ClassId, Profile};
 use crate::rate::Tenant;
 use crate::units::{Ratio, Utilisation};
 use std::sync::Arc;
@@ -25,9 +25,19 @@ pub trait Interference: Send + Sync {
             Some(rate.times(self.pair_rate(job.profile, other.profile, gpu)?))
         })
     }
+}
 
-    /// Takes in a rate that was observed; a model that does not learn passes it over.
+/// The model that an engine plans with, which may learn from what its driver observes.
+pub trait Learner: Interference {
+    /// Adds a class of jobs by its name. Classes are numbered in order; a model that does not learn
+    /// ignores it.
+    fn add_class(&mut self, _class: ClassId, _name: &str) {}
+
+    /// Learns from an observed rate; a model that does not learn ignores it.
     fn observe(&mut self, _: &Observation) {}
+
+    /// The model as it is now. Later observations do not change the copy, so other threads can read it.
+    fn snapshot(&self) -> Arc<dyn Interference>;
 }
 
 /// What a job showed about itself while it ran beside the same others for a while.
@@ -60,6 +70,12 @@ impl Interference for Arc<dyn Interference> {
     }
 }
 
+impl Learner for Arc<dyn Interference> {
+    fn snapshot(&self) -> Arc<dyn Interference> {
+        self.clone()
+    }
+}
+
 /// The closed form used when nothing was measured: two jobs that together want more than the whole
 /// GPU get their part of it, `min(1, 100 / (util_a + util_b))`. A job of unknown utilisation is
 /// taken to want all of it.
@@ -71,6 +87,12 @@ impl Interference for ClosedForm {
         let wanted = |profile: &Profile| u64::from(profile.gpu_util.unwrap_or(Utilisation::FULL).0);
         let (full, sum) = (u64::from(Utilisation::FULL.0), wanted(job) + wanted(beside));
         Some(if sum <= full { Ratio::ONE } else { Ratio::new(full, sum) })
+    }
+}
+
+impl Learner for ClosedForm {
+    fn snapshot(&self) -> Arc<dyn Interference> {
+        Arc::new(*self)
     }
 }
 

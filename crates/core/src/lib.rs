@@ -30,7 +30,7 @@ pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
 pub use gpus::Gpus;
-pub use interference::{ClosedForm, Interference, Observation};
+pub use interference::{ClosedForm, Interference, Learner, Observation};
 pub use job::{
     ClassId, Job, JobDescription, JobId, JobSpec, JobState, Profile, Progress, Reason, Tolerance,
     UserId,

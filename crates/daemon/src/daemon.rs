@@ -8,7 +8,7 @@ use crate::links::Links;
 use crate::meter::{Meter, MeterOptions};
 use crate::publish::Publisher;
 use crate::relays::{self, RelayOptions};
-use crate::scheduler::{Kept, Scheduler, Setup, Start};
+use crate::scheduler::{JOURNAL_VERSION, Kept, Scheduler, Setup, Start};
 use crate::store::{Store, StoreError};
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -317,6 +317,7 @@ fn start(
     let next_job = sweep(backend.as_mut(), &jobs, store.next_job().map_err(bad)?);
     let now = clock.now();
     let start = Start {
+        version: JOURNAL_VERSION,
         now,
         setup,
         over: over(&store, &jobs).map_err(bad)?,
@@ -342,7 +343,7 @@ fn start(
     let kept: BTreeMap<u64, Job> =
         start.jobs.iter().map(|kept| (kept.job.id, kept.job.clone())).collect();
     let (scheduler, mut outcome) =
-        Scheduler::begin(start, &options.policy, crate::journal::beliefs());
+        Scheduler::begin(start, &options.policy, Box::new(crate::journal::beliefs()));
     // Who is as it was kept is neither kept again nor told of: mostly everybody.
     outcome.changed.retain(|job| kept.get(&job.id) != Some(job));
     drop(kept);

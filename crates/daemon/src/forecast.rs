@@ -139,7 +139,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
             closed: (0..count).filter(closed).map(GpuId).collect(),
             reserved: (0..count).filter_map(reserved).collect(),
         },
-        beliefs: Arc::new(scheduler.classes().beliefs()),
+        beliefs: scheduler.engine().learner().snapshot(),
         restore: Span((scheduler.setup().restore_s * 1e6) as u64),
     }
 }
@@ -266,7 +266,7 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
             return format!("{who}, as many as the policy allows");
         }
         let kind = engine.cluster().gpu(gpu).kind;
-        let beliefs = scheduler.classes().beliefs();
+        let beliefs = scheduler.engine().learner();
         let mut sum = 0.0;
         let mut own = 1.0;
         for &entry in tenants {

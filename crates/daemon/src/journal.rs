@@ -1,10 +1,10 @@
 //! The journal replayed: the same inputs give the same actions, or something is wrong.
 
-use crate::scheduler::{Beliefs, Input, Now, Scheduler, Start};
+use crate::scheduler::{Input, JOURNAL_VERSION, Now, Scheduler, Start};
 use rusqlite::Connection;
 use std::path::Path;
 use tandem_core::{Action, Placement};
-use tandem_models::interference::Online;
+use tandem_models::interference::{Beliefs, Online};
 use tandem_policies::PolicySpec;
 use tandem_sim::interference::ModelFile;
 use thiserror::Error;
@@ -29,6 +29,20 @@ pub enum ReplayError {
         seq: i64,
         /// Why.
         cause: serde_json::Error,
+    },
+    /// Written by another version, and this one decides otherwise.
+    #[error(
+        "{file}: record {seq}: the journal has version {version}, this program replays version {}, \
+         which learns and counts rates otherwise; replay it with the program that wrote it",
+        JOURNAL_VERSION
+    )]
+    Version {
+        /// The file.
+        file: String,
+        /// The record.
+        seq: i64,
+        /// Its version.
+        version: u32,
     },
     /// A policy that this program does not know.
     #[error("{file}: record {seq}: {cause}")]
@@ -70,6 +84,8 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
     let mut replay = Replay::default();
     let mut scheduler: Option<Scheduler> = None;
     let mut inputs: Vec<Input> = Vec::new();
+    // Of the present life.
+    let mut version = JOURNAL_VERSION;
     // What came out of a start; the record of its actions follows.
     let mut begun: Option<Vec<String>> = None;
     while let Some(row) = rows.next().map_err(open)? {
@@ -84,10 +100,14 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
                 inputs.clear();
                 replay.starts += 1;
                 let start: Start = serde_json::from_str(&body).map_err(record)?;
+                version = start.version;
+                if version > JOURNAL_VERSION {
+                    return Err(ReplayError::Version { file: name, seq, version });
+                }
                 let policy = PolicySpec::parse(&start.setup.policy).map_err(|error| {
                     ReplayError::Policy { file: name.clone(), seq, cause: error.to_string() }
                 })?;
-                let (next, outcome) = Scheduler::begin(start, &policy, beliefs());
+                let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
                 scheduler = Some(next);
                 begun = Some(texts(&outcome.actions));
             }
@@ -104,6 +124,9 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
                     texts(&scheduler.step(now, &std::mem::take(&mut inputs)).actions)
                 });
                 replay.actions += came_out.len() as u64;
+                if came_out != written && version != JOURNAL_VERSION {
+                    return Err(ReplayError::Version { file: name, seq, version });
+                }
                 if came_out != written {
                     replay.differences.push((seq, written, came_out));
                 }
@@ -113,12 +136,12 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
     Ok(replay)
 }
 
-/// What a daemon believes about pairs before it has measured any.
-pub(crate) fn beliefs() -> Beliefs {
+/// What a daemon believes about pair rates before it has observed any.
+pub fn beliefs() -> Beliefs {
     let shipped = ModelFile::shipped();
     let model = shipped.for_gpu(Some("v100"), "shipped");
     let model = model.expect("the shipped model knows it");
-    Beliefs::online(Online::new(model.offline.clone()))
+    Beliefs::growing(Online::new(model.offline.clone()))
 }
 
 /// Actions in words, one each.

@@ -137,7 +137,7 @@ impl Meter {
         {
             watched.told_pair_at = now;
             let noise = NOISE / (seconds / self.options.window_s).sqrt().max(1.0);
-            facts.extend(scheduler.clues(job, rate / solo, noise));
+            facts.extend(scheduler.observation(job, rate / solo, noise));
         }
         let changed = watched.told_rate.is_none_or(|told| (relative / told - 1.0).abs() > STEADY);
         if changed || !active.rate_is_measured() {

@@ -3,8 +3,8 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::sync::Arc;
-use tandem_core::{ClosedForm, GpuTypeId, Interference, Observation, Profile, Ratio};
-use tandem_sim::interference::{Beliefs, Learning, ModelFile};
+use tandem_core::{ClosedForm, GpuTypeId, Interference, Learner, Observation, Profile, Ratio};
+use tandem_sim::interference::{Learning, ModelFile, trace_beliefs};
 use tandem_sim::trace::{GenerateOptions, generate};
 
 fn beliefs(criterion: &mut Criterion) {
@@ -19,8 +19,9 @@ fn beliefs(criterion: &mut Criterion) {
     let shipped = ModelFile::shipped();
     let model = shipped.for_gpu(None, "the shipped model").expect("it has one");
     let learning = Learning { train_pairs: 1.0, seed: 1, online: true };
-    let mut beliefs = Beliefs::new(&trace, Arc::new(ClosedForm), None, None, Some(model), learning)
-        .expect("a model is enough");
+    let mut beliefs =
+        trace_beliefs(&trace, Arc::new(ClosedForm), None, None, Some(model), learning)
+            .expect("a model is enough");
     let gpu = GpuTypeId(0);
     let mut group = criterion.benchmark_group("beliefs");
     let ask = || beliefs.pair_rate(black_box(&job), black_box(&beside), gpu);

@@ -4,7 +4,7 @@
 use crate::timing::{Lap, Stopwatch};
 use crate::workload::WorkloadJob;
 use crate::world::World;
-use tandem_core::{Action, Engine, Event, JobSpec, Time};
+use tandem_core::{Action, Engine, Event, JobSpec, Observation, Time};
 
 /// The actions of one instant.
 pub type Acts = (Time, Vec<Action>);
@@ -22,12 +22,23 @@ pub(crate) struct Driver<'a> {
     pub(crate) events: Vec<Event>,
     /// The actions of every instant that had any, if they are kept.
     pub(crate) log: Option<Vec<Acts>>,
+    /// What the engine learned from, if the actions are kept.
+    pub(crate) observed: Vec<(Time, Observation)>,
 }
 
 impl<'a> Driver<'a> {
     pub(crate) fn new(engine: Engine, world: World<'a>, jobs: &'a [WorkloadJob]) -> Self {
-        let (arrived, finished, wake) = (0, 0, None);
-        Self { engine, world, jobs, arrived, finished, wake, events: Vec::new(), log: None }
+        Self {
+            engine,
+            world,
+            jobs,
+            arrived: 0,
+            finished: 0,
+            wake: None,
+            events: Vec::new(),
+            log: None,
+            observed: Vec::new(),
+        }
     }
 
     /// The next instant at which something happens; `None` if nothing ever will.
@@ -73,8 +84,20 @@ impl<'a> Driver<'a> {
         };
         self.wake = step.wake;
         self.world.act(now, step.actions);
-        if let Some(log) = self.log.as_mut().filter(|_| !step.actions.is_empty()) {
-            log.push((now, step.actions.to_vec()));
+        if let Some(log) = &mut self.log {
+            if !step.actions.is_empty() {
+                log.push((now, step.actions.to_vec()));
+            }
+            self.log_observations(now);
+        }
+    }
+
+    #[cold]
+    fn log_observations(&mut self, now: Time) {
+        for event in &self.events {
+            if let Event::Observed(observation) = event {
+                self.observed.push((now, observation.clone()));
+            }
         }
     }
 }

@@ -14,7 +14,8 @@ use crate::world::{Outcome, World, WorldOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tandem_core::{
-    Engine, Event, Interference, Memory, OnIllegal, PartitionId, PlacementRule, Rules, Time,
+    Engine, Event, Interference, Learner, Memory, Observation, OnIllegal, PartitionId,
+    PlacementRule, Rules, Time,
 };
 use tandem_policies::PolicySpec;
 use thiserror::Error;
@@ -45,7 +46,7 @@ pub struct RunOptions {
     pub beliefs: Option<Beliefs>,
     /// Keep the history that a report shows.
     pub record: bool,
-    /// Keep the actions, for another driver of the engine to be compared with.
+    /// Keep the actions and observations, for another driver of the engine to be compared with.
     pub log_actions: bool,
     /// After every step re-check all cross links, and that a policy asked again wants nothing more.
     /// Slow; for tests.
@@ -130,6 +131,8 @@ pub struct Run {
     pub record: Option<Record>,
     /// Every instant that had actions, with them; empty unless asked for.
     pub actions: Vec<Acts>,
+    /// The observations that beliefs learned from; empty unless the actions were asked for.
+    pub observations: Vec<(Time, Observation)>,
     /// Three or more jobs shared a GPU, whose rates are an assumption.
     pub crowded: bool,
 }
@@ -157,8 +160,8 @@ pub fn run(
             counted += uncounted;
         }
     }
-    let Simulation { driver: Driver { engine, world, log, .. }, learned, active_max, .. } =
-        simulation;
+    let Simulation { driver, learned, active_max, .. } = simulation;
+    let Driver { engine, world, log, observed, .. } = driver;
     let counts = Counts { decisions: engine.decisions(), active_jobs_max: active_max as u64 };
     let metrics = Metrics::compute(workload, &world, &counts);
     Ok(Run {
@@ -171,6 +174,7 @@ pub fn run(
         outcomes: world.outcomes,
         nodes: world.nodes,
         actions: log.unwrap_or_default(),
+        observations: observed,
     })
 }
 
@@ -208,7 +212,7 @@ impl<'a> Simulation<'a> {
             .map(|faults| Faults::new(faults, options.seed, gpus, workload.first_submit()));
         let recorder = options.record.then(Recorder::default);
         let links = options.network.as_ref().map(|network| Links::new(network, workload));
-        let beliefs: Box<dyn Interference> = match &options.beliefs {
+        let beliefs: Box<dyn Learner> = match &options.beliefs {
             Some(beliefs) => Box::new(beliefs.clone()),
             None => Box::new(truth.clone()),
         };

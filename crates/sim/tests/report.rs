@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tandem_core::{Interference, Memory, Ratio, SubBatch, SubBatches};
 use tandem_policies::PolicySpec;
-use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
+use tandem_sim::interference::{Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::report::{PairRates, html};
 use tandem_sim::trace::{ReadOptions, parse};
 use tandem_sim::{LowerBound, Run, RunOptions, Workload};
@@ -90,7 +90,7 @@ fn pair_rates_are_those_of_the_classes_that_occur() {
     let model = shipped.for_gpu(None, "shipped").unwrap();
     let learning = Learning { train_pairs: 1.0, seed: 1, online: false };
     let shared: Arc<dyn Interference> = truth.clone();
-    let beliefs = Beliefs::new(&trace, shared, Some(&table), None, Some(model), learning).unwrap();
+    let beliefs = trace_beliefs(&trace, shared, Some(&table), None, Some(model), learning).unwrap();
     let pairs = |beliefs| {
         let pairs = PairRates::new(&trace, &truth, beliefs);
         page(&workload, &[recorded(&workload, "sjf")], Some(&pairs))["pairs"].clone()

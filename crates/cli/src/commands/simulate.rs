@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tandem_core::{ClosedForm, Interference};
 use tandem_models::device::DutyShares;
 use tandem_policies::{PolicySpec, REGISTRY};
-use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable};
+use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::report::PairRates;
 use tandem_sim::trace::{ReadOptions, SacctCounts, Trace};
@@ -217,7 +217,7 @@ fn beliefs(
         ModelFile::read(file)?.for_gpu(gpu, file).cloned()
     });
     let model = model.transpose()?;
-    Ok(Beliefs::new(trace, truth.clone(), table, solo, model.as_ref(), learning)?)
+    Ok(trace_beliefs(trace, truth.clone(), table, solo, model.as_ref(), learning)?)
 }
 
 /// What a reader of the report should know about how the figures came about.

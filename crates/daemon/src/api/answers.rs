@@ -163,11 +163,12 @@ pub(super) fn classes(present: &Present<'_>) -> Classes {
         steps_per_s: class.solo.clone(),
         finished: class.durations_us.len() as u64,
         beside: class
-            .beside
-            .iter()
-            .map(|(other, seen)| {
-                let rate = known.believed(name, other).unwrap_or(0.5);
-                (other.clone(), PairInfo { rate, measurements: seen.measured.len() as u64 })
+            .partners()
+            .into_iter()
+            .map(|other| {
+                let rate = present.scheduler.believed(name, other).unwrap_or(0.5);
+                let measurements = class.measurements(other) as u64;
+                (other.to_owned(), PairInfo { rate, measurements })
             })
             .collect(),
     };

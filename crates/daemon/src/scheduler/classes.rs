@@ -3,18 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, RwLock};
 use tandem_core::{
-    ClassId, ClosedForm, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Span,
-    SubBatch, SubBatches, UserId,
+    ClassId, GpuTypeId, Memory, Observation, Profile, Ratio, Span, SubBatch, SubBatches, UserId,
 };
 use tandem_models::history::{History, Traits, UNKNOWN};
-use tandem_models::interference::{ClassProfile, CoTenants, Online, PairObservation};
 use tandem_models::memory::ObservedMemory;
-
-/// Classes whose pairs are learned; every pair has a belief of its own. Jobs of later classes share
-/// with nobody.
-const CLASSES_MAX: usize = 300;
 
 /// What is known about one class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,52 +18,78 @@ pub struct Class {
     pub solo: BTreeMap<u32, f64>,
     /// Durations alone of the jobs that have finished, the latest last, in microseconds.
     pub durations_us: Vec<u64>,
-    /// Rates beside other classes, with the number of measurements: mean and deviation of the belief.
+    /// Measured rates beside one other job, by its class.
     pub beside: BTreeMap<String, PairSeen>,
+    /// Measured rates among several others, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub among: Vec<GroupSeen>,
 }
 
-/// What was measured of a pair.
+/// Measured rates of a class beside one job of another class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairSeen {
-    /// Measurements, the latest last: rate and noise. As many as beliefs need.
+    /// Rate and noise, the latest last.
     pub measured: Vec<(f64, f64)>,
 }
 
-/// Measurements of a pair that are kept.
+/// A measured rate of a class among several jobs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GroupSeen {
+    /// Classes of the co-located jobs on each GPU, where that differs.
+    pub beside: Vec<Vec<String>>,
+    /// Speed relative to running alone.
+    pub rate: f64,
+    /// Standard deviation of the measurement.
+    pub noise: f64,
+}
+
+impl Class {
+    /// How many measurements say something about the rate beside another class.
+    pub fn measurements(&self, other: &str) -> usize {
+        let pairs = self.beside.get(other).map_or(0, |seen| seen.measured.len());
+        let names_it = |group: &&GroupSeen| group.beside.iter().flatten().any(|name| name == other);
+        pairs + self.among.iter().filter(names_it).count()
+    }
+
+    /// The classes beside which it was measured.
+    pub fn partners(&self) -> BTreeSet<&str> {
+        let among = self.among.iter().flat_map(|group| group.beside.iter().flatten());
+        self.beside.keys().chain(among).map(String::as_str).collect()
+    }
+}
+
+/// Measurements that are kept of each pair, and of all groups of a class.
 const MEASURED_MAX: usize = 64;
 const DURATIONS_MAX: usize = 16;
 
-/// All classes.
+/// All classes. The engine owns the beliefs about their pairs; this keeps the measurements behind them, from
+/// which the engine learns again after a restart.
 pub struct Classes {
     known: BTreeMap<String, Class>,
     /// Numbers, in order of appearance.
     numbers: BTreeMap<String, u32>,
     names: Vec<String>,
+    /// The engine knows the classes before this one.
+    told: usize,
     history: History,
-    beliefs: Beliefs,
 }
 
 impl Classes {
     /// Starts from what was known before.
-    pub fn new(known: BTreeMap<String, Class>, beliefs: Beliefs) -> Self {
+    pub fn new(known: BTreeMap<String, Class>) -> Self {
         let mut classes = Self {
             known: BTreeMap::new(),
             numbers: BTreeMap::new(),
             names: Vec::new(),
+            told: 0,
             history: History::default(),
-            beliefs,
         };
-        for (name, class) in known {
+        for (name, class) in &known {
             for &duration in &class.durations_us {
-                classes.remember(&name, UserId(0), 1, Span(duration));
+                classes.remember(name, UserId(0), 1, Span(duration));
             }
-            for (beside, seen) in &class.beside {
-                for &(rate, noise) in &seen.measured {
-                    classes.believe(&name, beside, rate, noise);
-                }
-            }
-            classes.known.insert(name, class);
         }
+        classes.known = known;
         classes
     }
 
@@ -92,7 +111,6 @@ impl Classes {
         let number = u32::try_from(self.names.len()).expect("classes are counted in u32");
         self.numbers.insert(name.to_owned(), number);
         self.names.push(name.to_owned());
-        self.beliefs.add(name);
         ClassId(number)
     }
 
@@ -101,39 +119,52 @@ impl Classes {
         self.numbers.get(name).copied().map(ClassId)
     }
 
-    /// What is believed about pairs; follows what is learned.
-    pub fn beliefs(&self) -> Beliefs {
-        self.beliefs.clone()
+    /// Classes that the engine does not know yet, in order. Each is given once.
+    pub(super) fn take_new(&mut self) -> impl Iterator<Item = (ClassId, String)> + '_ {
+        let first = std::mem::replace(&mut self.told, self.names.len());
+        let number = |index: usize| ClassId(u32::try_from(index).expect("classes are u32"));
+        let names = self.names.iter().cloned().enumerate().skip(first);
+        names.map(move |(index, name)| (number(index), name))
     }
 
-    /// Believed rate of a class beside another.
-    pub fn believed(&self, name: &str, beside: &str) -> Option<f64> {
-        let (a, b) = (self.numbers.get(name)?, self.numbers.get(beside)?);
-        self.beliefs.rate_of(*a, *b)
+    /// All measurements that were kept, as the engine learns from them.
+    pub(super) fn observations(&mut self) -> Vec<Observation> {
+        let known = std::mem::take(&mut self.known);
+        let mut all = Vec::new();
+        for (name, class) in &known {
+            for (other, seen) in &class.beside {
+                let beside = [vec![other.clone()]];
+                for &(rate, noise) in &seen.measured {
+                    all.push(self.observation(name, &beside, rate, noise));
+                }
+            }
+            for GroupSeen { beside, rate, noise } in &class.among {
+                all.push(self.observation(name, beside, *rate, *noise));
+            }
+        }
+        self.known = known;
+        all
     }
 
-    /// What a class at `rate` among others, on devices with these `companies`, says about each of its
-    /// pairs: the other class, the pair's rate, and how uncertain that is.
-    pub fn clues(
-        &self,
+    fn observation(
+        &mut self,
         name: &str,
-        companies: &[Vec<&str>],
+        beside: &[Vec<String>],
         rate: f64,
         noise: f64,
-    ) -> Vec<(String, f64, f64)> {
-        let company = |names: &Vec<&str>| {
-            let classes: Option<Vec<u32>> =
-                names.iter().map(|&name| self.numbers.get(name).copied()).collect();
-            Some(CoTenants { classes: classes?, known_rate: 1.0 })
-        };
-        let companies: Option<Vec<CoTenants>> = companies.iter().map(company).collect();
-        let (Some(&class), Some(companies)) = (self.numbers.get(name), companies) else {
-            return Vec::new();
-        };
-        let clues = self.beliefs.clues(class, &companies, rate, noise).into_iter();
-        clues
-            .map(|clue| (self.names[clue.beside as usize].clone(), clue.rate, clue.noise))
-            .collect()
+    ) -> Observation {
+        let mut profile =
+            |name: &str| Profile { class: Some(self.number(name)), ..Profile::default() };
+        let job = profile(name);
+        let mut profiles =
+            |others: &Vec<String>| others.iter().map(|other| profile(other)).collect();
+        Observation {
+            job,
+            beside: beside.iter().map(&mut profiles).collect(),
+            gpu: GpuTypeId(0),
+            rate: Ratio::from_f64(rate),
+            noise: Ratio::from_f64(noise),
+        }
     }
 
     /// How long a job will take, as far as jobs like it tell; `None` if there were none.
@@ -174,10 +205,7 @@ impl Classes {
     pub fn finished(&mut self, name: &str, user: UserId, gpus: u32, duration: Span) {
         self.remember(name, user, gpus, duration);
         let durations = &mut self.known.entry(name.to_owned()).or_default().durations_us;
-        durations.push(duration.0);
-        if durations.len() > DURATIONS_MAX {
-            durations.remove(0);
-        }
+        push_latest(durations, duration.0, DURATIONS_MAX);
     }
 
     fn remember(&mut self, name: &str, user: UserId, gpus: u32, duration: Span) {
@@ -196,20 +224,35 @@ impl Classes {
         self.known.entry(name.to_owned()).or_default().solo.insert(accum, steps_per_s);
     }
 
-    /// A class showed its speed beside another.
-    pub fn observe(&mut self, name: &str, beside: &str, rate: f64, noise: f64) {
-        self.believe(name, beside, rate, noise);
+    /// The rate of a class among co-located jobs was measured. Keeps it, and gives it as the engine learns
+    /// from it.
+    pub fn observe(
+        &mut self,
+        name: &str,
+        beside: &[Vec<String>],
+        rate: f64,
+        noise: f64,
+    ) -> Observation {
         let class = self.known.entry(name.to_owned()).or_default();
-        let seen = class.beside.entry(beside.to_owned()).or_default();
-        seen.measured.push((rate, noise));
-        if seen.measured.len() > MEASURED_MAX {
-            seen.measured.remove(0);
+        match beside {
+            [others] if others.len() == 1 => {
+                let seen = class.beside.entry(others[0].clone()).or_default();
+                push_latest(&mut seen.measured, (rate, noise), MEASURED_MAX);
+            }
+            groups => {
+                let seen = GroupSeen { beside: groups.to_vec(), rate, noise };
+                push_latest(&mut class.among, seen, MEASURED_MAX);
+            }
         }
+        self.observation(name, beside, rate, noise)
     }
+}
 
-    fn believe(&mut self, name: &str, beside: &str, rate: f64, noise: f64) {
-        let (a, b) = (self.number(name), self.number(beside));
-        self.beliefs.learn(a.0, b.0, rate, noise);
+/// Adds a value; the oldest goes when there are more than `most`.
+fn push_latest<T>(values: &mut Vec<T>, value: T, most: usize) {
+    values.push(value);
+    if values.len() > most {
+        values.remove(0);
     }
 }
 
@@ -218,182 +261,54 @@ pub fn memory(bytes: u64) -> Memory {
     Memory::from_mib(bytes.div_ceil(1 << 20))
 }
 
-/// Beliefs about pairs, shared by the scheduler, which teaches them, and the engine, which asks.
-#[derive(Clone)]
-pub struct Beliefs(Arc<RwLock<State>>);
-
-struct State {
-    source: Source,
-    /// Pairs that were measured.
-    measured: BTreeSet<(usize, usize)>,
-    /// `rates[a][b]`: believed speed of `a` beside `b`.
-    rates: Vec<Vec<Ratio>>,
-}
-
-enum Source {
-    /// Learned from what is measured.
-    Online(Box<Online>),
-    /// Given.
-    Fixed(Arc<dyn Interference>),
-}
-
-impl Beliefs {
-    /// Learned, from a predictor on.
-    pub fn online(online: Online) -> Self {
-        Self::new(Source::Online(Box::new(online)))
-    }
-
-    /// Given by somebody who knows.
-    pub fn fixed(interference: Arc<dyn Interference>) -> Self {
-        Self::new(Source::Fixed(interference))
-    }
-
-    fn new(source: Source) -> Self {
-        Self(Arc::new(RwLock::new(State { source, measured: BTreeSet::new(), rates: Vec::new() })))
-    }
-
-    fn with<T>(&self, ask: impl FnOnce(&State) -> T) -> T {
-        ask(&self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner))
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner));
-    }
-
-    fn rate_of(&self, a: u32, b: u32) -> Option<f64> {
-        self.with(|state| Some(state.rates.get(a as usize)?.get(b as usize)?.as_f64()))
-    }
-
-    fn add(&self, name: &str) {
-        self.change(|state| {
-            let Source::Online(online) = &mut state.source else { return };
-            let count = state.rates.len();
-            if count >= CLASSES_MAX {
-                return;
-            }
-            let profile = ClassProfile { name: name.to_owned(), ..ClassProfile::default() };
-            online.class(&profile);
-            state.rates.push(Vec::new());
-            for a in 0..=count {
-                for b in state.rates[a].len()..=count {
-                    // Nobody has seen the new class beside anyone.
-                    state.rates[a].push(believed(online, a, b, false));
-                }
-            }
-        });
-    }
-
-    /// What a rate among several says about each pair; about a pair alone it says what it is.
-    fn clues(
-        &self,
-        a: u32,
-        companies: &[CoTenants],
-        rate: f64,
-        noise: f64,
-    ) -> Vec<PairObservation> {
-        if let [CoTenants { classes, .. }] = companies
-            && let &[beside] = classes.as_slice()
-        {
-            return vec![PairObservation { beside, rate, noise }];
-        }
-        self.with(|state| {
-            let Source::Online(online) = &state.source else { return Vec::new() };
-            let mut classes = companies.iter().flat_map(|company| &company.classes).chain([&a]);
-            match classes.all(|&class| (class as usize) < state.rates.len()) {
-                true => online.pair_observations(a, companies, rate, noise),
-                false => Vec::new(),
-            }
-        })
-    }
-
-    fn learn(&self, a: u32, b: u32, rate: f64, noise: f64) {
-        self.change(|state| {
-            let Source::Online(online) = &mut state.source else { return };
-            let count = state.rates.len();
-            let (row, column) = (a as usize, b as usize);
-            if row >= count || column >= count {
-                return;
-            }
-            online.observe(a, b, rate, noise);
-            state.measured.insert((row, column));
-            for other in 0..count {
-                for (a, b) in [(row, other), (other, column)] {
-                    state.rates[a][b] = believed(online, a, b, state.measured.contains(&(a, b)));
-                }
-            }
-        });
-    }
-}
-
-/// What is believed about a pair. One that was never measured gets the benefit of the doubt, a standard
-/// deviation of it: trying it costs seconds, and what is never tried is never learned.
-fn believed(online: &Online, a: usize, b: usize, is_measured: bool) -> Ratio {
-    let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
-    let belief = online.belief(number(a), number(b));
-    let doubt = if is_measured { 0.0 } else { belief.deviation };
-    Ratio::from_f64((belief.rate + doubt).min(1.0))
-}
-
-impl Interference for Beliefs {
-    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
-        self.with(|state| match &state.source {
-            Source::Fixed(given) => given.pair_rate(job, beside, gpu),
-            Source::Online(_) => {
-                let rate =
-                    |a: ClassId, b: ClassId| state.rates.get(a.index())?.get(b.index()).copied();
-                job.class
-                    .zip(beside.class)
-                    .and_then(|(a, b)| rate(a, b))
-                    .map_or_else(|| ClosedForm.pair_rate(job, beside, gpu), Some)
-            }
-        })
-    }
-
-    fn observe(&mut self, _: &Observation) {
-        // The scheduler teaches them by class name.
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn classes(names: &[&str]) -> Classes {
-        let mut classes = Classes::new(BTreeMap::new(), crate::journal::beliefs());
-        names.iter().for_each(|name| {
-            classes.number(name);
-        });
-        classes
+    fn groups(groups: &[&[&str]]) -> Vec<Vec<String>> {
+        let names = |group: &&[&str]| group.iter().map(|&name| name.to_owned()).collect();
+        groups.iter().map(names).collect()
     }
 
     #[test]
-    fn a_rate_among_two_others_teaches_both_pairs() {
-        let mut classes = classes(&["a", "b", "c"]);
-        let lone = classes.clues("a", &[vec!["b"]], 0.7, 0.05);
-        assert_eq!(lone, [("b".to_owned(), 0.7, 0.05)], "beside one other it is what was measured");
-        let product = |classes: &Classes| {
-            let believed = |other| classes.believed("a", other).expect("both are known");
-            believed("b") * believed("c")
-        };
-        let seen = product(&classes) / 2.0;
-        let clues = classes.clues("a", &[vec!["b", "c"]], seen, 0.05);
-        assert_eq!(clues.len(), 2);
-        for (beside, rate, noise) in clues {
-            assert!(noise > 0.05, "{beside}: the other one is uncertain too");
-            classes.observe("a", &beside, rate, noise);
+    fn observations_are_kept_and_told_again() {
+        let mut classes = Classes::new(BTreeMap::new());
+        let live = [
+            classes.observe("a", &groups(&[&["b"]]), 0.7, 0.05),
+            classes.observe("a", &groups(&[&["b", "c"]]), 0.5, 0.02),
+            classes.observe("a", &groups(&[&["b"], &["c"]]), 0.6, 0.02),
+        ];
+        let kept = serde_json::to_string(&classes.known).expect("it can be written");
+        let mut next = Classes::new(serde_json::from_str(&kept).expect("it was written"));
+        assert_eq!(next.observations(), live);
+        let names: Vec<String> = next.take_new().map(|(_, name)| name).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(next.take_new().count(), 0, "each is told once");
+        let measured = |other| next.known["a"].measurements(other);
+        assert_eq!((measured("b"), measured("c"), measured("a")), (3, 2, 0));
+    }
+
+    #[test]
+    fn pairs_of_an_earlier_store_are_told_as_observations() {
+        let body =
+            r#"{"memory":{},"solo":{},"durations_us":[],"beside":{"b":{"measured":[[0.8,0.1]]}}}"#;
+        let class: Class = serde_json::from_str(body).expect("an earlier version wrote it");
+        let mut classes = Classes::new(BTreeMap::from([("a".to_owned(), class)]));
+        let told = classes.observations();
+        let rates: Vec<Ratio> = told.iter().map(|told| told.rate).collect();
+        assert_eq!(rates, [Ratio::from_f64(0.8)]);
+        assert_eq!(told[0].beside[0][0].class, classes.find("b"));
+    }
+
+    #[test]
+    fn only_the_latest_observations_are_kept() {
+        let mut classes = Classes::new(BTreeMap::new());
+        for rate in 0..MEASURED_MAX + 3 {
+            classes.observe("a", &groups(&[&["b"]]), rate as f64, 0.05);
+            classes.observe("a", &groups(&[&["b", "b"]]), rate as f64, 0.05);
         }
-        assert!(product(&classes) < 1.5 * seen, "{} is not near {seen}", product(&classes));
-    }
-
-    #[test]
-    fn of_classes_beyond_those_that_are_learned_nothing_is_told() {
-        let names: Vec<String> =
-            (0..=CLASSES_MAX).map(|number| format!("class {number}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let classes = classes(&names);
-        let last = names[CLASSES_MAX];
-        assert!(classes.clues(last, &[vec![names[0], names[1]]], 0.5, 0.05).is_empty());
-        assert!(classes.clues(names[0], &[vec![names[1], last]], 0.5, 0.05).is_empty());
-        assert!(classes.clues(names[0], &[vec!["never heard of"]], 0.5, 0.05).is_empty());
+        let Class { beside, among, .. } = &classes.known["a"];
+        assert_eq!((beside["b"].measured.len(), among.len()), (MEASURED_MAX, MEASURED_MAX));
+        assert_eq!((beside["b"].measured[0].0, among[0].rate), (3.0, 3.0));
     }
 }

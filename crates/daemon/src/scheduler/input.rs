@@ -149,7 +149,18 @@ pub enum Fact {
         /// Steps per second.
         steps_per_s: f64,
     },
-    /// How fast a class runs beside another, relative to running alone.
+    /// How fast a class runs among co-located jobs, relative to running alone.
+    Observed {
+        /// The class.
+        class: String,
+        /// Classes of the co-located jobs on each GPU, where that differs.
+        beside: Vec<Vec<String>>,
+        /// The rate.
+        rate: f64,
+        /// Standard deviation of the measurement.
+        noise: f64,
+    },
+    /// How fast a class runs beside one other: in journals of version 1.
     Pair {
         /// The class.
         class: String,

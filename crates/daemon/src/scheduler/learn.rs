@@ -37,11 +37,11 @@ impl Scheduler {
                 self.outcome.classes.insert(class.clone());
                 self.describe_class(class);
             }
+            Fact::Observed { class, beside, rate, noise } => {
+                self.observe(class, beside, *rate, *noise);
+            }
             Fact::Pair { class, beside, rate, noise } => {
-                self.classes.observe(class, beside, *rate, *noise);
-                self.outcome.classes.insert(class.clone());
-                // A pair may turn out to gain nothing although nothing else happens.
-                self.engine.touch(PartitionId(0));
+                self.observe(class, &[vec![beside.clone()]], *rate, *noise);
             }
             Fact::Foreign { device, bytes, processes } => {
                 let device = *device;
@@ -56,6 +56,15 @@ impl Scheduler {
                 });
             }
         }
+    }
+
+    /// The engine learns from what was observed.
+    fn observe(&mut self, class: &str, beside: &[Vec<String>], rate: f64, noise: f64) {
+        let observation = self.classes.observe(class, beside, rate, noise);
+        self.events.push(Event::Observed(observation));
+        self.outcome.classes.insert(class.to_owned());
+        // A pair may turn out to gain nothing although nothing else happens.
+        self.engine.touch(PartitionId(0));
     }
 
     pub(super) fn report(&mut self, id: u64, report: Report) {

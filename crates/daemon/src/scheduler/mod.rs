@@ -21,10 +21,10 @@ mod view;
 mod wishes;
 
 pub use active::{Active, Caps, Phase};
-pub use classes::{Beliefs, Class, Classes, memory};
+pub use classes::{Class, Classes, memory};
 pub use input::{Fact, Input, Now, Report, Submission};
 pub(crate) use settle::socket;
-pub use start::{Kept, RecoveredRun, Start};
+pub use start::{JOURNAL_VERSION, Kept, RecoveredRun, Start};
 pub use view::{View, Waiting};
 
 use crate::job::{ArrayTask, Ending, Going, Job, JobState};
@@ -202,7 +202,10 @@ impl Scheduler {
     }
 
     fn step_engine(&mut self, at: Time) {
-        let events = std::mem::take(&mut self.events);
+        let new_classes = self.classes.take_new();
+        let mut events: Vec<Event> =
+            new_classes.map(|(class, name)| Event::ClassAdded { class, name }).collect();
+        events.append(&mut self.events);
         let step = self.engine.step(at, &events);
         self.engine_wake = step.wake;
         for action in step.actions {

@@ -253,23 +253,20 @@ impl Scheduler {
         others
     }
 
-    /// What a job's rate in its present company says about each of its pairs.
-    pub fn clues(&self, id: u64, rate: f64, noise: f64) -> Vec<Fact> {
-        let Some(active) = self.jobs.get(&id) else { return Vec::new() };
-        let Some(seat) = &active.seat else { return Vec::new() };
-        let class_of = |job: &u64| self.jobs.get(job).map(|active| active.job.class.as_str());
-        let mut companies: Vec<Vec<&str>> = Vec::new();
-        for &device in &seat.devices {
+    /// A measured rate of a job as an observation among its present co-located jobs; `None` if it is alone.
+    pub fn observation(&self, id: u64, rate: f64, noise: f64) -> Option<Fact> {
+        let active = self.jobs.get(&id)?;
+        let class_of = |job: &u64| self.jobs.get(job).map(|active| active.job.class.clone());
+        let mut beside: Vec<Vec<String>> = Vec::new();
+        for &device in &active.seat.as_ref()?.devices {
             let others = self.present[device as usize].iter().filter(|&&other| other != id);
-            let company: Vec<&str> = others.filter_map(class_of).collect();
-            if !company.is_empty() && !companies.contains(&company) {
-                companies.push(company);
+            let others: Vec<String> = others.filter_map(class_of).collect();
+            if !others.is_empty() && !beside.contains(&others) {
+                beside.push(others);
             }
         }
-        let class = &active.job.class;
-        let clues = self.classes.clues(class, &companies, rate, noise).into_iter();
-        let fact = |(beside, rate, noise)| Fact::Pair { class: class.clone(), beside, rate, noise };
-        clues.map(fact).collect()
+        let class = active.job.class.clone();
+        (!beside.is_empty()).then_some(Fact::Observed { class, beside, rate, noise })
     }
 
     /// Where company changed, rates are what is believed of it until they are measured.
@@ -307,8 +304,7 @@ impl Scheduler {
         let mut rate = 1.0;
         for other in others {
             let beside = &self.jobs[other];
-            let known = self.classes.believed(&active.job.class, &beside.job.class);
-            rate *= known.unwrap_or(0.5);
+            rate *= self.believed(&active.job.class, &beside.job.class).unwrap_or(0.5);
         }
         Ppm((rate * 1e6).round() as u32)
     }

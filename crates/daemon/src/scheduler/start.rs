@@ -1,7 +1,7 @@
 //! How a scheduler begins: from nothing, or from what was kept and what is found on the machine.
 
 use super::active::{Active, Caps, Phase};
-use super::classes::{Beliefs, Class, Classes};
+use super::classes::{Class, Classes};
 use super::{BackendEvent, Input, Now, Outcome, RunId, Scheduler, Setup};
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
@@ -10,16 +10,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tandem_backends::DeviceAllocation;
 use tandem_core::{
-    ClusterBuilder, Engine, Event, GpuId, JobId, Memory, OnIllegal, Placement, PlacementRule,
-    Ratio, Rules,
+    ClusterBuilder, Engine, Event, GpuId, JobId, Learner, Memory, OnIllegal, Placement,
+    PlacementRule, Ratio, Rules,
 };
 use tandem_policies::PolicySpec;
 
 pub use tandem_backends::RecoveredRun;
 
+/// The version of the journal that this program writes: since 2 the engine learns from observations, and
+/// the rate of a gang is that of its slowest GPU.
+pub const JOURNAL_VERSION: u32 = 2;
+
 /// Everything that a scheduler begins with: the first record of a journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Start {
+    /// The version of the journal; the first one did not say.
+    #[serde(default = "first_version")]
+    pub version: u32,
     /// When.
     pub now: Now,
     /// With what.
@@ -42,6 +49,10 @@ pub struct Start {
     pub over: BTreeMap<u64, JobState>,
 }
 
+fn first_version() -> u32 {
+    1
+}
+
 /// A job that is not over, and what became of its process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
@@ -54,14 +65,12 @@ pub struct Kept {
 }
 
 impl Scheduler {
-    /// Begins; the first step follows from it at once.
-    pub fn begin(start: Start, policy: &PolicySpec, beliefs: Beliefs) -> (Self, Outcome) {
+    /// Begins; the first step follows from it at once. The engine plans with `learner` and corrects it
+    /// by what was observed, in this life and before.
+    pub fn begin(start: Start, policy: &PolicySpec, learner: Box<dyn Learner>) -> (Self, Outcome) {
         let cluster = Arc::new(cluster(&start.setup));
         let rules = rules(policy, start.setup.share);
-        let engine =
-            Engine::new(cluster, rules, Box::new(beliefs.clone()), OnIllegal::Refuse, || {
-                policy.build()
-            });
+        let engine = Engine::new(cluster, rules, learner, OnIllegal::Refuse, || policy.build());
         let devices = start.setup.devices.len();
         let mut scheduler = Self {
             engine,
@@ -69,7 +78,7 @@ impl Scheduler {
             jobs: BTreeMap::new(),
             entries: Vec::new(),
             users: BTreeMap::new(),
-            classes: Classes::new(start.classes, beliefs),
+            classes: Classes::new(start.classes),
             present: vec![BTreeSet::new(); devices],
             drained: BTreeSet::new(),
             closed: BTreeMap::new(),
@@ -91,6 +100,8 @@ impl Scheduler {
             left: Vec::new(),
             setup: start.setup,
         };
+        let observations = scheduler.classes.observations();
+        scheduler.events.extend(observations.into_iter().map(Event::Observed));
         let mut inputs = Vec::new();
         let mut adopted = Vec::new();
         let mut ended = Vec::new();

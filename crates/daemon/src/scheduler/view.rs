@@ -5,7 +5,7 @@ use crate::job::Job;
 use crate::request::JobRequest;
 use std::sync::Arc;
 use tandem_backends::Enforcement;
-use tandem_core::{Engine, GpuId, JobSpec, Reason, Time, UserId};
+use tandem_core::{Engine, GpuId, GpuTypeId, JobSpec, Profile, Reason, Time, UserId};
 
 /// A job as it does at present.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +106,15 @@ impl Scheduler {
         &self.classes
     }
 
+    /// Believed rate of a class beside another, if both were heard of.
+    pub fn believed(&self, class: &str, beside: &str) -> Option<f64> {
+        let profile =
+            |name| Some(Profile { class: Some(self.classes.find(name)?), ..Profile::default() });
+        let (class, beside) = (profile(class)?, profile(beside)?);
+        let rate = self.engine.learner().pair_rate(&class, &beside, GpuTypeId(0));
+        rate.map(|rate| rate.as_f64())
+    }
+
     /// Jobs whose processes may use a device.
     pub fn present(&self, device: u32) -> impl Iterator<Item = u64> + '_ {
         self.present[device as usize].iter().copied()
@@ -173,7 +182,7 @@ impl Scheduler {
         let beside = if active.phase.is_present() { self.neighbours(id) } else { Vec::new() };
         let predicted = beside.iter().map(|other| {
             let other = &self.jobs[other].job.class;
-            self.classes.believed(&active.job.class, other).unwrap_or(0.5)
+            self.believed(&active.job.class, other).unwrap_or(0.5)
         });
         let known = active.entry.and_then(|entry| self.engine.state().find(entry));
         Some(View {

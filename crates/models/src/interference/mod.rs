@@ -5,10 +5,12 @@
 //! - `held_out`: what errors on rates that were not shown have in common.
 //! - [`offline`]: the predictor, fitted to measured pairs.
 //! - [`online`]: beliefs that start from the predictor and follow what is observed.
+//! - `beliefs`: the same as the planning engine asks for it.
 //! - `co_tenants`: what a rate beside several co-tenants says about each pair.
 //! - `next_experiments`: which pairs to measure next.
 //! - [`evaluate`]: how good both are on pairs that they have not seen.
 
+mod beliefs;
 mod co_tenants;
 pub mod evaluate;
 mod gaussian;
@@ -18,6 +20,7 @@ pub mod offline;
 pub mod online;
 pub mod profile;
 
+pub use beliefs::{Beliefs, CLASSES_MAX, Optimism};
 pub use co_tenants::{CoTenants, PairObservation};
 pub use next_experiments::NextExperiments;
 pub use offline::{FitError, Offline, Prediction};

@@ -234,6 +234,11 @@ impl Online {
         self.classes.len()
     }
 
+    /// Whether a pair was observed.
+    pub(super) fn is_measured(&self, pair: (u32, u32)) -> bool {
+        self.pair(pair).is_some()
+    }
+
     fn pair(&self, (a, b): (u32, u32)) -> Option<&Pair> {
         self.classes[a as usize].pairs[b as usize].as_ref()
     }

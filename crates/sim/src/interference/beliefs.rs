@@ -8,10 +8,8 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;
-use tandem_core::{
-    ClassId, GpuTypeId, Interference, Memory, Observation, Profile, Ratio, Utilisation,
-};
-use tandem_models::interference::{ClassProfile, CoTenants, FitError, Offline, Online};
+use tandem_core::{Interference, Memory, Utilisation};
+use tandem_models::interference::{Beliefs, ClassProfile, FitError, Offline, Online, Optimism};
 use thiserror::Error;
 
 /// Why there are no beliefs.
@@ -38,119 +36,38 @@ pub struct Learning {
     pub online: bool,
 }
 
-/// Believed rates for the classes of one trace. Whether a pair fits into memory is known. A pair that the
-/// table lacks, or a job without a class, follows a rule in the simulated world, and beliefs follow the same
-/// rule: there is no measurement that a predictor could have learned from.
-#[derive(Clone)]
-pub struct Beliefs {
-    truth: Arc<dyn Interference>,
-    online: Online,
-    learns: bool,
-    /// `rates[a][b]`: believed speed of `a` next to `b`, by the trace's classes; `None` if the table
-    /// lacks the pair.
-    rates: Vec<Vec<Option<Ratio>>>,
-}
-
-impl Beliefs {
-    /// Beliefs from a fitted `model`, or trained on a share of `table`.
-    pub fn new(
-        trace: &Trace,
-        truth: Arc<dyn Interference>,
-        table: Option<&PairTable>,
-        solo: Option<&SoloProfiles>,
-        model: Option<&GpuModel>,
-        learning: Learning,
-    ) -> Result<Self, BeliefsError> {
-        let profiles = profiles(trace, table, solo);
-        let offline = match (model, table) {
-            (Some(model), _) => model.offline.clone(),
-            (None, Some(table)) => train(table, solo, &profiles, learning)?,
-            (None, None) => return Err(BeliefsError::NothingToLearnFrom),
-        };
-        let mut online = Online::new(offline);
-        for profile in &profiles {
-            online.class(profile);
-        }
-        let numbers: Vec<Option<u32>> =
-            trace.classes.iter().map(|class| table?.classes.find(class)).collect();
-        let lacks =
-            |a: usize, b: usize| table.is_some_and(|table| table.lacks(numbers[a], numbers[b]));
-        let count = profiles.len();
-        let believed =
-            |a: usize, b: usize| (!lacks(a, b)).then(|| believed(&online, learning.online, a, b));
-        let rates = (0..count).map(|a| (0..count).map(|b| believed(a, b)).collect()).collect();
-        Ok(Self { truth, online, learns: learning.online, rates })
-    }
-
-    /// The believed rate of the trace's class `a` beside `b`, whether they fit or not; `None` if the table
-    /// lacks the pair.
-    pub(crate) fn of_classes(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
-        self.rates[a.index()][b.index()]
-    }
-
-    /// Whether observations change them.
-    pub(crate) fn learns(&self) -> bool {
-        self.learns
-    }
-
-    /// The co-tenants of a job on one GPU. Pairs that follow a rule are known and need no learning.
-    fn co_tenants(&self, job: &Profile, others: &[Profile], gpu: GpuTypeId) -> CoTenants {
-        let mut co_tenants = CoTenants { classes: Vec::new(), known_rate: 1.0 };
-        for other in others {
-            let pair = job.class.zip(other.class);
-            match pair.filter(|&(a, b)| self.of_classes(a, b).is_some()) {
-                Some((_, ClassId(class))) => co_tenants.classes.push(class),
-                None => {
-                    let by_rule = self.truth.pair_rate(job, other, gpu);
-                    co_tenants.known_rate *= by_rule.map_or(1.0, |rate| rate.as_f64());
-                }
-            }
-        }
-        co_tenants
-    }
-
-    /// Updates the rates of all pairs that share the sensitivity of `a` or the pressure of `b`.
-    fn refresh(&mut self, a: usize, b: usize) {
-        for other in 0..self.rates.len() {
-            for (a, b) in [(a, other), (other, b)] {
-                if let Some(rate) = &mut self.rates[a][b] {
-                    *rate = believed(&self.online, self.learns, a, b);
-                }
-            }
-        }
-    }
-}
-
-/// Optimism in standard deviations, so that pairs that were never tried are tried and learned.
+/// Optimism of beliefs that learn during a run, in standard deviations.
 const OPTIMISM: f64 = 0.5;
 
-fn believed(online: &Online, learns: bool, a: usize, b: usize) -> Ratio {
-    let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
-    let belief = online.belief(number(a), number(b));
-    Ratio::from_f64(if learns { belief.cautious(-OPTIMISM) } else { belief.rate })
-}
-
-impl Interference for Beliefs {
-    fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
-        let by_rule = self.truth.pair_rate(job, beside, gpu)?;
-        let pair = job.class.zip(beside.class);
-        let believed = pair.and_then(|(a, b)| self.of_classes(a, b));
-        Some(believed.unwrap_or(by_rule))
+/// Beliefs about the classes of one trace, from a fitted `model`, or trained on a share of `table`. Whether
+/// a pair fits into memory is known. A pair that the table lacks, or a job without a class, follows a
+/// rule in the simulated world, and beliefs follow the same rule: no measurement stands behind it
+/// that a predictor could have learned from.
+pub fn trace_beliefs(
+    trace: &Trace,
+    truth: Arc<dyn Interference>,
+    table: Option<&PairTable>,
+    solo: Option<&SoloProfiles>,
+    model: Option<&GpuModel>,
+    learning: Learning,
+) -> Result<Beliefs, BeliefsError> {
+    let profiles = profiles(trace, table, solo);
+    let offline = match (model, table) {
+        (Some(model), _) => model.offline.clone(),
+        (None, Some(table)) => train(table, solo, &profiles, learning)?,
+        (None, None) => return Err(BeliefsError::NothingToLearnFrom),
+    };
+    let mut online = Online::new(offline);
+    for profile in &profiles {
+        online.class(profile);
     }
-
-    fn observe(&mut self, observation: &Observation) {
-        let (Some(class), true) = (observation.job.class, self.learns) else { return };
-        let gpus: Vec<CoTenants> = observation
-            .beside
-            .iter()
-            .map(|others| self.co_tenants(&observation.job, others, observation.gpu))
-            .collect();
-        let (rate, noise) = (observation.rate.as_f64(), observation.noise.as_f64());
-        for pair in self.online.pair_observations(class.0, &gpus, rate, noise) {
-            self.online.observe(class.0, pair.beside, pair.rate, pair.noise);
-            self.refresh(class.index(), pair.beside as usize);
-        }
-    }
+    let numbers: Vec<Option<u32>> =
+        trace.classes.iter().map(|class| table?.classes.find(class)).collect();
+    let is_covered =
+        |a: usize, b: usize| table.is_none_or(|table| !table.lacks(numbers[a], numbers[b]));
+    let learns = learning.online;
+    let optimism = if learns { Optimism::Deviations(OPTIMISM) } else { Optimism::None };
+    Ok(Beliefs::of_known_classes(online, truth, is_covered, optimism, learns))
 }
 
 /// Profiles of the trace's classes: measured alone, or else the mean over their jobs.

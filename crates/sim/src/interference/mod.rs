@@ -6,8 +6,9 @@ mod lucid;
 mod model_file;
 mod pair_data;
 
-pub use beliefs::{Beliefs, BeliefsError, Learning};
+pub use beliefs::{BeliefsError, Learning, trace_beliefs};
 pub use model_file::{GpuModel, ModelFile, ModelFileError};
+pub use tandem_models::interference::Beliefs;
 
 use pair_data::class_profile;
 

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tandem_core::{Cluster, ClusterBuilder, GpuId, Interference, Memory};
-use tandem_sim::interference::{Beliefs, Learning, PairTable};
+use tandem_sim::interference::{Learning, PairTable, trace_beliefs};
 use tandem_sim::profiles::SoloProfiles;
 use tandem_sim::trace::{GenerateOptions, ReadOptions, Trace, generate, read};
 use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes, clusters};
@@ -130,7 +130,7 @@ impl Inputs {
                 let online = kind == "online";
                 let learning = Learning { train_pairs: TRAIN_PAIRS, seed: self.seed, online };
                 let table = Some(&table.table);
-                Some(Beliefs::new(&trace, truth.clone(), table, None, None, learning)?)
+                Some(trace_beliefs(&trace, truth.clone(), table, None, None, learning)?)
             }
         };
         let options = WorkloadOptions {

@@ -1,12 +1,13 @@
 //! The daemon's loop over an engine that does nothing by itself.
 
-use super::{beliefs, setup, start};
+use super::{setup, start};
 use std::sync::{Arc, Mutex, mpsc};
 use tandem_backends::{
     Backend, BackendEvent, Capabilities, ClusterJob, Device, KnownJob, Op, OpId, Owner,
     RecoveredRun, RunId,
 };
 use tandem_daemon::cycle::{Cycle, Message};
+use tandem_daemon::journal::beliefs;
 use tandem_daemon::links::Links;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
@@ -68,7 +69,7 @@ impl Loop {
         let mut store = Store::open(&state.path().join("state.db")).unwrap();
         store.write(|writing| writing.start(&start)).unwrap();
         let policy = PolicySpec::parse(policy).unwrap();
-        let (scheduler, outcome) = Scheduler::begin(start, &policy, beliefs());
+        let (scheduler, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
         let handle = runtime.handle().clone();
         let links = Links::new(handle.clone(), state.path().join("none"), sender.clone(), 0);
         let publisher = Publisher::new(handle, 0, false, sender);

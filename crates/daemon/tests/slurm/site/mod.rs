@@ -7,13 +7,12 @@ use tandem_backends::{
     BackendEvent, Device, Enforcement, Exit, ExitStatus, Op, OpId, RecoveredRun, RunId,
 };
 use tandem_daemon::job::{Job, JobState};
+use tandem_daemon::journal::beliefs;
 use tandem_daemon::request::JobRequest;
 use tandem_daemon::scheduler::{
-    Active, Beliefs, Input, Kept, Now, Outcome, Phase, Scheduler, Setup, Start, Submission,
+    Active, Input, JOURNAL_VERSION, Kept, Now, Outcome, Phase, Scheduler, Setup, Start, Submission,
 };
-use tandem_models::interference::Online;
 use tandem_policies::PolicySpec;
-use tandem_sim::interference::ModelFile;
 
 pub(crate) struct Site {
     pub(crate) scheduler: Scheduler,
@@ -27,13 +26,6 @@ pub(crate) struct Site {
     jobs: BTreeMap<u64, Job>,
     /// Jobs beside which nobody may be.
     alone: BTreeSet<u64>,
-}
-
-/// What a daemon believes before it has measured anything.
-pub(crate) fn beliefs() -> Beliefs {
-    let shipped = ModelFile::shipped();
-    let model = shipped.for_gpu(Some("v100"), "shipped").unwrap();
-    Beliefs::online(Online::new(model.offline.clone()))
 }
 
 /// Nodes of `each` GPUs.
@@ -67,6 +59,7 @@ pub(crate) fn setup(nodes: u32, each: u32, policy: &str) -> Setup {
 
 pub(crate) fn start(setup: Setup, now: Now, jobs: Vec<Kept>) -> Start {
     Start {
+        version: JOURNAL_VERSION,
         now,
         setup,
         next_job: jobs.iter().map(|kept| kept.job.id + 1).max().unwrap_or(1),
@@ -121,7 +114,7 @@ impl Site {
     ) -> Self {
         let policy = PolicySpec::parse(&start.setup.policy).unwrap();
         let (now, setup, next_job) = (start.now, start.setup.clone(), start.next_job);
-        let (scheduler, outcome) = Scheduler::begin(start, &policy, beliefs());
+        let (scheduler, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
         let ops = Vec::new();
         let mut site = Self { scheduler, now, ops, outcome, setup, each, next_job, jobs, alone };
         site.note();

@@ -1,36 +1,44 @@
-//! The daemon's loop and the simulator decide alike: on the same trace, with a world that plays the part
-//! of the machine and a clock that is moved by hand, their actions are the same, instant by instant.
-
-#![allow(clippy::unwrap_used)]
+//! A simulated world that plays the machine, and the daemon's loop driven through it by a clock that is moved
+//! by hand.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use tandem_backends::{
     Backend, BackendEvent, Capabilities, Device, Enforcement, Exit, ExitStatus, KnownJob, Op, OpId,
     RecoveredRun, RunId,
 };
-use tandem_core::{Action, Cluster, Event, GpuId, Interference, JobId, Memory, Placement, Time};
+use tandem_core::{
+    Action, Cluster, Event, GpuId, Interference, JobId, Learner, Memory, Observation, Placement,
+    Profile, Time,
+};
 use tandem_daemon::command::{Command, Peer};
 use tandem_daemon::cycle::{Cycle, Message};
-use tandem_daemon::journal::{replay, texts};
 use tandem_daemon::links::Links;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
 use tandem_daemon::request::JobRequest;
-use tandem_daemon::scheduler::{Beliefs, Fact, Input, Now, Report, Scheduler, Setup, Start};
+use tandem_daemon::scheduler::{
+    Fact, Input, JOURNAL_VERSION, Now, Report, Scheduler, Setup, Start,
+};
 use tandem_daemon::store::Store;
 use tandem_policies::PolicySpec;
-use tandem_sim::interference::PairTable;
+use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::trace::{ReadOptions, parse};
-use tandem_sim::{Estimates, Imitation, RunOptions, Workload, WorkloadOptions, WorldOptions, run};
+use tandem_sim::{Estimates, Imitation, Workload, WorkloadOptions, WorldOptions};
 
 const GPUS: u32 = 4;
 const MEMORY_MIB: u64 = 16_384;
 
-/// A trace of `count` jobs of three classes, and a table of how they get on.
-fn workload(seed: u64, count: u32) -> (&'static Workload, Arc<dyn Interference>) {
+/// A workload, its true rates and what is believed about them before the first observation.
+pub(crate) struct Case {
+    pub(crate) workload: &'static Workload,
+    pub(crate) truth: Arc<dyn Interference>,
+    pub(crate) beliefs: Beliefs,
+}
+
+/// A trace of `count` jobs of three classes, and a table of their pair rates.
+pub(crate) fn case(seed: u64, count: u32) -> Case {
     let mut state = seed * 2 + 1;
     let mut random = |below: u64| {
         // xorshift: any stream does.
@@ -64,11 +72,16 @@ fn workload(seed: u64, count: u32) -> (&'static Workload, Arc<dyn Interference>)
     std::fs::write(file.path(), rows).unwrap();
     let table = PairTable::read(&file.path().to_string_lossy()).unwrap();
     let truth: Arc<dyn Interference> = Arc::new(table.for_trace(&trace).unwrap());
+    let (shipped, learning) =
+        (ModelFile::shipped(), Learning { train_pairs: 1.0, seed, online: true });
+    let model = shipped.for_gpu(Some("v100"), "shipped").unwrap();
+    let beliefs =
+        trace_beliefs(&trace, truth.clone(), Some(&table), None, Some(model), learning).unwrap();
     let cluster = Arc::new(Cluster::uniform(1, GPUS, Memory::from_mib(MEMORY_MIB)));
     let options = WorkloadOptions { estimates: Estimates::True, ..WorkloadOptions::default() };
     let workload = Workload::new(trace, cluster, "trace", &options).unwrap();
     // Lives as long as the test: the world and the back end that plays it share it.
-    (Box::leak(Box::new(workload)), truth)
+    Case { workload: Box::leak(Box::new(workload)), truth, beliefs }
 }
 
 /// The simulated world as a back end: whatever it is asked to do is done at once.
@@ -198,13 +211,16 @@ fn now(at: Time) -> Now {
     Now { at_us: at.0, unix_us: 1_700_000_000_000_000 + at.0 }
 }
 
-/// Drives the daemon's loop through the workload; gives its actions by instant.
-fn daemon(
+/// Drives the daemon's loop through the workload; gives its actions by instant. The engine plans with
+/// `interference` and is told `observations` when they are due.
+pub(crate) fn daemon(
     policy: &PolicySpec,
-    workload: &'static Workload,
-    truth: &Arc<dyn Interference>,
+    case: &Case,
+    interference: Box<dyn Learner>,
+    observations: &[(Time, Observation)],
     state: &std::path::Path,
 ) -> Vec<(Time, Vec<String>)> {
+    let Case { workload, truth, .. } = case;
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (sender, inbox) = mpsc::channel();
     let truth_for_world: &'static Arc<dyn Interference> = Box::leak(Box::new(truth.clone()));
@@ -222,6 +238,7 @@ fn daemon(
     };
     let mut store = Store::open(&state.join("state.db")).unwrap();
     let start = Start {
+        version: JOURNAL_VERSION,
         now: now(Time(0)),
         setup,
         jobs: Vec::new(),
@@ -233,7 +250,7 @@ fn daemon(
         over: Default::default(),
     };
     store.write(|writing| writing.start(&start)).unwrap();
-    let (scheduler, outcome) = Scheduler::begin(start, policy, Beliefs::fixed(truth.clone()));
+    let (scheduler, outcome) = Scheduler::begin(start, policy, interference);
     let links = Links::new(runtime.handle().clone(), state.join("none"), sender.clone(), 0);
     let publisher = Publisher::new(runtime.handle().clone(), 0, false, sender.clone());
     let meter = Meter::new(MeterOptions::default());
@@ -241,6 +258,7 @@ fn daemon(
     cycle.begin(now(Time(0)), &outcome).unwrap();
     let peer = Peer { uid: 0, gid: 0, user: "root".to_owned() };
     let (mut arrived, mut finished) = (0, 0);
+    let mut observations = observations.iter().peekable();
     while finished < workload.len() {
         let arrival = workload.jobs.get(arrived).map(|job| job.spec.submit);
         let completion = world.lock().unwrap().next_completion();
@@ -250,6 +268,9 @@ fn daemon(
         let mut batch = Vec::new();
         let events = world.lock().unwrap().collect(at);
         messages(&events, at, &mut batch, &mut finished);
+        while let Some((_, observation)) = observations.next_if(|(due, _)| *due <= at) {
+            batch.push(Message::Told(Input::Fact(observed(workload, observation))));
+        }
         while let Some(job) = workload.jobs.get(arrived).filter(|job| job.spec.submit <= at) {
             let request = Box::new(request(workload, job.spec.id));
             let (reply, _) = tokio::sync::oneshot::channel();
@@ -270,6 +291,7 @@ fn daemon(
         world.lock().unwrap().act(at, &[]);
     }
     drop(cycle);
+    assert_eq!(observations.next(), None, "all were due");
     let journal = rusqlite::Connection::open(state.join("state.db")).unwrap();
     let mut select = journal
         .prepare("SELECT at_us, body FROM journal WHERE kind = 'actions' ORDER BY seq")
@@ -286,6 +308,18 @@ fn daemon(
         }
     }
     acts
+}
+
+/// An observation as a meter would tell it, by the names of classes.
+fn observed(workload: &Workload, observation: &Observation) -> Fact {
+    let name =
+        |profile: &Profile| workload.trace.classes.get(profile.class.unwrap().0).model.clone();
+    Fact::Observed {
+        class: name(&observation.job),
+        beside: observation.beside.iter().map(|on| on.iter().map(name).collect()).collect(),
+        rate: observation.rate.as_f64(),
+        noise: observation.noise.as_f64(),
+    }
 }
 
 /// What the world tells, as jobs and processes would tell it.
@@ -319,38 +353,4 @@ fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut
             other => panic!("{other:?} does not happen here"),
         }
     }
-}
-
-#[test]
-fn the_daemon_decides_as_the_simulator_does() {
-    for text in
-        ["fifo", "sjf", "srtf", "tiresias", "sjf-ffs", "sjf-bsbf", "gshare", "lucid", "tandem"]
-    {
-        for seed in 1..=4 {
-            let (workload, truth) = workload(seed, 60);
-            let policy = PolicySpec::parse(text).unwrap();
-            let options = RunOptions { log_actions: true, ..RunOptions::default() };
-            let simulated = run(workload, &policy, &truth, &options, &AtomicU64::new(0)).unwrap();
-            let simulated: Vec<(Time, Vec<String>)> =
-                simulated.actions.iter().map(|(at, actions)| (*at, texts(actions))).collect();
-            let state = tempfile::tempdir().unwrap();
-            let live = daemon(&policy, workload, &truth, state.path());
-            for (index, (sim, live)) in simulated.iter().zip(&live).enumerate() {
-                assert_eq!(sim, live, "{text}, seed {seed}: actions {index}");
-            }
-            assert_eq!(simulated.len(), live.len(), "{text}, seed {seed}");
-            assert!(live.len() > 25, "{text}, seed {seed}: too little happened");
-        }
-    }
-}
-
-#[test]
-fn the_journal_of_a_daemon_replays() {
-    let (workload, truth) = workload(7, 40);
-    let policy = PolicySpec::parse("sjf").unwrap();
-    let state = tempfile::tempdir().unwrap();
-    daemon(&policy, workload, &truth, state.path());
-    let replay = replay(&state.path().join("state.db")).unwrap();
-    assert!(replay.cycles > 80 && replay.actions >= 40, "{replay:?}");
-    assert_eq!(replay.differences, []);
 }
