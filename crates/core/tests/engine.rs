@@ -34,15 +34,15 @@ struct Bench {
 impl Bench {
     /// One partition of two nodes of two GPUs with 1,000 MiB each.
     fn new(tenants_max: usize) -> Self {
-        Self::with_model(tenants_max, Box::new(ClosedForm))
+        Self::with_model(tenants_max, Arc::new(ClosedForm))
     }
 
-    fn with_model(tenants_max: usize, model: Box<dyn Interference>) -> Self {
+    fn with_model(tenants_max: usize, model: Arc<dyn Interference>) -> Self {
         let cluster = Arc::new(Cluster::uniform(2, 2, Memory::from_mib(1000)));
         let rules = Rules { tenants_max, ..Rules::default() };
         let (plans, receiver) = channel();
         let mut receiver = Some(receiver);
-        let engine = Engine::new(cluster, rules, model, OnIllegal::Refuse, || {
+        let engine = Engine::new(cluster, rules, Box::new(model), OnIllegal::Refuse, || {
             Box::new(Puppet(receiver.take().expect("one partition")))
         });
         Self { engine, plans }
@@ -282,7 +282,7 @@ impl Interference for BudgetShares {
 
 #[test]
 fn tolerances_are_checked_against_the_group_rate_under_the_planned_budgets() {
-    let mut bench = Bench::with_model(2, Box::new(BudgetShares));
+    let mut bench = Bench::with_model(2, Arc::new(BudgetShares));
     for id in [0, 1] {
         // At least half of the speed alone.
         bench.submit_spec(JobSpec { tolerance: Tolerance::Slowdown(2_000_000), ..spec(id, 1, 0) });
