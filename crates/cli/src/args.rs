@@ -10,8 +10,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use tandem_core::{Memory, PlacementRule, Ratio, Span};
 use tandem_policies::REGISTRY;
-use tandem_sim::trace::Format;
-use tandem_sim::{Estimates, FaultOptions, Load};
+use tandem_sim::trace::TraceFormat;
+use tandem_sim::{Estimates, FaultOptions, LoadFactor};
 
 /// Shares GPUs between deep-learning jobs where that pays, and only there.
 #[derive(Parser)]
@@ -111,7 +111,7 @@ pub(crate) struct TraceInput {
     /// Trace format, guessed from the header if absent: tandem, venus, philly, muri, pollux, gavel,
     /// alibaba2023, sacct
     #[arg(long, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<TraceFormat>,
     /// Table of pair rates: Lucid's CSV or Gavel's JSON (which also has the speeds that gavel
     /// traces need)
     #[arg(long, value_name = "FILE[:gpu=NAME]")]
@@ -159,7 +159,7 @@ pub(crate) struct CommonArgs {
     pub(crate) model: Option<String>,
     /// Divide the inter-arrival times by this
     #[arg(long, value_name = "F", default_value = "1", allow_hyphen_values = true, value_parser = parse_load)]
-    pub(crate) load: Load,
+    pub(crate) load: LoadFactor,
     /// Share of its rate that a gang on more nodes than needed loses
     #[arg(long, value_name = "P", default_value = "0", allow_hyphen_values = true, value_parser = parse_penalty)]
     pub(crate) spread_penalty: Ratio,
@@ -216,7 +216,7 @@ pub(crate) enum TraceCommand {
         input: TraceInput,
         /// Format to write: tandem, venus, philly, muri, alibaba2023
         #[arg(long, value_name = "FORMAT", default_value = "tandem")]
-        to: Format,
+        to: TraceFormat,
         /// File to write; standard output if absent
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
@@ -516,8 +516,9 @@ pub(crate) fn parse_estimates(text: &str) -> Result<Estimates, String> {
     }
 }
 
-pub(crate) fn parse_load(text: &str) -> Result<Load, String> {
-    Load::parse(text).ok_or_else(|| "a load is a decimal number above 0, such as 1.5".to_owned())
+pub(crate) fn parse_load(text: &str) -> Result<LoadFactor, String> {
+    LoadFactor::parse(text)
+        .ok_or_else(|| "a load is a decimal number above 0, such as 1.5".to_owned())
 }
 
 fn parse_offered_load(text: &str) -> Result<f64, String> {

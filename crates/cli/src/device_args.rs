@@ -3,7 +3,7 @@
 use crate::args::PairDataArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use tandem_models::device::{Objective, Scheduler};
+use tandem_models::device::{Objective, SmScheduler};
 
 const TENANTS_HELP: &str = "\
 Tenants: FILE[:key=value,...],FILE... where FILE is an operator trace in Orion's columns and an item with = belongs to the tenant before it
@@ -139,11 +139,11 @@ pub(crate) enum SchedulerArg {
     Prop,
 }
 
-impl From<SchedulerArg> for Scheduler {
+impl From<SchedulerArg> for SmScheduler {
     fn from(arg: SchedulerArg) -> Self {
         match arg {
-            SchedulerArg::Fifo => Scheduler::Fifo,
-            SchedulerArg::Prop => Scheduler::Prop,
+            SchedulerArg::Fifo => SmScheduler::Fifo,
+            SchedulerArg::Prop => SmScheduler::Prop,
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Tables for people.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
-use tandem_sim::{LowerBound, Run};
+use tandem_sim::{LowerBound, SimRun};
 
 /// One row per run, times in seconds. Differences are given against the first one.
-pub(crate) fn comparison(runs: &[Run]) -> String {
+pub(crate) fn comparison(runs: &[SimRun]) -> String {
     let several = runs.len() > 1;
     let shares = runs.iter().any(|run| run.metrics.shared_gpu_time > 0.0);
     let mut header = vec!["policy", "mean JCT s"];
@@ -42,7 +42,7 @@ pub(crate) fn comparison(runs: &[Run]) -> String {
 }
 
 /// What no policy can beat, and how far the best one is from it.
-pub(crate) fn left(bound: LowerBound, runs: &[Run]) -> String {
+pub(crate) fn left(bound: LowerBound, runs: &[SimRun]) -> String {
     let LowerBound { exclusive_s, sharing_s } = bound;
     let mut text = format!(
         "no policy can have a mean JCT below {} s, and none that does not share GPUs below {} s",

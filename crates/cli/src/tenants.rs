@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use std::fmt::Display;
 use std::path::Path;
 use tandem_core::Memory;
-use tandem_models::device::{BATCH_MAX, Gpu, Requests, Tenant};
+use tandem_models::device::{BATCH_MAX, DeviceGpu, DeviceTenant, Requests};
 use tandem_sim::profiles::{batch_in_name, read_operators};
 
 /// What the latency and the gaps may be at most: an hour.
@@ -98,12 +98,12 @@ impl Setting<'_> {
 }
 
 /// Reads `NAME[:key=value,...]`.
-pub(crate) fn gpu(text: &str) -> Result<Gpu, Failure> {
+pub(crate) fn gpu(text: &str) -> Result<DeviceGpu, Failure> {
     let items = items(text, "--gpu")?;
     let [Item { head, options }] = items.as_slice() else {
         return Err(Failure::bad_input(format!("--gpu '{text}': name one GPU")));
     };
-    let mut gpu = Gpu::known(head)?;
+    let mut gpu = DeviceGpu::known(head)?;
     for &(key, value) in options {
         let setting = Setting { of: &format!("GPU {head}"), key, value };
         let constants = &mut gpu.constants;
@@ -128,8 +128,8 @@ pub(crate) fn gpu(text: &str) -> Result<Gpu, Failure> {
 }
 
 /// Reads `FILE[:key=value,...],FILE...`.
-pub(crate) fn tenants(text: &str, gpu: &Gpu) -> Result<Vec<Tenant>, Failure> {
-    let mut tenants: Vec<Tenant> = Vec::new();
+pub(crate) fn tenants(text: &str, gpu: &DeviceGpu) -> Result<Vec<DeviceTenant>, Failure> {
+    let mut tenants: Vec<DeviceTenant> = Vec::new();
     for item in items(text, "--tenants")? {
         let mut tenant = tenant(&item, gpu)?;
         let is_named = item.options.iter().any(|(key, _)| *key == "name");
@@ -150,10 +150,10 @@ pub(crate) fn tenants(text: &str, gpu: &Gpu) -> Result<Vec<Tenant>, Failure> {
     Ok(tenants)
 }
 
-fn tenant(item: &Item<'_>, gpu: &Gpu) -> Result<Tenant, Failure> {
+fn tenant(item: &Item<'_>, gpu: &DeviceGpu) -> Result<DeviceTenant, Failure> {
     let file = item.head;
     let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
-    let mut tenant = Tenant::new(&name, read_operators(file)?)?;
+    let mut tenant = DeviceTenant::new(&name, read_operators(file)?)?;
     let (mut batch, mut base) = (None, batch_in_name(file));
     let (mut arrivals, mut p99_ns) = (None, None);
     for &(key, value) in &item.options {

@@ -13,7 +13,7 @@ use rand_distr::{Distribution, StandardNormal};
 use std::sync::Arc;
 use tandem_core::{GpuId, Interference, JobId, JobSpec, Placement, Span, Time, Tolerance, Work};
 use tandem_policies::PolicySpec;
-use tandem_sim::forecast::{self, Forecast, ForecastOptions, PresentJob};
+use tandem_sim::forecast::{self, Forecast, ForecastOptions, SnapshotJob};
 
 const DRAWS: u32 = 9;
 /// How far estimates are off: the logarithm of the ratio has this standard deviation.
@@ -31,7 +31,7 @@ pub struct Question {
     ids: Vec<u64>,
     /// The job in question, if the scheduler has heard of it.
     target: Option<usize>,
-    present: forecast::Present,
+    present: forecast::Snapshot,
     beliefs: Arc<dyn Interference>,
     restore: Span,
 }
@@ -69,7 +69,7 @@ pub(crate) fn of_request(
     question.target = Some(question.ids.len());
     question.ids.push(scheduler.next_job());
     let duration = spec.estimate;
-    let job = PresentJob { spec, placement: None, done: Work::ZERO, duration };
+    let job = SnapshotJob { spec, placement: None, done: Work::ZERO, duration };
     question.present.jobs.push(job);
     Ok(question)
 }
@@ -111,7 +111,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
         let Some(known) = engine.find(entry) else { continue };
         let number = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         ids.push(job);
-        jobs.push(PresentJob {
+        jobs.push(SnapshotJob {
             spec: JobSpec { id: JobId(number), ..known.spec.clone() },
             placement: known.placement().cloned(),
             done: known.progress.done_by(now),
@@ -131,7 +131,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
         devices: Vec::new(),
         ids,
         target: None,
-        present: forecast::Present {
+        present: forecast::Snapshot {
             cluster: Arc::new(engine.cluster().clone()),
             rules: *engine.rules(),
             now,

@@ -2,7 +2,9 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
-use tandem_matching::{Graph, Options, assign, assign_with, instance, maximum_weight_matching};
+use tandem_matching::{
+    AssignOptions, Graph, assign, assign_with, instance, maximum_weight_matching,
+};
 
 fn assignments(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("assign");
@@ -16,7 +18,7 @@ fn assignments(criterion: &mut Criterion) {
             bencher.iter(|| assign(black_box(&rank1)));
         });
         let prices = assign(&rank1).duals.columns;
-        let options = Options { prices: Some(&prices), ..Options::default() };
+        let options = AssignOptions { prices: Some(&prices), ..AssignOptions::default() };
         group.bench_function(BenchmarkId::new("rank1, warm", n), |bencher| {
             bencher.iter(|| assign_with(black_box(&rank1), &options));
         });

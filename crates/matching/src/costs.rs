@@ -80,12 +80,12 @@ impl std::error::Error for CostError {}
 
 /// The least and the largest cost; 0 and 0 without any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Range {
+pub struct CostRange {
     pub(crate) least: i64,
     pub(crate) largest: i64,
 }
 
-impl Range {
+impl CostRange {
     fn of(costs: impl Iterator<Item = i64>) -> Self {
         let (least, largest) =
             costs.fold((i64::MAX, i64::MIN), |(low, high), cost| (low.min(cost), high.max(cost)));
@@ -110,7 +110,7 @@ pub struct Dense {
     rows: usize,
     columns: usize,
     costs: Vec<i64>,
-    pub(crate) range: Range,
+    pub(crate) range: CostRange,
 }
 
 impl Dense {
@@ -127,7 +127,8 @@ impl Dense {
         let least = costs.iter().copied().min().unwrap_or(0);
         let largest = costs.iter().map(|&cost| if cost == FORBIDDEN { i64::MIN } else { cost });
         let largest = largest.max().unwrap_or(0);
-        let range = if least == FORBIDDEN { Range::default() } else { Range { least, largest } };
+        let range =
+            if least == FORBIDDEN { CostRange::default() } else { CostRange { least, largest } };
         let limit = limit_of(rows.min(columns) as u64);
         if !range.fits(rows.min(columns) as u64) {
             let beyond = |&cost: &i64| cost != FORBIDDEN && !(-limit..=limit).contains(&cost);
@@ -180,7 +181,7 @@ pub struct Sparse {
     /// Where each row begins in `cells`, and the end of the last.
     starts: Vec<usize>,
     cells: Vec<Cell>,
-    pub(crate) range: Range,
+    pub(crate) range: CostRange,
 }
 
 impl Sparse {
@@ -195,7 +196,7 @@ impl Sparse {
         }
         let rows = starts.len() - 1;
         check_size(rows, columns)?;
-        let range = Range::of(cells.iter().map(|cell| cell.cost));
+        let range = CostRange::of(cells.iter().map(|cell| cell.cost));
         let matrix = Self { columns, starts, cells, range };
         let limit = limit_of(rows.min(columns) as u64);
         for row in 0..rows {

@@ -9,7 +9,7 @@ mod costs;
 mod general;
 pub mod instance;
 
-pub use assign::{Assignment, Duals, Matrix, Options, Outcome, assign, assign_with};
+pub use assign::{AssignOptions, AssignOutcome, Assignment, Duals, Matrix, assign, assign_with};
 pub use certificate::{Violation, certify};
 pub use costs::{Cell, CostError, Dense, FORBIDDEN, LIMIT, Sparse};
 pub use general::{

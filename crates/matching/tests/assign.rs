@@ -7,8 +7,8 @@ mod common;
 use common::{brute_force, sparse_of};
 use proptest::prelude::*;
 use tandem_matching::{
-    Assignment, Cell, CostError, Dense, FORBIDDEN, LIMIT, Options, Outcome, Sparse, assign,
-    assign_with, certify, instance,
+    AssignOptions, AssignOutcome, Assignment, Cell, CostError, Dense, FORBIDDEN, LIMIT, Sparse,
+    assign, assign_with, certify, instance,
 };
 
 /// Rows, columns and costs: small ones for ties, negative ones, a part of them forbidden.
@@ -24,7 +24,7 @@ fn matrix(most: usize) -> impl Strategy<Value = Dense> {
 
 fn check(matrix: &Dense, units: Option<&[u32]>, found: &Assignment) {
     certify(matrix, units, found).unwrap();
-    assert_eq!(found.outcome, Outcome::Optimal);
+    assert_eq!(found.outcome, AssignOutcome::Optimal);
 }
 
 proptest! {
@@ -48,7 +48,7 @@ proptest! {
         units in proptest::collection::vec(0..4_u32, 5),
     ) {
         let units = &units[..matrix.rows()];
-        let options = Options { multiplicities: Some(units), ..Options::default() };
+        let options = AssignOptions { multiplicities: Some(units), ..AssignOptions::default() };
         let found = assign_with(&matrix, &options).unwrap();
         prop_assert_eq!((found.pairs.len(), found.total), brute_force(&matrix, units));
         check(&matrix, Some(units), &found);
@@ -69,11 +69,11 @@ proptest! {
     ) {
         let prices = Some(&prices[..matrix.columns()]);
         let cold = assign(&matrix);
-        let warm = assign_with(&matrix, &Options { prices, ..Options::default() }).unwrap();
+        let warm = assign_with(&matrix, &AssignOptions { prices, ..AssignOptions::default() }).unwrap();
         prop_assert_eq!((warm.pairs.len(), warm.total), (cold.pairs.len(), cold.total));
         check(&matrix, None, &warm);
         let units = Some(&units[..matrix.rows()]);
-        let options = Options { multiplicities: units, prices, step_limit: None };
+        let options = AssignOptions { multiplicities: units, prices, step_limit: None };
         check(&matrix, units, &assign_with(&matrix, &options).unwrap());
     }
 
@@ -85,14 +85,14 @@ proptest! {
     ) {
         let units = &units[..matrix.rows()];
         for multiplicities in [None, Some(units)] {
-            let free = Options { multiplicities, ..Options::default() };
+            let free = AssignOptions { multiplicities, ..AssignOptions::default() };
             let best = assign_with(&matrix, &free).unwrap();
-            let limited = Options { step_limit: Some(limit), ..free };
+            let limited = AssignOptions { step_limit: Some(limit), ..free };
             let found = assign_with(&matrix, &limited).unwrap();
             prop_assert_eq!(found.pairs.len(), best.pairs.len());
             match found.outcome {
-                Outcome::Optimal => check(&matrix, multiplicities, &found),
-                Outcome::Limited { gap } => {
+                AssignOutcome::Optimal => check(&matrix, multiplicities, &found),
+                AssignOutcome::Limited { gap } => {
                     prop_assert!(found.total >= best.total && found.total - best.total <= gap);
                     let paid: i64 = found.pairs.iter().map(|&(row, column)| {
                         matrix.row(row as usize)[column as usize]
@@ -126,7 +126,7 @@ proptest! {
         };
         let costs = (0..matrix.rows()).flat_map(|row| matrix.row(row)).enumerate().map(changed);
         let next = Dense::new(matrix.rows(), matrix.columns(), costs.collect()).unwrap();
-        let options = Options { prices: Some(&found.duals.columns), ..Options::default() };
+        let options = AssignOptions { prices: Some(&found.duals.columns), ..AssignOptions::default() };
         let warm = assign_with(&next, &options).unwrap();
         check(&next, None, &warm);
     }
@@ -175,7 +175,8 @@ fn rectangles_carry_their_certificate() {
             let found = assign(&part);
             check(&part, None, &found);
             assert_eq!(found.pairs.len(), rows.min(columns));
-            let options = Options { prices: Some(&found.duals.columns), ..Options::default() };
+            let options =
+                AssignOptions { prices: Some(&found.duals.columns), ..AssignOptions::default() };
             let again = assign_with(&part, &options).unwrap();
             check(&part, None, &again);
             assert_eq!(again.total, found.total);
@@ -229,7 +230,7 @@ fn prices_of_a_similar_problem_save_work() {
         *cost += 500;
     }
     let next = Dense::new(300, 300, costs).unwrap();
-    let options = Options { prices: Some(&cold.duals.columns), ..Options::default() };
+    let options = AssignOptions { prices: Some(&cold.duals.columns), ..AssignOptions::default() };
     let warm = assign_with(&next, &options).unwrap();
     check(&next, None, &warm);
     assert!(warm.steps * 3 < assign(&next).steps, "{} steps", warm.steps);
@@ -270,11 +271,11 @@ fn what_is_malformed_is_refused() {
     assert_eq!(sparse(vec![0, 2], vec![cell(0)]), CostError::Offsets);
     assert_eq!(sparse(vec![], vec![]), CostError::Offsets);
     let matrix = Dense::new(1, 2, vec![1, 2]).unwrap();
-    let options = Options { prices: Some(&[1]), ..Options::default() };
+    let options = AssignOptions { prices: Some(&[1]), ..AssignOptions::default() };
     let expected = CostError::Length { expected: 2, found: 1 };
     assert_eq!(assign_with(&matrix, &options).unwrap_err(), expected);
     let many = Dense::new(1, 3, vec![LIMIT, 0, 0]).unwrap();
-    let options = Options { multiplicities: Some(&[3]), ..Options::default() };
+    let options = AssignOptions { multiplicities: Some(&[3]), ..AssignOptions::default() };
     let limit = LIMIT / 3;
     let expected = CostError::TooLarge { row: 0, column: 0, limit };
     assert_eq!(assign_with(&many, &options).unwrap_err(), expected);

@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::time::Duration;
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Effort, Goal, Gpu, Kind, Objective, Operator, Operators, Sharing, Summary, Tenant, Throughput,
-    allocate, decide,
+    BudgetEvaluator, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Goal, Objective, Operator,
+    OperatorKind, Operators, Summary, allocate, decide,
 };
 
 #[path = "../tests/cases/mod.rs"]
@@ -20,17 +20,18 @@ mod cases;
 const MIXES: std::ops::Range<u64> = 0..4;
 
 /// Tenants of 150 operators each, narrow to wide.
-fn tenants(count: usize) -> Vec<Tenant> {
+fn tenants(count: usize) -> Vec<DeviceTenant> {
     let mut rng = ChaCha8Rng::seed_from_u64(1);
     let mut operator = |wide: f64| Operator {
         sms: (wide + rng.random_range(-1.5..1.5_f64)).exp().ceil(),
         duration_ns: rng.random_range(5e3..8e4),
-        kind: [Kind::Compute, Kind::Memory, Kind::Unknown][rng.random_range(0..3)],
+        kind: [OperatorKind::Compute, OperatorKind::Memory, OperatorKind::Unknown]
+            [rng.random_range(0..3)],
     };
     let tenant = |index: usize| {
         let wide = 2.0 + 3.0 * index as f64 / count as f64;
         let operators = (0..150).map(|_| operator(wide)).collect();
-        Tenant::new(&index.to_string(), operators).unwrap()
+        DeviceTenant::new(&index.to_string(), operators).unwrap()
     };
     (0..count).map(tenant).collect()
 }
@@ -40,7 +41,7 @@ fn goal(count: usize) -> Goal {
 }
 
 fn mixes(criterion: &mut Criterion) {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     let mut group = criterion.benchmark_group("random");
     group.sample_size(20).measurement_time(Duration::from_secs(2));
     for count in 2..=8 {
@@ -58,7 +59,7 @@ fn mixes(criterion: &mut Criterion) {
 }
 
 fn device(criterion: &mut Criterion) {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     for count in [2, 3, 8] {
         let tenants = tenants(count);
         let goal = goal(count);
@@ -86,7 +87,7 @@ fn device(criterion: &mut Criterion) {
         });
         let exact = Operators::new(&gpu, &tenants, 1).unwrap();
         criterion.bench_function(&format!("evaluation, operators, {count} tenants"), |bencher| {
-            bencher.iter(|| exact.evaluate(Sharing::Budgets(black_box(&budgets))).unwrap());
+            bencher.iter(|| exact.evaluate(DeviceSharing::Budgets(black_box(&budgets))).unwrap());
         });
     }
     let mut slow = criterion.benchmark_group("operators");

@@ -17,7 +17,7 @@ use cases::{goal, grid, random_tenants, score};
 use std::ops::Range;
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Effort, Gpu, Objective, Operators, Summary, Throughput, allocate, decide,
+    BudgetEvaluator, DeviceGpu, Effort, Objective, Operators, Summary, allocate, decide,
 };
 
 const SEEDS: Range<u64> = 200..216;
@@ -39,7 +39,7 @@ fn percent(values: &[f64]) -> String {
 }
 
 fn main() {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     let args: Vec<u64> = std::env::args().skip(1).map(|arg| arg.parse().unwrap()).collect();
     if let [from, to, ref tenants @ ..] = args[..] {
         let counts = tenants.first().map_or(vec![2, 3], |&count| vec![count as usize]);
@@ -55,7 +55,7 @@ fn main() {
 }
 
 /// What is lost against the best vector of the grid; less than nothing is a gain.
-fn exhaustive(gpu: &Gpu, count: usize, seeds: Range<u64>, searched: Range<u64>) {
+fn exhaustive(gpu: &DeviceGpu, count: usize, seeds: Range<u64>, searched: Range<u64>) {
     let objectives = [Objective::Nash, Objective::Stp];
     let mut losses = vec![Vec::new(); 6];
     for seed in seeds {
@@ -96,7 +96,7 @@ fn exhaustive(gpu: &Gpu, count: usize, seeds: Range<u64>, searched: Range<u64>) 
 }
 
 /// How far the summary is off, and what its budgets and decisions lose against climbs with operators.
-fn summaries(gpu: &Gpu, count: usize) {
+fn summaries(gpu: &DeviceGpu, count: usize) {
     let (mut errors, mut uncapped) = (Vec::new(), Vec::new());
     let (mut by_summary, mut decided) = (Vec::new(), Vec::new());
     for seed in SEEDS {

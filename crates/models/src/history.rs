@@ -33,12 +33,12 @@ pub struct Traits {
 }
 
 /// A group of jobs; `None` stands for any.
-type Group = (Option<UserId>, Option<u32>, Option<u32>, Option<ClassId>);
+type HistoryKey = (Option<UserId>, Option<u32>, Option<u32>, Option<ClassId>);
 
 impl Traits {
     /// The groups it belongs to, coarsest first. A group that says no more than the one before, because
     /// name or class are unknown, is left out.
-    fn groups(&self) -> impl Iterator<Item = Group> {
+    fn groups(&self) -> impl Iterator<Item = HistoryKey> {
         let Self { user, name, gpus, class } = *self;
         let (user, gpus) = (Some(user), Some(gpus));
         let named = name.is_some();
@@ -72,7 +72,7 @@ pub fn pattern(name: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Durations in order of finishing.
-    finished: BTreeMap<Group, VecDeque<Span>>,
+    finished: BTreeMap<HistoryKey, VecDeque<Span>>,
 }
 
 impl History {

@@ -116,7 +116,7 @@ fn overlap(a: f64, b: f64, gamma: f64) -> f64 {
 
 /// One measured step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct StepTime {
     /// Where it ran.
     pub gang: Gang,
     /// Examples per GPU.
@@ -127,7 +127,7 @@ pub struct Step {
     pub sync_seconds: f64,
 }
 
-impl Step {
+impl StepTime {
     /// Seconds of computing.
     fn compute_seconds(&self) -> f64 {
         self.seconds - self.sync_seconds
@@ -142,7 +142,7 @@ impl Step {
 
 /// Why nothing can be fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum FitError {
+pub enum ThroughputFitError {
     /// α and β are two unknowns.
     #[error("steps on one GPU at two batch sizes at least are needed")]
     OneBatchSize,
@@ -165,18 +165,19 @@ pub struct Fit {
 }
 
 /// Fits α and β to the steps on one GPU, and then the rest to all others.
-pub fn fit(steps: &[Step]) -> Result<Fit, FitError> {
-    let of = |wanted: &dyn Fn(Gang) -> bool| -> Vec<Step> {
+pub fn fit(steps: &[StepTime]) -> Result<Fit, ThroughputFitError> {
+    let of = |wanted: &dyn Fn(Gang) -> bool| -> Vec<StepTime> {
         steps.iter().copied().filter(|step| wanted(step.gang)).collect()
     };
     let one = of(&|gang| gang.gpus <= 1);
     let inside = of(&|gang| gang.gpus > 1 && gang.nodes <= 1);
     let across = of(&|gang| gang.gpus > 1 && gang.nodes > 1);
     let points: Vec<_> = one.iter().map(|step| (step.batch, step.compute_seconds())).collect();
-    let compute = Compute::fit(&points).ok_or(FitError::OneBatchSize)?;
+    let compute = Compute::fit(&points).ok_or(ThroughputFitError::OneBatchSize)?;
     let model = fit_net(compute, &[inside.as_slice(), &across].concat());
-    let errors = |steps: &[Step]| {
-        let pair = |step: &Step| (model.iteration_seconds(step.batch, 1, step.gang), step.target());
+    let errors = |steps: &[StepTime]| {
+        let pair =
+            |step: &StepTime| (model.iteration_seconds(step.batch, 1, step.gang), step.target());
         Errors::of(&steps.iter().map(pair).collect::<Vec<_>>())
     };
     Ok(Fit {
@@ -188,7 +189,7 @@ pub fn fit(steps: &[Step]) -> Result<Fit, FitError> {
     })
 }
 
-fn median_share(steps: &[Step]) -> Option<f64> {
+fn median_share(steps: &[StepTime]) -> Option<f64> {
     let largest = steps.iter().map(|step| step.batch).fold(0.0, f64::max);
     let large = steps.iter().filter(|step| step.batch >= largest / 2.0);
     let mut shares: Vec<f64> = large.map(|step| step.sync_seconds / step.seconds).collect();
@@ -198,7 +199,7 @@ fn median_share(steps: &[Step]) -> Option<f64> {
 
 /// Relative errors count, because step times spread over orders of magnitude. The sum of squares has
 /// several minima along γ; of a few starting points the best is taken.
-fn fit_net(compute: Compute, steps: &[Step]) -> Throughput {
+fn fit_net(compute: Compute, steps: &[StepTime]) -> Throughput {
     if steps.is_empty() {
         return Throughput::alone(compute);
     }
@@ -236,11 +237,11 @@ mod tests {
         [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (8, 2), (6, 3), (16, 4)].iter().map(of)
     }
 
-    fn steps(truth: &Throughput) -> Vec<Step> {
+    fn steps(truth: &Throughput) -> Vec<StepTime> {
         let at = |gang, batch| {
             let seconds = truth.iteration_seconds(batch, 1, gang);
             let sync_seconds = seconds - truth.compute.seconds(batch);
-            Step { gang, batch, seconds, sync_seconds }
+            StepTime { gang, batch, seconds, sync_seconds }
         };
         gangs().flat_map(|gang| [8.0, 16.0, 32.0, 64.0].map(|batch| at(gang, batch))).collect()
     }
@@ -264,9 +265,9 @@ mod tests {
 
     #[test]
     fn one_batch_size_is_not_enough() {
-        let step = Step { gang: Gang::ONE, batch: 8.0, seconds: 1.0, sync_seconds: 0.0 };
-        assert_eq!(fit(&[step, step]), Err(FitError::OneBatchSize));
-        assert_eq!(fit(&[]), Err(FitError::OneBatchSize));
+        let step = StepTime { gang: Gang::ONE, batch: 8.0, seconds: 1.0, sync_seconds: 0.0 };
+        assert_eq!(fit(&[step, step]), Err(ThroughputFitError::OneBatchSize));
+        assert_eq!(fit(&[]), Err(ThroughputFitError::OneBatchSize));
     }
 
     #[test]
@@ -309,7 +310,7 @@ mod tests {
         fn any_steps_give_a_model_within_its_bounds(
             rows in prop::collection::vec((1u32..9, 1u32..4, 1.0..512.0_f64, 1e-6..100.0_f64, 0.0..1.0_f64), 0..20)
         ) {
-            let steps: Vec<Step> = rows.into_iter().map(|(gpus, nodes, batch, seconds, share)| Step {
+            let steps: Vec<StepTime> = rows.into_iter().map(|(gpus, nodes, batch, seconds, share)| StepTime {
                 gang: Gang { gpus, nodes: nodes.min(gpus) }, batch, seconds, sync_seconds: seconds * share,
             }).collect();
             if let Ok(fit) = fit(&steps) {

@@ -7,12 +7,12 @@ mod cases;
 use cases::{goal, grid, random_tenants, score};
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Allocation, Effort, Gpu, Measurement, Mode, Objective, Operators, Sharing, Summary, Tenant,
-    Throughput, Unallocated, allocate, compare, decide,
+    Allocation, BudgetEvaluator, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Measurement, Mode,
+    Objective, Operators, Summary, Unallocated, allocate, compare, decide,
 };
 
 /// How far the allocator stays behind the best vector of the grid, relative to it.
-fn behind<T: Throughput>(mut source: T, objective: Objective, effort: Effort) -> f64
+fn behind<T: BudgetEvaluator>(mut source: T, objective: Objective, effort: Effort) -> f64
 where
     T::Error: std::fmt::Debug,
 {
@@ -30,7 +30,7 @@ where
 fn nothing_ahead(
     seeds: std::ops::Range<u64>,
     count: usize,
-    behind_best: impl Fn(&[Tenant], Objective) -> f64,
+    behind_best: impl Fn(&[DeviceTenant], Objective) -> f64,
 ) {
     for seed in seeds {
         let tenants = random_tenants(seed, count);
@@ -43,8 +43,8 @@ fn nothing_ahead(
 
 #[test]
 fn found_from_operators_is_within_a_percent_of_exhaustive_search() {
-    let gpu = Gpu::known("v100").unwrap();
-    let behind_best = |tenants: &[Tenant], objective| {
+    let gpu = DeviceGpu::known("v100").unwrap();
+    let behind_best = |tenants: &[DeviceTenant], objective| {
         behind(Operators::new(&gpu, tenants, 1).unwrap(), objective, Effort::THOROUGH)
     };
     nothing_ahead(0..8, 2, behind_best);
@@ -53,7 +53,7 @@ fn found_from_operators_is_within_a_percent_of_exhaustive_search() {
 
 #[test]
 fn decided_is_within_a_percent_of_exhaustive_search_with_operators() {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     for (seeds, count) in [(0..40, 2), (0..16, 3)] {
         for seed in seeds {
             let tenants = random_tenants(seed, count);
@@ -74,7 +74,7 @@ fn decided_is_within_a_percent_of_exhaustive_search_with_operators() {
 
 #[test]
 fn a_search_is_never_below_a_fixed_mode_and_a_decision_hardly_ever() {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     for (seed, count) in (0..24).flat_map(|seed| [2, 3, 4, 5, 8].map(|count| (300 + seed, count))) {
         let tenants = random_tenants(seed, count);
         let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
@@ -96,7 +96,7 @@ fn a_search_is_never_below_a_fixed_mode_and_a_decision_hardly_ever() {
 
 #[test]
 fn decisions_keep_promises_and_repeat_themselves() {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     let (mut kept, mut refused) = (0, 0);
     for seed in 0..24 {
         let tenants = random_tenants(seed, 2 + seed as usize % 2);
@@ -105,7 +105,7 @@ fn decisions_keep_promises_and_repeat_themselves() {
         let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
         match decide(&mut device, &wanted) {
             Ok(decision) => {
-                let measured = device.evaluate(Sharing::Budgets(&decision.budgets)).unwrap();
+                let measured = device.evaluate(DeviceSharing::Budgets(&decision.budgets)).unwrap();
                 assert!(wanted.failing(&measured).is_empty(), "seed {seed}: {measured:?}");
                 assert_eq!(decide(&mut device, &wanted), Ok(decision), "seed {seed}");
                 kept += 1;
@@ -124,8 +124,8 @@ fn decisions_keep_promises_and_repeat_themselves() {
 
 #[test]
 fn found_from_summaries_is_within_a_percent_of_exhaustive_search() {
-    let gpu = Gpu::known("v100").unwrap();
-    let behind_best = |tenants: &[Tenant], objective| {
+    let gpu = DeviceGpu::known("v100").unwrap();
+    let behind_best = |tenants: &[DeviceTenant], objective| {
         behind(Summary::new(&gpu, tenants).unwrap(), objective, Effort::QUICK)
     };
     nothing_ahead(0..40, 2, behind_best);
@@ -134,7 +134,7 @@ fn found_from_summaries_is_within_a_percent_of_exhaustive_search() {
 
 #[test]
 fn summaries_come_near_the_operators_and_so_do_the_budgets_found_with_them() {
-    let gpu = Gpu::known("v100").unwrap();
+    let gpu = DeviceGpu::known("v100").unwrap();
     let (mut errors, mut losses) = (Vec::new(), Vec::new());
     for seed in 100..106 {
         let tenants = random_tenants(seed, 3);
@@ -162,7 +162,7 @@ fn summaries_come_near_the_operators_and_so_do_the_budgets_found_with_them() {
 
 #[test]
 fn alone_every_evaluation_gives_one_and_repeats_itself() {
-    let gpu = Gpu::known("a100").unwrap();
+    let gpu = DeviceGpu::known("a100").unwrap();
     for seed in 0..20 {
         let tenants = random_tenants(seed, 1);
         let mut exact = Operators::new(&gpu, &tenants, 1).unwrap();
@@ -186,7 +186,7 @@ struct Live {
     asked: usize,
 }
 
-impl Throughput for Live {
+impl BudgetEvaluator for Live {
     type Error = ();
 
     fn tenants(&self) -> usize {
@@ -232,7 +232,7 @@ fn weights_decide_who_gets_more() {
 fn equal_vectors_go_to_the_smaller_sum() {
     /// Budgets do not matter at all.
     struct Same;
-    impl Throughput for Same {
+    impl BudgetEvaluator for Same {
         type Error = ();
         fn tenants(&self) -> usize {
             3
@@ -249,7 +249,7 @@ fn equal_vectors_go_to_the_smaller_sum() {
 fn gains_within_the_noise_are_not_followed_and_measurements_are_not_repeated() {
     /// A larger first budget seems better by a little, which differs from window to window.
     struct Noisy(usize);
-    impl Throughput for Noisy {
+    impl BudgetEvaluator for Noisy {
         type Error = ();
         fn tenants(&self) -> usize {
             2

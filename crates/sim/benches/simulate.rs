@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use tandem_core::{ClosedForm, Cluster, Interference};
 use tandem_policies::{PolicySpec, REGISTRY};
-use tandem_sim::trace::{Format, GenerateOptions, ReadOptions, generate, parse, write};
+use tandem_sim::trace::{GenerateOptions, ReadOptions, TraceFormat, generate, parse, write};
 use tandem_sim::{RunOptions, Workload, WorkloadOptions, clusters, run};
 
 const JOBS: usize = 10_000;
@@ -18,7 +18,7 @@ fn options() -> GenerateOptions {
 
 fn reading(criterion: &mut Criterion) {
     let mut csv = Vec::new();
-    write(&generate(&options()), Format::Tandem, &mut csv).expect("memory takes everything");
+    write(&generate(&options()), TraceFormat::Tandem, &mut csv).expect("memory takes everything");
     let mut group = criterion.benchmark_group("trace");
     group.throughput(Throughput::Bytes(csv.len() as u64));
     let read = || parse(black_box(&csv), "trace.csv", &ReadOptions::default()).expect("our own");

@@ -82,7 +82,7 @@ fn total_s(
         // A gang is as fast as its slowest GPU.
         let slowest = factors[(job.spec.gpus as usize).clamp(1, factors.len()) - 1];
         alone_s += duration_s / (slowest * best.rate);
-        tasks.push(Task {
+        tasks.push(BoundTask {
             release: seconds(job.spec.submit.since(origin).0),
             work: duration_s * f64::from(job.spec.gpus) / best.total / capacity,
         });
@@ -100,14 +100,14 @@ fn factors(cluster: &Cluster, partition: &Partition) -> Vec<f64> {
 
 /// A job on the one machine of speed 1.
 #[derive(Clone, Copy, Debug)]
-struct Task {
+struct BoundTask {
     /// In ascending order.
     release: f64,
     work: f64,
 }
 
 /// The total time in the system if the task with the least work left always runs.
-fn shortest_remaining_first(tasks: &[Task]) -> f64 {
+fn shortest_remaining_first(tasks: &[BoundTask]) -> f64 {
     let mut left: BinaryHeap<Reverse<Positive>> = BinaryHeap::new();
     let (mut now, mut total) = (0.0_f64, 0.0_f64);
     for next in 0..=tasks.len() {
@@ -134,7 +134,7 @@ fn shortest_remaining_first(tasks: &[Task]) -> f64 {
 
 /// The sum over all tasks of the mean instant of its work, counted from its release, if the one with
 /// the least work in all always runs.
-fn least_work_first(tasks: &[Task]) -> f64 {
+fn least_work_first(tasks: &[BoundTask]) -> f64 {
     // Work in all, the task, and what is left of it.
     let mut queue: BinaryHeap<Reverse<(Positive, usize)>> = BinaryHeap::new();
     let mut left: Vec<f64> = tasks.iter().map(|task| task.work).collect();
@@ -184,10 +184,10 @@ struct Best {
 }
 
 /// Jobs that are bounded together: their class, and their utilisation in coarse steps.
-type Kind = (Option<ClassId>, Option<u32>);
+type JobKind = (Option<ClassId>, Option<u32>);
 
 /// The best for all kinds of jobs.
-struct Speeds(BTreeMap<Kind, Best>);
+struct Speeds(BTreeMap<JobKind, Best>);
 
 impl Speeds {
     fn alone() -> Self {
@@ -199,7 +199,7 @@ impl Speeds {
     }
 
     fn sharing(workload: &Workload, truth: &dyn Interference, tenants_max: usize) -> Self {
-        let mut kinds: BTreeMap<Kind, Profile> = BTreeMap::new();
+        let mut kinds: BTreeMap<JobKind, Profile> = BTreeMap::new();
         for job in &workload.jobs {
             let profile = job.spec.profile;
             let mildest = kinds.entry(kind_of(&profile)).or_insert(profile);
@@ -215,7 +215,7 @@ impl Speeds {
     }
 }
 
-fn kind_of(profile: &Profile) -> Kind {
+fn kind_of(profile: &Profile) -> JobKind {
     let step = Utilisation::FULL.0 / 100 * UTILISATION_STEP;
     (profile.class, profile.gpu_util.map(|utilisation| utilisation.0 / step))
 }
@@ -281,8 +281,8 @@ fn seconds(micros: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn tasks(list: &[(f64, f64)]) -> Vec<Task> {
-        list.iter().map(|&(release, work)| Task { release, work }).collect()
+    fn tasks(list: &[(f64, f64)]) -> Vec<BoundTask> {
+        list.iter().map(|&(release, work)| BoundTask { release, work }).collect()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Several policies on one workload, in parallel. The results do not depend on the number of
 //! threads: every run is on its own, and they are put back in the order given.
 
-use crate::run::{Run, RunError, RunOptions, run};
+use crate::run::{RunError, RunOptions, SimRun, run};
 use crate::workload::Workload;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub fn compare(
     options: &RunOptions,
     threads: usize,
     done: &AtomicU64,
-) -> Result<Vec<Run>, RunError> {
+) -> Result<Vec<SimRun>, RunError> {
     if let [policy] = policies {
         return Ok(vec![run(workload, policy, truth, options, done)?]);
     }

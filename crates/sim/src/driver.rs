@@ -7,7 +7,7 @@ use crate::world::World;
 use tandem_core::{Action, Engine, Event, JobSpec, Observation, Time};
 
 /// The actions of one instant.
-pub type Acts = (Time, Vec<Action>);
+pub type TimedActions = (Time, Vec<Action>);
 
 pub(crate) struct Driver<'a> {
     pub(crate) engine: Engine,
@@ -21,7 +21,7 @@ pub(crate) struct Driver<'a> {
     /// What has happened since the last decision.
     pub(crate) events: Vec<Event>,
     /// The actions of every instant that had any, if they are kept.
-    pub(crate) log: Option<Vec<Acts>>,
+    pub(crate) log: Option<Vec<TimedActions>>,
     /// What the engine learned from, if the actions are kept.
     pub(crate) observed: Vec<(Time, Observation)>,
 }

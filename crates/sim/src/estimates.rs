@@ -21,7 +21,7 @@ pub struct EstimateErrors {
 
 impl EstimateErrors {
     /// Of the estimates of a run; `None` where they are the truth.
-    pub(crate) fn of(workload: &Workload, learned: Option<&Learned>) -> Option<Self> {
+    pub(crate) fn of(workload: &Workload, learned: Option<&HistoryEstimates>) -> Option<Self> {
         if workload.estimates == Estimates::True {
             return None;
         }
@@ -45,7 +45,7 @@ impl EstimateErrors {
 }
 
 /// The history of a run, and what it said about each job.
-pub(crate) struct Learned {
+pub(crate) struct HistoryEstimates {
     history: History,
     /// The number of the model of each class: no trace has names of jobs, so that the model stands in
     /// for the pattern of the name.
@@ -54,7 +54,7 @@ pub(crate) struct Learned {
     estimates: Vec<Span>,
 }
 
-impl Learned {
+impl HistoryEstimates {
     /// `None` where the estimates are known beforehand.
     pub(crate) fn new(workload: &Workload) -> Option<Self> {
         if workload.estimates != Estimates::History {

@@ -3,7 +3,7 @@
 
 use crate::driver::Driver;
 use crate::workload::WorkloadJob;
-use crate::world::{Outcome, World, WorldOptions};
+use crate::world::{JobOutcome, World, WorldOptions};
 use std::sync::Arc;
 use tandem_core::{
     Action, Cluster, Engine, Event, GpuId, Interference, JobId, JobSpec, Memory, OnIllegal,
@@ -13,7 +13,7 @@ use tandem_policies::PolicySpec;
 
 /// The state from which a forecast begins.
 #[derive(Clone, Debug)]
-pub struct Present {
+pub struct Snapshot {
     /// The machines.
     pub cluster: Arc<Cluster>,
     /// What every plan has to respect.
@@ -21,7 +21,7 @@ pub struct Present {
     /// The instant.
     pub now: Time,
     /// Jobs that are not over, by [`JobId`], and those that are still to come, in order of submission.
-    pub jobs: Vec<PresentJob>,
+    pub jobs: Vec<SnapshotJob>,
     /// GPUs that take no new tenants.
     pub closed: Vec<GpuId>,
     /// Memory that others than our jobs use.
@@ -30,7 +30,7 @@ pub struct Present {
 
 /// A job of the present.
 #[derive(Clone, Debug)]
-pub struct PresentJob {
+pub struct SnapshotJob {
     /// What the scheduler is told; the id counts for nothing, the place in the list does.
     pub spec: JobSpec,
     /// Where it sits.
@@ -62,7 +62,7 @@ impl Default for ForecastOptions {
 /// What will come of the jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// By [`JobId`], the place in [`Present::jobs`].
+    /// By [`JobId`], the place in [`Snapshot::jobs`].
     pub jobs: Vec<JobForecast>,
 }
 
@@ -88,7 +88,7 @@ impl JobForecast {
 /// wait for ever, where an option says so, or with the last job. A job that no engine could take in, in a
 /// partition that is not there or without GPUs, is passed over.
 pub fn forecast(
-    present: &Present,
+    present: &Snapshot,
     policy: &PolicySpec,
     beliefs: &Arc<dyn Interference>,
     options: &ForecastOptions,
@@ -96,13 +96,13 @@ pub fn forecast(
     let mut jobs = vec![JobForecast::UNKNOWN; present.jobs.len()];
     let taken = taken_in(present);
     let workload = workload(present, &taken);
-    let mut ahead = Ahead::new(present, policy, beliefs, options, &workload, &taken);
+    let mut ahead = ForecastRun::new(present, policy, beliefs, options, &workload, &taken);
     ahead.run(present.now, options);
-    let Ahead { driver, beside } = ahead;
+    let ForecastRun { driver, beside } = ahead;
     // Back from the ids of the engine to those of the present.
     let id = |job: &JobId| JobId(u32::try_from(taken[job.index()]).expect("jobs are u32"));
     for ((&index, outcome), beside) in taken.iter().zip(&driver.world.outcomes).zip(&beside) {
-        let PresentJob { done, duration, .. } = present.jobs[index];
+        let SnapshotJob { done, duration, .. } = present.jobs[index];
         jobs[index] = JobForecast {
             start: outcome.start,
             end: outcome.end,
@@ -113,7 +113,7 @@ pub fn forecast(
     Forecast { jobs }
 }
 
-fn slowdown(outcome: &Outcome, left: Work) -> f64 {
+fn slowdown(outcome: &JobOutcome, left: Work) -> f64 {
     let micros = |work: Work| work.0 as f64 / Work::of(Span(1)).0 as f64;
     match (outcome.start, outcome.end) {
         (Some(start), Some(end)) if left > Work::ZERO => end.since(start).0 as f64 / micros(left),
@@ -122,17 +122,17 @@ fn slowdown(outcome: &Outcome, left: Work) -> f64 {
 }
 
 /// The jobs that an engine can take in, by their place in the present.
-fn taken_in(present: &Present) -> Vec<usize> {
+fn taken_in(present: &Snapshot) -> Vec<usize> {
     let partitions = present.cluster.partitions().len();
-    let can = |job: &PresentJob| job.spec.partition.index() < partitions && job.spec.gpus > 0;
+    let can = |job: &SnapshotJob| job.spec.partition.index() < partitions && job.spec.gpus > 0;
     (0..present.jobs.len()).filter(|&index| can(&present.jobs[index])).collect()
 }
 
 /// They with dense ids, in order of submission whatever their times say: ids are given in that order.
-fn workload(present: &Present, taken: &[usize]) -> Vec<WorkloadJob> {
+fn workload(present: &Snapshot, taken: &[usize]) -> Vec<WorkloadJob> {
     let mut latest = present.now;
     let job = |(id, &index): (u32, &usize)| {
-        let PresentJob { spec, duration, .. } = &present.jobs[index];
+        let SnapshotJob { spec, duration, .. } = &present.jobs[index];
         let mut spec = spec.clone();
         spec.id = JobId(id);
         if spec.submit > present.now {
@@ -145,23 +145,23 @@ fn workload(present: &Present, taken: &[usize]) -> Vec<WorkloadJob> {
 }
 
 /// The course of events that is looked at.
-struct Ahead<'a> {
+struct ForecastRun<'a> {
     driver: Driver<'a>,
     /// By job: who was on its GPUs when it started.
     beside: Vec<Option<Vec<JobId>>>,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> ForecastRun<'a> {
     /// The present as engine and world see it, before the first decision.
     fn new(
-        present: &'a Present,
+        present: &'a Snapshot,
         policy: &PolicySpec,
         beliefs: &'a Arc<dyn Interference>,
         options: &ForecastOptions,
         jobs: &'a [WorkloadJob],
         taken: &[usize],
     ) -> Self {
-        let Present { cluster, now, .. } = present;
+        let Snapshot { cluster, now, .. } = present;
         let costs = WorldOptions { restore: options.restore, ..WorldOptions::default() };
         let believed = Box::new(beliefs.clone());
         let (rules, refuse) = (present.rules, OnIllegal::Refuse);
@@ -171,7 +171,7 @@ impl<'a> Ahead<'a> {
         driver.log = Some(Vec::new());
         // Everyone up to the last who is there already has come.
         let is_there = |index: &usize| {
-            let PresentJob { spec, placement, done, .. } = &present.jobs[*index];
+            let SnapshotJob { spec, placement, done, .. } = &present.jobs[*index];
             spec.submit <= *now || placement.is_some() || *done > Work::ZERO
         };
         driver.arrived = taken.iter().rposition(is_there).map_or(0, |last| last + 1);

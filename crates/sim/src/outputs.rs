@@ -4,7 +4,7 @@ use crate::bound::LowerBound;
 use crate::decimal::{push_seconds, push_whole};
 use crate::estimates::EstimateErrors;
 use crate::metrics::{Metrics, Timing};
-use crate::run::Run;
+use crate::run::SimRun;
 use crate::workload::Workload;
 use serde::Serialize;
 use std::io::{self, Write};
@@ -17,17 +17,17 @@ const BLOCK: usize = 1 << 16;
 
 /// What `--json` prints and `results.json` holds.
 #[derive(Debug, Serialize)]
-pub struct Results<'a> {
+pub struct SimResults<'a> {
     schema: u32,
     trace: &'a str,
     jobs: usize,
     gpus: usize,
     lower_bound: LowerBound,
-    runs: Vec<RunResult<'a>>,
+    runs: Vec<RunJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
-struct RunResult<'a> {
+struct RunJson<'a> {
     policy: &'a str,
     #[serde(flatten)]
     metrics: &'a Metrics,
@@ -37,16 +37,16 @@ struct RunResult<'a> {
     timing: Option<Timing>,
 }
 
-impl<'a> Results<'a> {
+impl<'a> SimResults<'a> {
     /// The results of `runs` beside what no policy can beat; what was measured with a clock only if `timing` is set, because
     /// files must be the same in every run.
     pub fn new(
         workload: &'a Workload,
         lower_bound: LowerBound,
-        runs: &'a [Run],
+        runs: &'a [SimRun],
         timing: bool,
     ) -> Self {
-        let result = |run: &'a Run| RunResult {
+        let result = |run: &'a SimRun| RunJson {
             policy: &run.policy,
             metrics: &run.metrics,
             estimates: run.estimates,
@@ -64,7 +64,7 @@ impl<'a> Results<'a> {
 }
 
 /// Writes one row per job, in order of submission.
-pub fn write_jobs_csv(workload: &Workload, run: &Run, out: &mut impl Write) -> io::Result<()> {
+pub fn write_jobs_csv(workload: &Workload, run: &SimRun, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "job_id,partition,submit_s,start_s,end_s,gpus,nodes,shared_s,preemptions")?;
     let partitions: Vec<String> = workload.trace.partitions.iter().map(|n| csv_field(n)).collect();
     // Rows are put together by hand: the formatting machinery would cost more than the simulation.

@@ -19,7 +19,7 @@ pub struct Stay {
 
 /// The state of the cluster from `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct QueueSample {
     /// Since when.
     pub at: Time,
     /// Jobs that wait.
@@ -32,11 +32,11 @@ pub struct Sample {
 
 /// The history of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Record {
+pub struct RunHistory {
     /// In order of their end.
     pub stays: Vec<Stay>,
     /// In order of time.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<QueueSample>,
 }
 
 /// Writes the history of a run while it happens. Out of line, as everything is that most runs do without:
@@ -45,7 +45,7 @@ pub struct Record {
 pub(crate) struct Recorder {
     /// Stays that have not ended, by job.
     open: std::collections::BTreeMap<JobId, (Time, Placement)>,
-    pub(crate) record: Record,
+    pub(crate) record: RunHistory,
 }
 
 impl Recorder {
@@ -70,11 +70,11 @@ impl Recorder {
     }
 
     #[cold]
-    pub(crate) fn sample(&mut self, sample: Sample) {
+    pub(crate) fn sample(&mut self, sample: QueueSample) {
         let samples = &mut self.record.samples;
         match samples.last_mut() {
             Some(last) if last.at == sample.at => *last = sample,
-            Some(last) if Sample { at: sample.at, ..*last } == sample => {}
+            Some(last) if QueueSample { at: sample.at, ..*last } == sample => {}
             _ => samples.push(sample),
         }
     }

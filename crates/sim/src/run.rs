@@ -1,16 +1,16 @@
 //! One simulation: the event loop that drives the engine through a workload.
 
-use crate::driver::{Acts, Driver, earlier};
-use crate::estimates::{EstimateErrors, Learned};
+use crate::driver::{Driver, TimedActions, earlier};
+use crate::estimates::{EstimateErrors, HistoryEstimates};
 use crate::faults::{FaultOptions, Faults};
 use crate::interference::Beliefs;
 use crate::links::{Links, Network};
 use crate::metrics::{Counts, Metrics, Timing};
 use crate::observer::Observer;
-use crate::record::{Record, Recorder, Sample};
+use crate::record::{QueueSample, Recorder, RunHistory};
 use crate::timing::Stopwatch;
 use crate::workload::Workload;
-use crate::world::{Outcome, World, WorldOptions};
+use crate::world::{JobOutcome, World, WorldOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tandem_core::{
@@ -113,11 +113,11 @@ pub enum RunError {
 
 /// A finished simulation.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct SimRun {
     /// The policy as given.
     pub policy: String,
     /// By `JobId`.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<JobOutcome>,
     /// Nodes of first placements in the order touched, as the outcomes refer to them: index within
     /// the partition, GPUs.
     pub nodes: Vec<(u32, u32)>,
@@ -128,9 +128,9 @@ pub struct Run {
     /// What was measured with a clock.
     pub timing: Timing,
     /// The history, if asked for.
-    pub record: Option<Record>,
+    pub record: Option<RunHistory>,
     /// Every instant that had actions, with them; empty unless asked for.
-    pub actions: Vec<Acts>,
+    pub actions: Vec<TimedActions>,
     /// The observations that beliefs learned from; empty unless the actions were asked for.
     pub observations: Vec<(Time, Observation)>,
     /// Three or more jobs shared a GPU, whose rates are an assumption.
@@ -144,7 +144,7 @@ pub fn run(
     truth: &Arc<dyn Interference>,
     options: &RunOptions,
     done: &AtomicU64,
-) -> Result<Run, RunError> {
+) -> Result<SimRun, RunError> {
     let mut stopwatch = Stopwatch::start();
     let mut simulation = Simulation::new(workload, policy, truth, options);
     let mut counted = 0;
@@ -164,7 +164,7 @@ pub fn run(
     let Driver { engine, world, log, observed, .. } = driver;
     let counts = Counts { decisions: engine.decisions(), active_jobs_max: active_max as u64 };
     let metrics = Metrics::compute(workload, &world, &counts);
-    Ok(Run {
+    Ok(SimRun {
         policy: policy.text.clone(),
         metrics,
         estimates: EstimateErrors::of(workload, learned.as_ref()),
@@ -183,7 +183,7 @@ struct Simulation<'a> {
     driver: Driver<'a>,
     faults: Option<Faults>,
     /// Where estimates come from the jobs that have finished.
-    learned: Option<Learned>,
+    learned: Option<HistoryEstimates>,
     /// The most jobs that had arrived and not finished.
     active_max: usize,
     /// GPUs that are lost at present.
@@ -230,7 +230,7 @@ impl<'a> Simulation<'a> {
             workload,
             driver,
             faults,
-            learned: Learned::new(workload),
+            learned: HistoryEstimates::new(workload),
             active_max: 0,
             down: 0,
             idle_faults: 0,
@@ -341,7 +341,7 @@ impl<'a> Simulation<'a> {
         let Driver { world, arrived, finished, .. } = &mut self.driver;
         if let Some(recorder) = &mut world.recorder {
             let placed = recorder.placed();
-            recorder.sample(Sample {
+            recorder.sample(QueueSample {
                 at: now,
                 waiting: u32::try_from(*arrived - *finished - placed)
                     .expect("jobs are counted in u32"),

@@ -53,17 +53,17 @@ impl<'a> Sheet<'a> {
         Some(Column { index, name })
     }
 
-    pub(crate) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
-        self.records.iter().map(|record| Row { sheet: self, record })
+    pub(crate) fn rows(&self) -> impl Iterator<Item = SheetRow<'_>> {
+        self.records.iter().map(|record| SheetRow { sheet: self, record })
     }
 }
 
-pub(crate) struct Row<'a> {
+pub(crate) struct SheetRow<'a> {
     sheet: &'a Sheet<'a>,
     record: &'a csv::StringRecord,
 }
 
-impl Row<'_> {
+impl SheetRow<'_> {
     pub(crate) fn text(&self, column: Column) -> &str {
         self.record.get(column.index).unwrap_or("").trim()
     }

@@ -35,14 +35,14 @@ pub enum Estimates {
 
 /// A load factor as an exact fraction: 1.5 is 15 / 10.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct LoadFactor {
     numerator: u64,
     denominator: u64,
 }
 
-impl Load {
-    /// Load 1: the trace as it is.
-    pub const ONE: Load = Load { numerator: 1, denominator: 1 };
+impl LoadFactor {
+    /// LoadFactor 1: the trace as it is.
+    pub const ONE: LoadFactor = LoadFactor { numerator: 1, denominator: 1 };
 
     /// From decimal text; above zero, with at most nine decimals.
     pub fn parse(text: &str) -> Option<Self> {
@@ -73,7 +73,7 @@ pub struct WorkloadOptions {
     /// How durations are estimated.
     pub estimates: Estimates,
     /// How much closer together the jobs come.
-    pub load: Load,
+    pub load: LoadFactor,
     /// For whatever is drawn at random.
     pub seed: u64,
     /// How whole GPUs are chosen: a gang that can never be placed is refused here.
@@ -88,7 +88,7 @@ impl Default for WorkloadOptions {
     fn default() -> Self {
         Self {
             estimates: Estimates::True,
-            load: Load::ONE,
+            load: LoadFactor::ONE,
             seed: 1,
             placement: PlacementRule::Strict,
             context: Memory::default(),
@@ -174,7 +174,7 @@ impl Workload {
         if jobs.is_empty() {
             return Err(TraceError::File { file: file.to_owned(), problem: Problem::NoJobs });
         }
-        if options.load != Load::ONE {
+        if options.load != LoadFactor::ONE {
             let first = jobs.iter().map(|job| job.spec.submit).min().unwrap_or_default();
             for job in &mut jobs {
                 job.spec.submit = options.load.apply(first, job.spec.submit);
@@ -390,20 +390,20 @@ mod tests {
         let load = |text: &str, offset_s: u64| {
             let first = Time::from_secs(100);
             let submit = first + Span::from_secs(offset_s);
-            Load::parse(text).unwrap().apply(first, submit).since(first).0 / MICROS_PER_SECOND
+            LoadFactor::parse(text).unwrap().apply(first, submit).since(first).0 / MICROS_PER_SECOND
         };
         assert_eq!(load("1.5", 10), 6);
         assert_eq!(load("1.1", 11), 10);
         assert_eq!(load("0.5", 7), 14);
         assert_eq!(load("3", 10), 3);
         for bad in ["0", "-1", "x", "", "1.0000000001"] {
-            assert_eq!(Load::parse(bad), None, "{bad}");
+            assert_eq!(LoadFactor::parse(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn load_one_keeps_fractions_of_a_second() {
         let submit = Time(1_500_000);
-        assert_eq!(Load::parse("1.0").unwrap().apply(Time(0), submit), submit);
+        assert_eq!(LoadFactor::parse("1.0").unwrap().apply(Time(0), submit), submit);
     }
 }

@@ -37,7 +37,7 @@ impl Default for WorldOptions {
 
 /// What is known about a job when it is over, and while it runs.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct JobOutcome {
     /// First start.
     pub start: Option<Time>,
     /// End.
@@ -48,13 +48,13 @@ pub struct Outcome {
     pub preemptions: u32,
     /// How often it lost a GPU.
     pub interruptions: u32,
-    /// Where the nodes of the first placement stand in [`Run::nodes`](crate::Run).
+    /// Where the nodes of the first placement stand in [`SimRun::nodes`](crate::SimRun).
     pub nodes: Range<u32>,
 }
 
 /// A job in the world.
 #[derive(Clone, Debug)]
-struct Body {
+struct WorldJob {
     progress: Progress,
     /// Work that would survive a crash because it was saved when the job was stopped.
     saved: Work,
@@ -73,7 +73,7 @@ struct Body {
     version: u32,
 }
 
-impl Body {
+impl WorldJob {
     /// A job that waits with its progress saved.
     fn waiting(progress: Progress) -> Self {
         Self {
@@ -151,8 +151,8 @@ pub(crate) struct World<'a> {
     /// Where gangs across nodes pay for the network.
     pub(crate) links: Option<Links>,
     /// Of jobs that have started and not ended.
-    bodies: JobMap<Body>,
-    pub(crate) outcomes: Vec<Outcome>,
+    bodies: JobMap<WorldJob>,
+    pub(crate) outcomes: Vec<JobOutcome>,
     /// Nodes of first placements in the order touched: index within the partition, GPUs.
     pub(crate) nodes: Vec<(u32, u32)>,
     tenants: Vec<Tenants>,
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
             options,
             links: None,
             bodies: JobMap::for_jobs(jobs.len()),
-            outcomes: vec![Outcome::default(); jobs.len()],
+            outcomes: vec![JobOutcome::default(); jobs.len()],
             // Most jobs sit on one node.
             nodes: Vec::with_capacity(jobs.len()),
             tenants: vec![Tenants::new(); cluster.gpus().len()],
@@ -213,7 +213,7 @@ impl<'a> World<'a> {
         now: Time,
     ) {
         let progress = Progress { done, at: now, rate: Ppm::ZERO };
-        self.bodies.insert(job, Body::waiting(progress));
+        self.bodies.insert(job, WorldJob::waiting(progress));
         if let Some(placement) = placement {
             self.enter(job, placement, false, now);
         }
@@ -221,7 +221,7 @@ impl<'a> World<'a> {
 
     /// Who shares GPUs with a job, by id.
     pub(crate) fn beside(&self, job: JobId) -> Vec<JobId> {
-        let gpus = self.bodies.get(job).map_or(&[][..], Body::gpus);
+        let gpus = self.bodies.get(job).map_or(&[][..], WorldJob::gpus);
         let tenants = gpus.iter().flat_map(|gpu| self.tenants[gpu.index()].iter().copied());
         let mut others: Vec<JobId> = tenants.filter(|&other| other != job).collect();
         others.sort_unstable();
@@ -363,7 +363,7 @@ impl<'a> World<'a> {
         };
         let before = self.bodies.get(job);
         let done = before.map_or(Work::ZERO, |body| body.progress.done);
-        let body = Body {
+        let body = WorldJob {
             progress: Progress { done, at: now + cost, rate: Ppm::ZERO },
             saved: before.map_or(Work::ZERO, |body| body.saved),
             gpus: Some(placement.gpus.clone()),

@@ -11,17 +11,17 @@ use tandem_core::{
     Time, Work,
 };
 use tandem_policies::{PolicySpec, REGISTRY};
-use tandem_sim::forecast::{Forecast, ForecastOptions, Present, PresentJob, forecast};
+use tandem_sim::forecast::{Forecast, ForecastOptions, Snapshot, SnapshotJob, forecast};
 use tandem_sim::{RunOptions, Workload};
 
-fn present(workload: &Workload, policy: &PolicySpec) -> Present {
-    let job = |job: &tandem_sim::WorkloadJob| PresentJob {
+fn present(workload: &Workload, policy: &PolicySpec) -> Snapshot {
+    let job = |job: &tandem_sim::WorkloadJob| SnapshotJob {
         spec: job.spec.clone(),
         placement: None,
         done: Work::ZERO,
         duration: job.duration,
     };
-    Present {
+    Snapshot {
         cluster: workload.cluster.clone(),
         rules: Rules { tenants_max: policy.entry.tenants_max, ..Rules::default() },
         now: Time(0),
@@ -31,7 +31,7 @@ fn present(workload: &Workload, policy: &PolicySpec) -> Present {
     }
 }
 
-fn look_ahead(present: &Present, policy: &PolicySpec) -> Forecast {
+fn look_ahead(present: &Snapshot, policy: &PolicySpec) -> Forecast {
     let beliefs: Arc<dyn Interference> = Arc::new(ClosedForm);
     // Some policies wake up again and again while a job runs for ages.
     let options = ForecastOptions { events_max: 20_000, ..ForecastOptions::default() };
@@ -76,7 +76,7 @@ fn from_the_middle_it_says_what_the_run_goes_on_to_do() {
                 }
                 job
             });
-            let ahead = look_ahead(&Present { now, jobs: jobs.collect(), ..all }, &policy);
+            let ahead = look_ahead(&Snapshot { now, jobs: jobs.collect(), ..all }, &policy);
             let mut later = 0;
             for (&index, job) in ids.iter().zip(&ahead.jobs) {
                 let outcome = &run.outcomes[index];
@@ -94,15 +94,15 @@ fn what_is_closed_or_used_by_others_is_not_counted_on() {
     let csv = "job_id,submit_s,gpus,duration_s\n0,0,1,100\n1,0,1,100\n2,0,1,100\n";
     let workload = common::workload(csv, cluster("1x2"));
     let policy = PolicySpec::parse("fifo").unwrap();
-    let starts = |present: &Present| -> Vec<Option<u64>> {
+    let starts = |present: &Snapshot| -> Vec<Option<u64>> {
         let starts = look_ahead(present, &policy).jobs.into_iter().map(|job| job.start);
         starts.map(|start| start.map(|start| start.0 / 1_000_000)).collect()
     };
     let open = present(&workload, &policy);
     assert_eq!(starts(&open), [Some(0), Some(0), Some(100)]);
-    let closed = Present { closed: vec![GpuId(1), GpuId(77)], ..open.clone() };
+    let closed = Snapshot { closed: vec![GpuId(1), GpuId(77)], ..open.clone() };
     assert_eq!(starts(&closed), [Some(0), Some(100), Some(200)]);
-    let mut used = Present { reserved: vec![(GpuId(0), Memory(u64::MAX))], ..open };
+    let mut used = Snapshot { reserved: vec![(GpuId(0), Memory(u64::MAX))], ..open };
     for job in &mut used.jobs {
         job.spec.profile.memory = Memory::from_mib(1);
     }
@@ -156,11 +156,11 @@ fn it_ends_whatever_it_is_given() {
         let ahead = look_ahead(&odd, &policy);
         assert_eq!(ahead.jobs.len(), odd.jobs.len());
         assert_eq!(ahead.jobs[0].start, None, "{}", policy.text);
-        let nothing = Present { jobs: Vec::new(), ..odd };
+        let nothing = Snapshot { jobs: Vec::new(), ..odd };
         assert_eq!(look_ahead(&nothing, &policy).jobs, []);
     }
     let no_gpus: Arc<Cluster> = cluster("1x1");
     let policy = PolicySpec::parse("fifo").unwrap();
-    let small = Present { cluster: no_gpus, ..present(&workload, &policy) };
+    let small = Snapshot { cluster: no_gpus, ..present(&workload, &policy) };
     assert!(look_ahead(&small, &policy).jobs.iter().any(|job| job.end.is_none()));
 }

@@ -6,9 +6,9 @@ mod common;
 use common::{cluster, simulate, times, workload};
 use std::fmt::Write;
 use tandem_policies::PolicySpec;
-use tandem_sim::{Run, RunOptions};
+use tandem_sim::{RunOptions, SimRun};
 
-fn run(policy: &str, cluster_spec: &str, rows: &str) -> Run {
+fn run(policy: &str, cluster_spec: &str, rows: &str) -> SimRun {
     let csv = format!("job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n{rows}");
     let workload = workload(&csv, cluster(cluster_spec));
     let options = RunOptions { verify: true, ..RunOptions::default() };

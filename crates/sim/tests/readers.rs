@@ -9,7 +9,7 @@ use tandem_sim::clusters::cluster;
 use tandem_sim::interference::PairTable;
 use tandem_sim::profiles::{SoloProfiles, read_shares, read_steps};
 use tandem_sim::trace::{
-    Format, GenerateOptions, ReadOptions, SoloSpeeds, Trace, generate, parse, read, write,
+    GenerateOptions, ReadOptions, SoloSpeeds, Trace, TraceFormat, generate, parse, read, write,
 };
 
 const TANDEM: &str = "\
@@ -89,16 +89,16 @@ const GAVEL_TABLE: &str = "{\"v100\": {
  \"('Gan', 2)\": {\"null\": 3.5}}}
 ";
 
-fn sample(format: Format) -> &'static str {
+fn sample(format: TraceFormat) -> &'static str {
     match format {
-        Format::Tandem => TANDEM,
-        Format::Venus => VENUS,
-        Format::Philly => PHILLY,
-        Format::Muri => MURI,
-        Format::Pollux => POLLUX,
-        Format::Gavel => GAVEL,
-        Format::Alibaba2023 => ALIBABA2023,
-        Format::Sacct => SACCT,
+        TraceFormat::Tandem => TANDEM,
+        TraceFormat::Venus => VENUS,
+        TraceFormat::Philly => PHILLY,
+        TraceFormat::Muri => MURI,
+        TraceFormat::Pollux => POLLUX,
+        TraceFormat::Gavel => GAVEL,
+        TraceFormat::Alibaba2023 => ALIBABA2023,
+        TraceFormat::Sacct => SACCT,
     }
 }
 
@@ -216,7 +216,7 @@ fn assert_one_line(error: &impl Display) {
 }
 
 /// Reads `bytes` in every way a trace can be read; only row problems may be forgiven.
-fn read_as_trace(bytes: &[u8], format: Option<Format>) {
+fn read_as_trace(bytes: &[u8], format: Option<TraceFormat>) {
     let speeds = speeds();
     for speeds in [None, Some(&speeds)] {
         let strict = parse(bytes, "t", &ReadOptions { format, skip_bad: false, speeds });
@@ -264,7 +264,7 @@ fn read_file<T, E: Display>(name: &str, bytes: &[u8], read: impl FnOnce(&str) ->
 
 fn read_as_everything(bytes: &[u8]) {
     read_as_trace(bytes, None);
-    for format in Format::ALL {
+    for format in TraceFormat::ALL {
         read_as_trace(bytes, Some(format));
     }
     read_file("c.csv", bytes, cluster);
@@ -279,11 +279,15 @@ fn read_as_everything(bytes: &[u8]) {
 #[test]
 fn the_samples_are_good() {
     let speeds = speeds();
-    for format in Format::ALL {
+    for format in TraceFormat::ALL {
         for given in [None, Some(format)] {
             let options = ReadOptions { format: given, skip_bad: false, speeds: Some(&speeds) };
             let trace = parse(sample(format).as_bytes(), "t", &options).unwrap();
-            assert_eq!(trace.jobs.len(), if format == Format::Tandem { 3 } else { 2 }, "{format}");
+            assert_eq!(
+                trace.jobs.len(),
+                if format == TraceFormat::Tandem { 3 } else { 2 },
+                "{format}"
+            );
         }
     }
     let dir = tempfile::tempdir().unwrap();
@@ -322,7 +326,7 @@ proptest! {
 
     #[test]
     fn spoiled_traces(edits in edits()) {
-        for format in Format::ALL {
+        for format in TraceFormat::ALL {
             let spoiled = spoil(sample(format), &edits);
             read_as_trace(spoiled.as_bytes(), Some(format));
             read_as_trace(spoiled.as_bytes(), None);
@@ -371,7 +375,7 @@ proptest! {
             );
         }
         let trace = parse(text.as_bytes(), "t", &ReadOptions::default()).unwrap();
-        for format in Format::ALL.into_iter().filter(|format| format.is_writable()) {
+        for format in TraceFormat::ALL.into_iter().filter(|format| format.is_writable()) {
             let mut written = Vec::new();
             write(&trace, format, &mut written).unwrap();
             let back = parse(&written, "t", &ReadOptions::default()).unwrap();
@@ -380,20 +384,20 @@ proptest! {
                 prop_assert_eq!(
                     (new.submit, new.gpus, new.duration), (old.submit, old.gpus, old.duration), "{}", format
                 );
-                if format != Format::Philly {
+                if format != TraceFormat::Philly {
                     prop_assert_eq!(back.ids.get(index), trace.ids.get(index), "{}", format);
                 }
-                if matches!(format, Format::Tandem | Format::Venus | Format::Philly) {
+                if matches!(format, TraceFormat::Tandem | TraceFormat::Venus | TraceFormat::Philly) {
                     prop_assert_eq!(back.partition_of(new), trace.partition_of(old), "{}", format);
                 }
-                if matches!(format, Format::Tandem | Format::Venus) {
+                if matches!(format, TraceFormat::Tandem | TraceFormat::Venus) {
                     prop_assert_eq!(back.users.get(new.user.0), trace.users.get(old.user.0));
                     prop_assert_eq!(
                         (new.estimate, new.memory, new.gpu_util, new.bandwidth_util),
                         (old.estimate, old.memory, old.gpu_util, old.bandwidth_util)
                     );
                 }
-                if matches!(format, Format::Tandem | Format::Venus | Format::Muri) {
+                if matches!(format, TraceFormat::Tandem | TraceFormat::Venus | TraceFormat::Muri) {
                     let class = |trace: &Trace, job: &tandem_sim::trace::TraceJob| {
                         job.class.map(|class| trace.classes.get(class.0).clone())
                     };
@@ -411,7 +415,7 @@ fn a_long_file_reads_like_the_same_text_in_memory() {
     let path = dir.path().join("long.csv");
     let mut plain = Vec::new();
     let options = GenerateOptions { jobs: 12_000, gpus: 64, load: 1.0, seed: 3 };
-    write(&generate(&options), Format::Tandem, &mut plain).unwrap();
+    write(&generate(&options), TraceFormat::Tandem, &mut plain).unwrap();
     assert!(plain.len() > 3 << 18, "several pieces: {} bytes", plain.len());
     let plain = String::from_utf8(plain).unwrap();
     let at = plain.char_indices().filter(|(_, c)| *c == '\n').nth(9000).unwrap().0 + 1;

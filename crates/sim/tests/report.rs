@@ -11,14 +11,14 @@ use tandem_policies::PolicySpec;
 use tandem_sim::interference::{Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::report::{PairRates, html};
 use tandem_sim::trace::{ReadOptions, parse};
-use tandem_sim::{LowerBound, Run, RunOptions, Workload};
+use tandem_sim::{LowerBound, RunOptions, SimRun, Workload};
 
-fn recorded(workload: &Workload, policy: &str) -> Run {
+fn recorded(workload: &Workload, policy: &str) -> SimRun {
     let options = RunOptions { record: true, ..RunOptions::default() };
     simulate(workload, &PolicySpec::parse(policy).unwrap(), &options)
 }
 
-fn page(workload: &Workload, runs: &[Run], pairs: Option<&PairRates>) -> Value {
+fn page(workload: &Workload, runs: &[SimRun], pairs: Option<&PairRates>) -> Value {
     let bound = LowerBound { exclusive_s: 2.0, sharing_s: 1.0 };
     let page = html(workload, bound, runs, &[], pairs);
     let data = page.split("type=\"application/json\">").nth(1).unwrap();

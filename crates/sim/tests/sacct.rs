@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use tandem_core::{Span, Time};
-use tandem_sim::trace::{Format, ReadOptions, SacctCounts, Trace, parse};
+use tandem_sim::trace::{ReadOptions, SacctCounts, Trace, TraceFormat, parse};
 
 /// `SLURM_TIME_FORMAT=%s sacct -a -D -X -P`, users renamed.
 const RECORDED: &str = include_str!("fixtures/sacct.txt");
@@ -45,7 +45,7 @@ fn table(trace: &Trace) -> Vec<String> {
 #[test]
 fn a_recorded_history_becomes_its_jobs() {
     let trace = read(RECORDED);
-    assert_eq!(trace.format, Format::Sacct);
+    assert_eq!(trace.format, TraceFormat::Sacct);
     expect_test::expect![[r#"
         1 ann train 1794816408 2 21 60 plain
         2 ben train 1794816408 1 3 10080 a|b|

@@ -11,7 +11,7 @@ use tandem_core::{
     GpuTypeId, Interference, Memory, Ppm, Profile, Ratio, SubBatch, SubBatches, Work,
 };
 use tandem_policies::{Finish, PolicySpec};
-use tandem_sim::{Run, RunOptions, Workload};
+use tandem_sim::{RunOptions, SimRun, Workload};
 
 const HEADER: &str = "job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n";
 
@@ -19,7 +19,7 @@ fn jobs(rows: &str, spec: &str) -> Workload {
     workload(&format!("{HEADER}{rows}"), cluster(spec))
 }
 
-fn run(workload: &Workload, policy: &str) -> Run {
+fn run(workload: &Workload, policy: &str) -> SimRun {
     let options = RunOptions { verify: true, ..RunOptions::default() };
     simulate(workload, &PolicySpec::parse(policy).unwrap(), &options)
 }

@@ -12,7 +12,7 @@ use tandem_core::{
 };
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::trace::{GenerateOptions, generate};
-use tandem_sim::{FaultOptions, Run, RunOptions, Stay, Workload, WorkloadOptions, run};
+use tandem_sim::{FaultOptions, RunOptions, SimRun, Stay, Workload, WorkloadOptions, run};
 
 const CONTEXT: Memory = Memory::from_mib(300);
 
@@ -60,7 +60,7 @@ fn workload(jobs: usize, seed: u64) -> Workload {
     workload
 }
 
-fn simulate(workload: &Workload, policy: &PolicySpec, faults: Option<&str>, seed: u64) -> Run {
+fn simulate(workload: &Workload, policy: &PolicySpec, faults: Option<&str>, seed: u64) -> SimRun {
     let options = RunOptions {
         context: CONTEXT,
         faults: faults.map(|faults| FaultOptions::parse(faults).unwrap()),
@@ -74,7 +74,7 @@ fn simulate(workload: &Workload, policy: &PolicySpec, faults: Option<&str>, seed
 }
 
 /// Gangs are whole, GPUs neither crowded nor overfull, pairs such that fit, and nobody is lost.
-fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &Run) {
+fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &SimRun) {
     let name = &policy.text;
     let stays = &run.record.as_ref().unwrap().stays;
     let mut by_gpu: Vec<Vec<&Stay>> = vec![Vec::new(); workload.cluster.gpus().len()];

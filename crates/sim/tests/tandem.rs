@@ -8,21 +8,21 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use tandem_core::PlacementRule;
 use tandem_policies::PolicySpec;
-use tandem_sim::{Run, RunOptions};
+use tandem_sim::{RunOptions, SimRun};
 
 /// Rows: id, user, submit, GPUs, duration, utilisation, memory, then whatever `more` names.
-fn run_with(policy: &str, cluster_spec: &str, more: &str, rows: &str) -> Run {
+fn run_with(policy: &str, cluster_spec: &str, more: &str, rows: &str) -> SimRun {
     let csv = format!("job_id,user,submit_s,gpus,duration_s,gpu_util,memory_mib{more}\n{rows}");
     let workload = workload(&csv, cluster(cluster_spec));
     let options = RunOptions { verify: true, ..RunOptions::default() };
     simulate(&workload, &PolicySpec::parse(policy).unwrap(), &options)
 }
 
-fn run(policy: &str, cluster_spec: &str, rows: &str) -> Run {
+fn run(policy: &str, cluster_spec: &str, rows: &str) -> SimRun {
     run_with(policy, cluster_spec, "", rows)
 }
 
-fn ends(run: &Run) -> Vec<f64> {
+fn ends(run: &SimRun) -> Vec<f64> {
     times(run).into_iter().map(|(_, end)| end).collect()
 }
 

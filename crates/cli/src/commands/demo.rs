@@ -10,7 +10,7 @@ use crate::table;
 use std::sync::Arc;
 use tandem_core::{ClosedForm, Cluster, Interference};
 use tandem_sim::trace::{GenerateOptions, generate};
-use tandem_sim::{LowerBound, Results, RunOptions, Workload, WorkloadOptions, clusters, report};
+use tandem_sim::{LowerBound, RunOptions, SimResults, Workload, WorkloadOptions, clusters, report};
 
 const JOBS: usize = 5000;
 const NODES: u32 = 16;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     OutputFile::open(&path)?.write(|out| out.write_all(html.as_bytes()))?;
     folder.keep();
     if args.json {
-        let results = Results::new(&workload, bound, &runs, true);
+        let results = SimResults::new(&workload, bound, &runs, true);
         print(&serde_json::to_string(&results).expect("plain data always serialises"))?;
     } else {
         print(&format!("{}\n\n{}", table::comparison(&runs), table::left(bound, &runs)))?;

@@ -9,11 +9,12 @@ use crate::{table, tenants};
 use serde_json::{Value, json};
 use tandem_core::{PPM_ONE, Ppm};
 use tandem_models::device::{
-    DeviceError, Effort, Goal, Gpu, Mode, Operators, Outcome, Promise, Requests, SHARING_PAYS_FROM,
-    Sharing, Summary, Tenant, Unallocated, allocate, check_memory, compare, is_budget, pays,
+    DeviceError, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Goal, Mode, ModeResult, Operators,
+    Promise, Requests, SHARING_PAYS_FROM, Summary, Unallocated, allocate, check_memory, compare,
+    is_budget, pays,
 };
 use tandem_sim::profiles::{GenerateOperators, write_operators};
-use tandem_sim::report::device::{Panel, chart};
+use tandem_sim::report::device::{DevicePanel, chart};
 
 pub(crate) fn run(command: &DeviceCommand) -> Result<(), Failure> {
     match command {
@@ -37,8 +38,8 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<(), Failure> {
 
 /// What a command works on.
 struct Case {
-    gpu: Gpu,
-    tenants: Vec<Tenant>,
+    gpu: DeviceGpu,
+    tenants: Vec<DeviceTenant>,
     goal: Goal,
     seed: u64,
 }
@@ -48,7 +49,7 @@ impl Case {
         let mut gpu = tenants::gpu(&args.gpu)?;
         gpu.scheduler = args.scheduler.into();
         let tenants = tenants::tenants(&args.tenants, &gpu)?;
-        let promise = |tenant: &Tenant| Promise {
+        let promise = |tenant: &DeviceTenant| Promise {
             weight: tenant.weight,
             floor: tenant.floor,
             p99_ns: tenant.requests.and_then(|requests| requests.p99_ns),
@@ -60,8 +61,9 @@ impl Case {
 
     /// Insists that whoever has a latency to keep says how many requests arrive.
     fn with_arrivals(self) -> Result<Self, Failure> {
-        let without =
-            |tenant: &&Tenant| tenant.requests.is_some_and(|requests| requests.per_second == 0.0);
+        let without = |tenant: &&DeviceTenant| {
+            tenant.requests.is_some_and(|requests| requests.per_second == 0.0)
+        };
         match self.tenants.iter().find(without) {
             Some(tenant) => {
                 let problem = "needs arrivals=R beside it";
@@ -158,7 +160,7 @@ fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), 
     let page = chart.chart.as_deref().map(OutputFile::open).transpose()?;
     let mut device = case.device()?;
     let outcomes = modes.map(|mode| compare(&mut device, &mode, &case.goal));
-    let outcomes = outcomes.collect::<Result<Vec<Outcome>, _>>();
+    let outcomes = outcomes.collect::<Result<Vec<ModeResult>, _>>();
     let outcomes = outcomes.map_err(|why| case.refuse(why))?;
     if let Some(page) = page {
         write_chart(page, &case, &outcomes, chart.chart_ms)?;
@@ -170,7 +172,7 @@ fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), 
     print(&outcomes_table(&outcomes, &case))
 }
 
-fn to_json(outcome: &Outcome, case: &Case) -> Value {
+fn to_json(outcome: &ModeResult, case: &Case) -> Value {
     let measured = &outcome.measured;
     let v: Vec<f64> = outcome.budgets.iter().copied().map(share).collect();
     let mut object = json!({
@@ -186,14 +188,14 @@ fn to_json(outcome: &Outcome, case: &Case) -> Value {
     object
 }
 
-fn outcomes_table(outcomes: &[Outcome], case: &Case) -> String {
+fn outcomes_table(outcomes: &[ModeResult], case: &Case) -> String {
     let serves = case.tenants.iter().any(|tenant| tenant.requests.is_some());
     let names: Vec<&str> = case.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let y_header = format!("y of {}", names.join(" / "));
     let mut header = vec!["mode", "STP", "worst", "makespan ratio", &y_header, "v"];
     header.extend(serves.then_some("p99 ms"));
     header.extend(["evaluations", "noise"]);
-    let row = |outcome: &Outcome| {
+    let row = |outcome: &ModeResult| {
         let measured = &outcome.measured;
         let mut row = vec![
             outcome.mode.name().to_owned(),
@@ -239,7 +241,7 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
     }
     let found = outcomes.last().expect("there are modes");
     let shares = pays(&outcomes);
-    let by_stp = |a: &&Outcome, b: &&Outcome| a.measured.stp().total_cmp(&b.measured.stp());
+    let by_stp = |a: &&ModeResult, b: &&ModeResult| a.measured.stp().total_cmp(&b.measured.stp());
     let best = outcomes.iter().max_by(by_stp).expect("there are modes");
     if args.json {
         let names: Vec<&str> = case.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
@@ -273,14 +275,14 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
 fn by_summary(
     case: &Case,
     device: &mut Operators<'_>,
-) -> Result<Outcome, Unallocated<DeviceError>> {
+) -> Result<ModeResult, Unallocated<DeviceError>> {
     let mut summary = Summary::new(&case.gpu, &case.tenants).map_err(Unallocated::Measure)?;
     let found = allocate(&mut summary, &case.goal, Effort::QUICK)?;
     let mode = Mode::Given(found.budgets);
     let outcome = compare(device, &mode, &case.goal)?;
     let (tenants, evaluations) = (case.goal.failing(&outcome.measured), found.evaluations);
     if tenants.is_empty() {
-        return Ok(Outcome { mode: Mode::Search, evaluations, ..outcome });
+        return Ok(ModeResult { mode: Mode::Search, evaluations, ..outcome });
     }
     // Rough as it is, the summary must not make promises that the operators break.
     Err(Unallocated::Promises { tenants, closest: outcome.measured, evaluations })
@@ -293,7 +295,7 @@ fn floors(budgets: &[Ppm]) -> Vec<f64> {
     budgets.iter().map(|budget| floor(budget) as f64 / f64::from(PPM_ONE)).collect()
 }
 
-fn allocation_table(found: &Outcome, case: &Case) -> String {
+fn allocation_table(found: &ModeResult, case: &Case) -> String {
     let floors = floors(&found.budgets);
     let row = |index: usize| {
         let budget = found.budgets[index];
@@ -323,18 +325,18 @@ fn allocation_table(found: &Outcome, case: &Case) -> String {
 fn write_chart(
     page: OutputFile,
     case: &Case,
-    outcomes: &[Outcome],
+    outcomes: &[ModeResult],
     chart_ms: f64,
 ) -> Result<(), Failure> {
     let device = case.device()?;
     let mut panels = Vec::new();
     for outcome in outcomes.iter().filter(|outcome| outcome.mode != Mode::Sequential) {
         let sharing = match outcome.mode {
-            Mode::Slice => Sharing::Slice,
-            _ => Sharing::Budgets(&outcome.budgets),
+            Mode::Slice => DeviceSharing::Slice,
+            _ => DeviceSharing::Budgets(&outcome.budgets),
         };
         let budgets = joined(outcome.budgets.iter().map(|budget| format!("{:.2}", share(*budget))));
-        panels.push(Panel {
+        panels.push(DevicePanel {
             title: format!(
                 "{}: STP {:.2}, worst {:.2}, budgets {budgets}",
                 outcome.mode.name(),
@@ -353,10 +355,10 @@ fn write_chart(
 struct Step {
     per_second: f64,
     alone_ns: Vec<Option<f64>>,
-    uncapped: Outcome,
-    equal: Outcome,
+    uncapped: ModeResult,
+    equal: ModeResult,
     /// `None` where nothing keeps the promises.
-    found: Option<Outcome>,
+    found: Option<ModeResult>,
 }
 
 fn run_sweep(args: &DeviceArgs, arrivals: &[f64]) -> Result<(), Failure> {
@@ -378,10 +380,10 @@ fn run_sweep(args: &DeviceArgs, arrivals: &[f64]) -> Result<(), Failure> {
         let steps: Vec<Value> = steps.iter().map(|step| step_json(step, &case)).collect();
         return print(&json!({ "schema": SCHEMA, "steps": steps }).to_string());
     }
-    let p99 = |outcome: &Outcome| milliseconds(&outcome.measured.p99_ns);
-    let y = |outcome: &Outcome| joined(outcome.measured.y.iter().map(|y| format!("{y:.2}")));
+    let p99 = |outcome: &ModeResult| milliseconds(&outcome.measured.p99_ns);
+    let y = |outcome: &ModeResult| joined(outcome.measured.y.iter().map(|y| format!("{y:.2}")));
     let row = |step: &Step| {
-        let found = |of: &dyn Fn(&Outcome) -> String| {
+        let found = |of: &dyn Fn(&ModeResult) -> String| {
             step.found.as_ref().map_or("cannot be kept".to_owned(), of)
         };
         vec![

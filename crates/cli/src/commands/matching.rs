@@ -6,7 +6,9 @@ use crate::costs_csv;
 use crate::failure::Failure;
 use crate::files::OutputFile;
 use std::io::{BufWriter, Write};
-use tandem_matching::{Assignment, Dense, Matrix, Outcome, Sparse, assign, certify, instance};
+use tandem_matching::{
+    AssignOutcome, Assignment, Dense, Matrix, Sparse, assign, certify, instance,
+};
 use tandem_sim::thread_cpu_ns;
 
 /// Solved this often; the median counts.
@@ -68,7 +70,7 @@ fn measure(matrix: &impl Matrix, args: &BenchMatchingArgs) -> Result<(), Failure
     runs.sort_by_key(|&(ns, _)| ns);
     let (ns, found) = &runs[RUNS / 2];
     let ms = *ns as f64 / 1e6;
-    let optimal = found.outcome == Outcome::Optimal && certify(matrix, None, found).is_ok();
+    let optimal = found.outcome == AssignOutcome::Optimal && certify(matrix, None, found).is_ok();
     let (n, kind, cost) = (args.n, args.kind.name(), found.total);
     if args.json {
         let result = serde_json::json!({

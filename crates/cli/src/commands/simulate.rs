@@ -19,7 +19,7 @@ use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::report::PairRates;
 use tandem_sim::trace::{ReadOptions, SacctCounts, Trace};
 use tandem_sim::{
-    Estimates, LowerBound, Network, Results, Run, RunOptions, Workload, WorkloadOptions,
+    Estimates, LowerBound, Network, RunOptions, SimResults, SimRun, Workload, WorkloadOptions,
     WorldOptions, assign_classes, clusters, report, trace, write_jobs_csv,
 };
 
@@ -119,7 +119,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
     }
     match bound {
         Some(bound) if args.json => {
-            let results = Results::new(&workload, bound, &runs, true);
+            let results = SimResults::new(&workload, bound, &runs, true);
             print(&serde_json::to_string(&results).expect("plain data always serialises"))
         }
         Some(bound) if runs.len() > 1 => {
@@ -221,7 +221,7 @@ fn beliefs(
 }
 
 /// What a reader of the report should know about how the figures came about.
-fn notes(args: &CommonArgs, runs: &[Run]) -> Vec<String> {
+fn notes(args: &CommonArgs, runs: &[SimRun]) -> Vec<String> {
     let mut notes = Vec::new();
     let unmeasured = match args.unmeasured {
         UnmeasuredArg::ClosedForm => "min(1, 100 / (sum of GPU utilisations))",
@@ -308,13 +308,13 @@ impl ResultFolder {
         self,
         workload: &Workload,
         bound: LowerBound,
-        runs: &[Run],
+        runs: &[SimRun],
         notes: &[String],
         pairs: Option<&PairRates>,
     ) -> Result<(), Failure> {
         let html = report::html(workload, bound, runs, notes, pairs);
         self.report.write(|out| out.write_all(html.as_bytes()))?;
-        let results = Results::new(workload, bound, runs, false);
+        let results = SimResults::new(workload, bound, runs, false);
         let json = serde_json::to_string_pretty(&results).expect("plain data always serialises");
         self.results.write(|out| writeln!(out, "{json}"))?;
         for (file, run) in self.jobs.into_iter().zip(runs) {

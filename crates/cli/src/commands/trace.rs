@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::files::OutputFile;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use tandem_sim::trace::{Format, GenerateOptions, SacctCounts, Trace, generate, info, write};
+use tandem_sim::trace::{GenerateOptions, SacctCounts, Trace, TraceFormat, generate, info, write};
 
 pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
     match command {
@@ -23,7 +23,7 @@ pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
         TraceCommand::Convert { file, input, to, out } => {
             if !to.is_writable() {
                 let problem = match to {
-                    Format::Sacct => "is Slurm's own and is only read",
+                    TraceFormat::Sacct => "is Slurm's own and is only read",
                     _ => "states no durations, so no trace can be written in it",
                 };
                 return Err(Failure::bad_input(format!("format {to} {problem}")));
@@ -36,12 +36,12 @@ pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
         }
         TraceCommand::Generate { jobs, gpus, load, seed, out } => {
             let trace = generate(&GenerateOptions { jobs: jobs as usize, gpus, load, seed });
-            write_to(&trace, Format::Tandem, out.as_deref())
+            write_to(&trace, TraceFormat::Tandem, out.as_deref())
         }
     }
 }
 
-fn write_to(trace: &Trace, format: Format, path: Option<&Path>) -> Result<(), Failure> {
+fn write_to(trace: &Trace, format: TraceFormat, path: Option<&Path>) -> Result<(), Failure> {
     match path {
         Some(path) => OutputFile::open(path)?.write(|mut out| write(trace, format, &mut out)),
         None => {

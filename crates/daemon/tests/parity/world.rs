@@ -25,7 +25,7 @@ use tandem_daemon::store::Store;
 use tandem_policies::PolicySpec;
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::trace::{ReadOptions, parse};
-use tandem_sim::{Estimates, Imitation, Workload, WorkloadOptions, WorldOptions};
+use tandem_sim::{DrivenWorld, Estimates, Workload, WorkloadOptions, WorldOptions};
 
 const GPUS: u32 = 4;
 const MEMORY_MIB: u64 = 16_384;
@@ -86,7 +86,7 @@ pub(crate) fn case(seed: u64, count: u32) -> Case {
 
 /// The simulated world as a back end: whatever it is asked to do is done at once.
 struct Played {
-    world: Arc<Mutex<Imitation<'static>>>,
+    world: Arc<Mutex<DrivenWorld<'static>>>,
     now: Arc<Mutex<Time>>,
     sender: mpsc::Sender<Message>,
     devices: Vec<Device>,
@@ -224,8 +224,8 @@ pub(crate) fn daemon(
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (sender, inbox) = mpsc::channel();
     let truth_for_world: &'static Arc<dyn Interference> = Box::leak(Box::new(truth.clone()));
-    let imitation = Imitation::new(workload, truth_for_world.as_ref(), WorldOptions::default());
-    let world = Arc::new(Mutex::new(imitation));
+    let driven = DrivenWorld::new(workload, truth_for_world.as_ref(), WorldOptions::default());
+    let world = Arc::new(Mutex::new(driven));
     let clock = Arc::new(Mutex::new(Time(0)));
     let setup = setup(&policy.text);
     let backend = Played {

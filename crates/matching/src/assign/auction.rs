@@ -5,11 +5,11 @@
 //! A row with several wants bids for columns it does not have; its own cannot outbid each other.
 
 use super::rows::{FIRST, Rows};
-use super::state::{NONE, Owned, State};
+use super::state::{AuctionState, NONE, Owned};
 use crate::costs::index;
 
 /// What a row found: the cheapest column, what it costs above its price, and what the next costs.
-struct Offer {
+struct BestColumns {
     column: u32,
     value: i64,
     next_column: u32,
@@ -25,7 +25,7 @@ const SHRINK: i64 = 6;
 
 /// Finds prices near the final ones. `spacing` is the typical distance between the costs of a row,
 /// `range` that between the least and the largest of all.
-pub(crate) fn approach(rows: &mut impl Rows, state: &mut State, spacing: i64, range: i64) {
+pub(crate) fn approach(rows: &mut impl Rows, state: &mut AuctionState, spacing: i64, range: i64) {
     let count = rows.rows();
     phase(rows, state, spacing, BIDS_TO_JUDGE * count);
     let waiting = state.wants.iter().filter(|&&wants| wants > 0).count();
@@ -45,13 +45,13 @@ pub(crate) fn approach(rows: &mut impl Rows, state: &mut State, spacing: i64, ra
 }
 
 /// Gives columns to the rows that want them and leaves few for the exact search.
-pub(crate) fn conclude(rows: &mut impl Rows, state: &mut State) {
+pub(crate) fn conclude(rows: &mut impl Rows, state: &mut AuctionState) {
     let bids = 2 * rows.rows();
     phase(rows, state, 0, bids);
 }
 
 /// Bids until no row wants anything, increments of at least `epsilon`, or until the bids run out.
-fn phase(rows: &mut impl Rows, state: &mut State, epsilon: i64, bids: usize) {
+fn phase(rows: &mut impl Rows, state: &mut AuctionState, epsilon: i64, bids: usize) {
     let mut bids = bids;
     let mut queue: Vec<u32> = wanting(state);
     queue.reverse();
@@ -70,7 +70,7 @@ fn phase(rows: &mut impl Rows, state: &mut State, epsilon: i64, bids: usize) {
 /// Lets the rows in the queue bid, and those they outbid; returns how many bids are left.
 fn settle_bids(
     rows: &mut impl Rows,
-    state: &mut State,
+    state: &mut AuctionState,
     epsilon: i64,
     bids: usize,
     queue: &mut Vec<u32>,
@@ -85,7 +85,7 @@ fn settle_bids(
             continue;
         }
         bids -= 1;
-        let Some(offer) = best_offer(rows, state, row as usize) else { continue };
+        let Some(offer) = best_columns(rows, state, row as usize) else { continue };
         // In the last phase a tie must not chase rows around in a circle.
         let tie = epsilon == 0 && offer.value == offer.next;
         let column = match tie && state.owner[offer.column as usize] != NONE {
@@ -111,7 +111,7 @@ fn settle_bids(
 
 /// With more columns than wants, those left over must be the highest priced in the end. A bidder who
 /// wants that many columns, at no cost, claims them; rows that held one of them queue again.
-fn claim_left_over(state: &mut State, epsilon: i64, queue: &mut Vec<u32>) {
+fn claim_left_over(state: &mut AuctionState, epsilon: i64, queue: &mut Vec<u32>) {
     let left_over = state.left_over;
     if left_over == 0 || left_over >= state.price.len() {
         return;
@@ -129,7 +129,7 @@ fn claim_left_over(state: &mut State, epsilon: i64, queue: &mut Vec<u32>) {
 }
 
 /// Releases the columns that are dearer than what their row could get elsewhere by more than epsilon.
-fn release_beyond(rows: &mut impl Rows, state: &mut State, epsilon: i64) {
+fn release_beyond(rows: &mut impl Rows, state: &mut AuctionState, epsilon: i64) {
     let owned = Owned::of(&state.owner, rows.rows());
     for row in (0..rows.rows()).filter(|&row| !owned.columns(row).is_empty()) {
         let others = state.least_of_others(rows, row);
@@ -141,17 +141,17 @@ fn release_beyond(rows: &mut impl Rows, state: &mut State, epsilon: i64) {
     }
 }
 
-fn wanting(state: &State) -> Vec<u32> {
+fn wanting(state: &AuctionState) -> Vec<u32> {
     let wanting = state.wants.iter().enumerate().filter(|&(_, &wants)| wants > 0);
     wanting.map(|(row, _)| index(row)).collect()
 }
 
 /// The best two columns of a row, besides those it has; none if it rather stays without.
-fn best_offer(rows: &mut impl Rows, state: &mut State, row: usize) -> Option<Offer> {
+fn best_columns(rows: &mut impl Rows, state: &mut AuctionState, row: usize) -> Option<BestColumns> {
     let mut size = FIRST;
     loop {
         let stay = state.stay_cost();
-        let mut offer = Offer { column: NONE, value: stay, next_column: NONE, next: stay };
+        let mut offer = BestColumns { column: NONE, value: stay, next_column: NONE, next: stay };
         let listed = rows.listed(row);
         for cell in listed {
             let value = cell.cost - state.price[cell.column as usize];

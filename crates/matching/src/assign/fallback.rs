@@ -5,7 +5,7 @@
 //! Every part looks at each cell a bounded number of times, so that the limit limits.
 
 use super::sealed::Matrix;
-use super::state::{NONE, State};
+use super::state::{AuctionState, NONE};
 use crate::costs::{Cell, index};
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const PASSES: usize = 2;
 
 /// Completes the assignment and returns by how much it may exceed the optimum.
-pub(crate) fn complete<M: Matrix>(matrix: &M, state: &mut State) -> i64 {
+pub(crate) fn complete<M: Matrix>(matrix: &M, state: &mut AuctionState) -> i64 {
     for (wants, stays) in state.wants.iter_mut().zip(&mut state.stays) {
         *wants += std::mem::take(stays);
     }
@@ -35,7 +35,7 @@ pub(crate) fn complete<M: Matrix>(matrix: &M, state: &mut State) -> i64 {
 
 /// What every assignment costs at least, rows that stay included: the value of the duals, for which
 /// each row pays what the prices ask for.
-fn dual_bound<M: Matrix>(matrix: &M, state: &mut State) -> i128 {
+fn dual_bound<M: Matrix>(matrix: &M, state: &mut AuctionState) -> i128 {
     let held = state.owner.iter().filter(|&&row| row != NONE);
     let mut units = state.wants.clone();
     held.for_each(|&row| units[row as usize] += 1);
@@ -51,7 +51,7 @@ fn dual_bound<M: Matrix>(matrix: &M, state: &mut State) -> i128 {
 }
 
 /// Every row takes its cheapest free columns.
-fn greed<M: Matrix>(matrix: &M, state: &mut State) {
+fn greed<M: Matrix>(matrix: &M, state: &mut AuctionState) {
     for row in 0..state.wants.len() {
         while state.wants[row] > 0 {
             let free = matrix.cells(row).filter(|cell| state.owner[cell.column as usize] == NONE);
@@ -63,7 +63,7 @@ fn greed<M: Matrix>(matrix: &M, state: &mut State) {
 }
 
 /// Maximum cardinality. Columns from which a search found no free one never lead to one again.
-fn augment<M: Matrix>(matrix: &M, state: &mut State) {
+fn augment<M: Matrix>(matrix: &M, state: &mut AuctionState) {
     let mut from = vec![NONE; state.owner.len()];
     let mut seen = vec![false; state.owner.len()];
     for row in 0..state.wants.len() {
@@ -93,7 +93,7 @@ fn augment<M: Matrix>(matrix: &M, state: &mut State) {
 /// The nearest free column in steps, and the column through which each row on the way was reached.
 fn search<M: Matrix>(
     matrix: &M,
-    state: &State,
+    state: &AuctionState,
     row: u32,
     seen: &mut [bool],
     from: &mut [u32],
@@ -123,7 +123,7 @@ fn search<M: Matrix>(
 }
 
 /// Moves rows to cheaper free columns and lets pairs of rows swap; whether anything was gained.
-fn improve<M: Matrix>(matrix: &M, state: &mut State) -> bool {
+fn improve<M: Matrix>(matrix: &M, state: &mut AuctionState) -> bool {
     let mut gained = false;
     for column in 0..state.owner.len() {
         let row = state.owner[column];

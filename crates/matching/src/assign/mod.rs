@@ -10,14 +10,14 @@ mod paths;
 mod rows;
 mod state;
 
-use crate::costs::{Cell, CostError, Dense, FORBIDDEN, Range, Sparse, index, limit_of};
-use paths::Search;
+use crate::costs::{Cell, CostError, CostRange, Dense, FORBIDDEN, Sparse, index, limit_of};
+use paths::PathSearch;
 use rows::{Rows, Shortlists};
-use state::{Budget, NONE, State};
+use state::{AuctionState, Budget, NONE};
 
 /// What may be given along with a matrix.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options<'a> {
+pub struct AssignOptions<'a> {
     /// How many columns each row gets at most; one if not given. A row with multiplicity k stands
     /// for k identical rows.
     pub multiplicities: Option<&'a [u32]>,
@@ -43,7 +43,7 @@ pub struct Duals {
 
 /// How good an assignment is known to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AssignOutcome {
     /// Of maximum cardinality, and none of that cardinality costs less.
     Optimal,
     /// The step limit was reached: of maximum cardinality, found by greed and improvement.
@@ -63,8 +63,8 @@ pub struct Assignment {
     /// The dual values, which prove the optimum or its bound.
     pub duals: Duals,
     /// Whether it is the optimum.
-    pub outcome: Outcome,
-    /// How many cells were looked at: the measure of [`Options::step_limit`].
+    pub outcome: AssignOutcome,
+    /// How many cells were looked at: the measure of [`AssignOptions::step_limit`].
     pub steps: u64,
 }
 
@@ -74,18 +74,18 @@ impl Matrix for Dense {}
 impl Matrix for Sparse {}
 
 pub(crate) mod sealed {
-    use super::{Assignment, Cell, Options, Range};
+    use super::{AssignOptions, Assignment, Cell, CostRange};
 
     /// What both kinds of matrix can do, for this crate only.
     pub trait Matrix: Sized {
         fn size(&self) -> (usize, usize);
-        fn range(&self) -> Range;
+        fn range(&self) -> CostRange;
         /// On average; a dense row is taken to be full.
         fn cells_per_row(&self) -> i64;
         fn exchanged(&self) -> Self;
         fn cells(&self, row: usize) -> impl Iterator<Item = Cell>;
         fn cost(&self, row: u32, column: u32) -> Option<i64>;
-        fn solve(&self, options: &Options<'_>) -> Assignment;
+        fn solve(&self, options: &AssignOptions<'_>) -> Assignment;
     }
 }
 
@@ -94,7 +94,7 @@ impl sealed::Matrix for Dense {
         (self.rows(), self.columns())
     }
 
-    fn range(&self) -> Range {
+    fn range(&self) -> CostRange {
         self.range
     }
 
@@ -116,7 +116,7 @@ impl sealed::Matrix for Dense {
         (cost != FORBIDDEN).then_some(cost)
     }
 
-    fn solve(&self, options: &Options<'_>) -> Assignment {
+    fn solve(&self, options: &AssignOptions<'_>) -> Assignment {
         solve(Shortlists::new(self), self, options)
     }
 }
@@ -126,7 +126,7 @@ impl sealed::Matrix for Sparse {
         (self.rows(), self.columns())
     }
 
-    fn range(&self) -> Range {
+    fn range(&self) -> CostRange {
         self.range
     }
 
@@ -148,7 +148,7 @@ impl sealed::Matrix for Sparse {
         Some(cells[at].cost)
     }
 
-    fn solve(&self, options: &Options<'_>) -> Assignment {
+    fn solve(&self, options: &AssignOptions<'_>) -> Assignment {
         solve(self, self, options)
     }
 }
@@ -156,7 +156,8 @@ impl sealed::Matrix for Sparse {
 /// The cheapest of the largest assignments.
 #[must_use]
 pub fn assign(matrix: &impl Matrix) -> Assignment {
-    assign_with(matrix, &Options::default()).expect("no option is given that could be refused")
+    assign_with(matrix, &AssignOptions::default())
+        .expect("no option is given that could be refused")
 }
 
 /// The cheapest of the largest assignments, within limits.
@@ -167,7 +168,10 @@ pub fn assign(matrix: &impl Matrix) -> Assignment {
 /// # Errors
 /// If an option has not one value per row or column, or the multiplicities make so many pairs that
 /// their costs could add up beyond [`LIMIT`](crate::LIMIT).
-pub fn assign_with<M: Matrix>(matrix: &M, options: &Options<'_>) -> Result<Assignment, CostError> {
+pub fn assign_with<M: Matrix>(
+    matrix: &M,
+    options: &AssignOptions<'_>,
+) -> Result<Assignment, CostError> {
     let (rows, columns) = matrix.size();
     check_length(options.multiplicities.map(<[u32]>::len), rows)?;
     check_length(options.prices.map(<[i64]>::len), columns)?;
@@ -198,9 +202,9 @@ fn units(multiplicities: &[u32]) -> u64 {
 }
 
 /// Solves with rows and columns exchanged, and exchanges the answer.
-fn exchange<M: Matrix>(matrix: &M, options: &Options<'_>) -> Assignment {
+fn exchange<M: Matrix>(matrix: &M, options: &AssignOptions<'_>) -> Assignment {
     let prices = options.prices.map(|prices| payments(matrix, prices));
-    let options = Options { prices: prices.as_deref(), ..*options };
+    let options = AssignOptions { prices: prices.as_deref(), ..*options };
     let mut found = matrix.exchanged().solve(&options);
     for pair in &mut found.pairs {
         *pair = (pair.1, pair.0);
@@ -223,7 +227,7 @@ fn payments<M: Matrix>(matrix: &M, prices: &[i64]) -> Vec<i64> {
     (0..matrix.size().0).map(|row| least(row).unwrap_or(0)).collect()
 }
 
-fn solve<M: Matrix>(mut rows: impl Rows, matrix: &M, options: &Options<'_>) -> Assignment {
+fn solve<M: Matrix>(mut rows: impl Rows, matrix: &M, options: &AssignOptions<'_>) -> Assignment {
     let mut state = begin(&rows, matrix.range(), options);
     if options.prices.is_none() {
         let range = matrix.range().largest - matrix.range().least;
@@ -232,14 +236,14 @@ fn solve<M: Matrix>(mut rows: impl Rows, matrix: &M, options: &Options<'_>) -> A
     }
     auction::conclude(&mut rows, &mut state);
     let outcome = if finish(&mut rows, &mut state) {
-        Outcome::Optimal
+        AssignOutcome::Optimal
     } else {
-        Outcome::Limited { gap: fallback::complete(matrix, &mut state) }
+        AssignOutcome::Limited { gap: fallback::complete(matrix, &mut state) }
     };
     report(matrix, &state, outcome)
 }
 
-fn begin(rows: &impl Rows, range: Range, options: &Options<'_>) -> State {
+fn begin(rows: &impl Rows, range: CostRange, options: &AssignOptions<'_>) -> AuctionState {
     let (count, columns) = (rows.rows(), rows.columns());
     let wants = options.multiplicities.map_or_else(|| vec![1; count], <[u32]>::to_vec);
     let pairs = units(&wants).min(columns as u64);
@@ -248,7 +252,7 @@ fn begin(rows: &impl Rows, range: Range, options: &Options<'_>) -> State {
     // No exchange of pairs for as many others saves this much.
     let stay = range.least + pairs * (range.largest - range.least) + 1;
     let price = options.prices.map_or_else(|| vec![0; columns], |prices| lowered(prices, stay));
-    State {
+    AuctionState {
         owner: vec![NONE; columns],
         price,
         pays: vec![0; count],
@@ -269,12 +273,12 @@ fn lowered(prices: &[i64], stay: i64) -> Vec<i64> {
 }
 
 /// Serves every row, then every column left over below the level; false if the budget ran out.
-fn finish(rows: &mut impl Rows, state: &mut State) -> bool {
+fn finish(rows: &mut impl Rows, state: &mut AuctionState) -> bool {
     if state.budget.exhausted() {
         return false;
     }
     state.settle(rows);
-    let mut search = Search::new(rows.rows(), rows.columns());
+    let mut search = PathSearch::new(rows.rows(), rows.columns());
     for row in 0..rows.rows() {
         while state.wants[row] > 0 {
             if !search.serve(rows, state, index(row)) {
@@ -285,7 +289,7 @@ fn finish(rows: &mut impl Rows, state: &mut State) -> bool {
     search.level(rows, state)
 }
 
-fn report<M: Matrix>(matrix: &M, state: &State, outcome: Outcome) -> Assignment {
+fn report<M: Matrix>(matrix: &M, state: &AuctionState, outcome: AssignOutcome) -> Assignment {
     let owned = state.owner.iter().enumerate().filter(|&(_, &row)| row != NONE);
     let mut pairs: Vec<(u32, u32)> = owned.map(|(column, &row)| (row, index(column))).collect();
     pairs.sort_unstable();

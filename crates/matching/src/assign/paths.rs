@@ -6,7 +6,7 @@
 //! arrives there.
 
 use super::rows::Rows;
-use super::state::{NONE, State};
+use super::state::{AuctionState, NONE};
 use crate::costs::index;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 /// Marks a row in the heap that has to list more of its cells.
 const LIST_MORE: u32 = 1 << 31;
 
-pub(crate) struct Search {
+pub(crate) struct PathSearch {
     /// The search that last reached each column or row: no array is cleared between searches.
     column_seen: Vec<u32>,
     row_seen: Vec<u32>,
@@ -38,12 +38,12 @@ pub(crate) struct Search {
 }
 
 /// Where a path ends.
-enum End {
+enum PathEnd {
     Column(u32),
     Stay(u32),
 }
 
-impl Search {
+impl PathSearch {
     pub(crate) fn new(rows: usize, columns: usize) -> Self {
         Self {
             column_seen: vec![0; columns],
@@ -63,7 +63,12 @@ impl Search {
     }
 
     /// Gives the row one more column, or lets some row stay without; false if the budget ran out.
-    pub(crate) fn serve(&mut self, rows: &mut impl Rows, state: &mut State, row: u32) -> bool {
+    pub(crate) fn serve(
+        &mut self,
+        rows: &mut impl Rows,
+        state: &mut AuctionState,
+        row: u32,
+    ) -> bool {
         self.begin(true);
         self.through[row as usize] = NONE;
         self.scan(rows, state, row, 0);
@@ -71,10 +76,10 @@ impl Search {
         self.shift(state, length);
         state.wants[row as usize] -= 1;
         match end {
-            End::Column(column) => {
+            PathEnd::Column(column) => {
                 self.flip(state, column);
             }
-            End::Stay(stays) => {
+            PathEnd::Stay(stays) => {
                 state.stays[stays as usize] += 1;
                 let column = self.through[stays as usize];
                 if column != NONE {
@@ -87,14 +92,16 @@ impl Search {
 
     /// Lowers the level to the unowned columns below it; on the way rows may take such a column and
     /// leave another one. False if the budget ran out.
-    pub(crate) fn level(&mut self, rows: &mut impl Rows, state: &mut State) -> bool {
+    pub(crate) fn level(&mut self, rows: &mut impl Rows, state: &mut AuctionState) -> bool {
         loop {
             let free = state.price.iter().zip(&state.owner).filter(|&(_, &owner)| owner == NONE);
             let stranded = free.map(|(price, _)| state.level - price).filter(|&below| below > 0);
             let Some(nearest) = stranded.min() else { return true };
             self.begin(false);
             self.start_from_level(rows, state, nearest);
-            let Some((length, End::Column(column))) = self.run(rows, state) else { return false };
+            let Some((length, PathEnd::Column(column))) = self.run(rows, state) else {
+                return false;
+            };
             self.shift(state, length);
             state.level -= length;
             if let Some(row) = self.flip(state, column) {
@@ -105,7 +112,7 @@ impl Search {
 
     /// Reaches every column up to the nearest stranded one, and the rows that stay without: they
     /// would rather take one.
-    fn start_from_level(&mut self, rows: &impl Rows, state: &mut State, nearest: i64) {
+    fn start_from_level(&mut self, rows: &impl Rows, state: &mut AuctionState, nearest: i64) {
         for column in 0..state.price.len() {
             let distance = state.level - state.price[column];
             if distance == 0 && state.owner[column] == NONE {
@@ -135,7 +142,7 @@ impl Search {
     }
 
     /// Follows the nearest column until one is free; none if the budget ran out.
-    fn run(&mut self, rows: &mut impl Rows, state: &mut State) -> Option<(i64, End)> {
+    fn run(&mut self, rows: &mut impl Rows, state: &mut AuctionState) -> Option<(i64, PathEnd)> {
         let mut at = 0;
         loop {
             let column = match self.ready.pop() {
@@ -145,7 +152,7 @@ impl Search {
                     let Some(Reverse((distance, node))) =
                         next.filter(|next| next.0.0 < self.stays.0)
                     else {
-                        return Some((self.stays.0, End::Stay(self.stays.1)));
+                        return Some((self.stays.0, PathEnd::Stay(self.stays.1)));
                     };
                     at = distance;
                     if node & LIST_MORE != 0 {
@@ -160,7 +167,7 @@ impl Search {
             };
             let owner = state.owner[column as usize];
             if owner == NONE {
-                return Some((at, End::Column(column)));
+                return Some((at, PathEnd::Column(column)));
             }
             self.columns_done.push(column);
             if self.row_seen[owner as usize] != self.round {
@@ -174,7 +181,7 @@ impl Search {
     }
 
     /// Reaches the columns of a row that is itself at `at`.
-    fn scan(&mut self, rows: &impl Rows, state: &mut State, row: u32, at: i64) {
+    fn scan(&mut self, rows: &impl Rows, state: &mut AuctionState, row: u32, at: i64) {
         self.row_seen[row as usize] = self.round;
         self.row_distance[row as usize] = at;
         self.rows_done.push(row);
@@ -185,7 +192,7 @@ impl Search {
         self.relax(rows, state, row, at, at);
     }
 
-    fn relax(&mut self, rows: &impl Rows, state: &mut State, row: u32, at: i64, now: i64) {
+    fn relax(&mut self, rows: &impl Rows, state: &mut AuctionState, row: u32, at: i64, now: i64) {
         let base = at - state.pays[row as usize];
         let listed = rows.listed(row as usize);
         state.budget.spend(listed.len());
@@ -225,7 +232,7 @@ impl Search {
         self.heap.push(Reverse((distance, column)));
     }
 
-    fn list_more(&mut self, rows: &mut impl Rows, state: &mut State, row: u32) {
+    fn list_more(&mut self, rows: &mut impl Rows, state: &mut AuctionState, row: u32) {
         let at = self.row_distance[row as usize];
         let size = 2 * rows.listed(row as usize).len();
         state.budget.spend(rows.list(row as usize, &state.price, size));
@@ -233,7 +240,7 @@ impl Search {
     }
 
     /// Moves prices and payments so that the path costs nothing.
-    fn shift(&self, state: &mut State, length: i64) {
+    fn shift(&self, state: &mut AuctionState, length: i64) {
         for &column in &self.columns_done {
             state.price[column as usize] -= length - self.distance[column as usize];
         }
@@ -244,7 +251,7 @@ impl Search {
 
     /// Hands the columns of the path on, from its end to its beginning; returns the row that it
     /// began with, if it was a row.
-    fn flip(&self, state: &mut State, end: u32) -> Option<u32> {
+    fn flip(&self, state: &mut AuctionState, end: u32) -> Option<u32> {
         let mut column = end;
         loop {
             let row = self.from[column as usize];

@@ -10,7 +10,7 @@ use crate::costs::index;
 /// No row, or no column.
 pub(crate) const NONE: u32 = u32::MAX;
 
-pub(crate) struct State {
+pub(crate) struct AuctionState {
     /// The row that has each column, or [`NONE`].
     pub(crate) owner: Vec<u32>,
     /// The price of each column.
@@ -57,7 +57,7 @@ impl Budget {
     }
 }
 
-impl State {
+impl AuctionState {
     /// What staying without a column costs a row at the present level.
     #[inline]
     pub(crate) fn stay_cost(&self) -> i64 {

@@ -70,7 +70,7 @@ pub(super) fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
 }
 
 /// Whoever can say what tenants achieve under given budgets: a model, or a GPU.
-pub trait Throughput {
+pub trait BudgetEvaluator {
     /// Why it could not be said.
     type Error;
 
@@ -213,7 +213,7 @@ pub enum Unallocated<E> {
 
 /// A vector of budgets and how good it is.
 #[derive(Clone, Debug)]
-struct Point {
+struct SearchPoint {
     budgets: Vec<Ppm>,
     measured: Measurement,
     broken: f64,
@@ -221,13 +221,13 @@ struct Point {
     noise: f64,
 }
 
-impl Point {
+impl SearchPoint {
     fn sum(&self) -> u64 {
         self.budgets.iter().map(|budget| u64::from(budget.0)).sum()
     }
 }
 
-struct Search<'a, T: Throughput> {
+struct BudgetSearch<'a, T: BudgetEvaluator> {
     source: &'a mut T,
     goal: &'a Goal,
     known: BTreeMap<Vec<Ppm>, Measurement>,
@@ -237,7 +237,7 @@ struct Search<'a, T: Throughput> {
 /// Finds budgets for the tenants of `source`: the best of some plain vectors, then one tenant after
 /// the other, then what one tenant can give another. Ties go to the smaller sum of budgets, then to
 /// the earlier tenant.
-pub fn allocate<T: Throughput>(
+pub fn allocate<T: BudgetEvaluator>(
     source: &mut T,
     goal: &Goal,
     effort: Effort,
@@ -246,7 +246,7 @@ pub fn allocate<T: Throughput>(
 }
 
 /// The same, with more vectors to climb from.
-pub(super) fn allocate_from<T: Throughput>(
+pub(super) fn allocate_from<T: BudgetEvaluator>(
     more: &[Vec<Ppm>],
     source: &mut T,
     goal: &Goal,
@@ -255,13 +255,13 @@ pub(super) fn allocate_from<T: Throughput>(
     let mut starts = starts(source.tenants(), source.duties().as_deref(), goal);
     starts.extend_from_slice(more);
     let evaluations_max = effort.evaluations;
-    let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
+    let mut search = BudgetSearch { source, goal, known: BTreeMap::new(), evaluations_max };
     let mut best = search.run(&starts, effort.starts).map_err(Unallocated::Measure)?;
     if effort.best_seen {
         best = search.best_seen(best);
     }
     let evaluations = search.known.len();
-    let Point { budgets, measured, broken, value, noise } = best;
+    let SearchPoint { budgets, measured, broken, value, noise } = best;
     if broken > 0.0 {
         let tenants = goal.failing(&measured);
         return Err(Unallocated::Promises { tenants, closest: measured, evaluations });
@@ -270,17 +270,17 @@ pub(super) fn allocate_from<T: Throughput>(
 }
 
 /// The vectors that `allocate` would try, the best first: for another evaluation to choose from.
-pub(super) fn proposals<T: Throughput>(
+pub(super) fn proposals<T: BudgetEvaluator>(
     source: &mut T,
     goal: &Goal,
     effort: Effort,
 ) -> Result<Vec<Vec<Ppm>>, T::Error> {
     let starts = starts(source.tenants(), source.duties().as_deref(), goal);
     let evaluations_max = effort.evaluations;
-    let mut search = Search { source, goal, known: BTreeMap::new(), evaluations_max };
+    let mut search = BudgetSearch { source, goal, known: BTreeMap::new(), evaluations_max };
     search.run(&starts, effort.starts)?;
     let known = std::mem::take(&mut search.known);
-    let mut points: Vec<Point> =
+    let mut points: Vec<SearchPoint> =
         known.iter().map(|(budgets, measured)| search.judge(budgets, measured.clone())).collect();
     points.sort_by(by_rank);
     Ok(points.into_iter().map(|point| point.budgets).collect())
@@ -314,8 +314,8 @@ fn budget(share: f64) -> Ppm {
     Ppm(ppm).clamp(BUDGET_MIN, Ppm::ONE)
 }
 
-impl<T: Throughput> Search<'_, T> {
-    fn point(&mut self, budgets: &[Ppm]) -> Result<Point, T::Error> {
+impl<T: BudgetEvaluator> BudgetSearch<'_, T> {
+    fn point(&mut self, budgets: &[Ppm]) -> Result<SearchPoint, T::Error> {
         let measured = match self.known.get(budgets) {
             Some(known) => known.clone(),
             None => {
@@ -327,15 +327,15 @@ impl<T: Throughput> Search<'_, T> {
         Ok(self.judge(budgets, measured))
     }
 
-    fn judge(&self, budgets: &[Ppm], measured: Measurement) -> Point {
+    fn judge(&self, budgets: &[Ppm], measured: Measurement) -> SearchPoint {
         let broken = self.goal.broken_by(&measured);
         let value = self.goal.value(&measured.y);
         let noise = measured.noise(|y| self.goal.value(y));
-        Point { budgets: budgets.to_owned(), measured, broken, value, noise }
+        SearchPoint { budgets: budgets.to_owned(), measured, broken, value, noise }
     }
 
     /// The best of everything that was tried; `top` among equals.
-    fn best_seen(&self, top: Point) -> Point {
+    fn best_seen(&self, top: SearchPoint) -> SearchPoint {
         self.known.iter().fold(top, |best, (budgets, measured)| {
             let point = self.judge(budgets, measured.clone());
             if is_better(&point, &best, 0.0) { point } else { best }
@@ -343,7 +343,7 @@ impl<T: Throughput> Search<'_, T> {
     }
 
     /// Climbs from the best of the starts, then from the others, and takes the highest point.
-    fn run(&mut self, starts: &[Vec<Ppm>], climbs: usize) -> Result<Point, T::Error> {
+    fn run(&mut self, starts: &[Vec<Ppm>], climbs: usize) -> Result<SearchPoint, T::Error> {
         let mut points = Vec::new();
         for start in starts {
             points.push(self.point(start)?);
@@ -362,7 +362,7 @@ impl<T: Throughput> Search<'_, T> {
         Ok(best)
     }
 
-    fn climb(&mut self, mut best: Point) -> Result<Point, T::Error> {
+    fn climb(&mut self, mut best: SearchPoint) -> Result<SearchPoint, T::Error> {
         for _ in 0..ROUNDS_MAX {
             let mut moved = false;
             for tenant in 0..best.budgets.len() {
@@ -381,7 +381,7 @@ impl<T: Throughput> Search<'_, T> {
     }
 
     /// Takes `budgets` if they are better than `best` beyond the noise.
-    fn try_move(&mut self, best: &mut Point, budgets: &[Ppm]) -> Result<bool, T::Error> {
+    fn try_move(&mut self, best: &mut SearchPoint, budgets: &[Ppm]) -> Result<bool, T::Error> {
         if self.known.len() >= self.evaluations_max && !self.known.contains_key(budgets) {
             return Ok(false);
         }
@@ -395,12 +395,12 @@ impl<T: Throughput> Search<'_, T> {
 
     /// Standard error of the gain over the parts in which both were measured: what moves both alike,
     /// such as where in their iterations the tenants are, does not count.
-    fn gain_noise(&self, candidate: &Point, best: &Point) -> f64 {
+    fn gain_noise(&self, candidate: &SearchPoint, best: &SearchPoint) -> f64 {
         let pairs = candidate.measured.parts.iter().zip(&best.measured.parts);
         standard_error(pairs.map(|(new, old)| self.goal.value(new) - self.goal.value(old)))
     }
 
-    fn vary_one(&mut self, best: &mut Point, tenant: usize) -> Result<bool, T::Error> {
+    fn vary_one(&mut self, best: &mut SearchPoint, tenant: usize) -> Result<bool, T::Error> {
         let mut moved = false;
         for step in STEPS {
             if step != best.budgets[tenant] {
@@ -412,7 +412,7 @@ impl<T: Throughput> Search<'_, T> {
         Ok(moved)
     }
 
-    fn vary_two(&mut self, best: &mut Point) -> Result<bool, T::Error> {
+    fn vary_two(&mut self, best: &mut SearchPoint) -> Result<bool, T::Error> {
         let mut moved = false;
         for shift in SHIFTS {
             for taker in 0..best.budgets.len() {
@@ -432,13 +432,13 @@ impl<T: Throughput> Search<'_, T> {
 }
 
 /// Promises come first, then the objective; the best is least.
-fn by_rank(a: &Point, b: &Point) -> Ordering {
+fn by_rank(a: &SearchPoint, b: &SearchPoint) -> Ordering {
     a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value))
 }
 
 /// Promises come first, then the objective, if it gains more than `least`; equal ones are decided by
 /// the smaller sum of budgets.
-fn is_better(candidate: &Point, best: &Point, least: f64) -> bool {
+fn is_better(candidate: &SearchPoint, best: &SearchPoint, least: f64) -> bool {
     let broken = candidate.broken - best.broken;
     if broken.abs() > TIE {
         return broken < 0.0;

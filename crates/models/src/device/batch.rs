@@ -1,14 +1,14 @@
 //! Several runs at once: the inner loop of a decision.
 //!
-//! The same rules as in a [`Run`](super::run::Run), in single precision and with times counted from now,
+//! The same rules as in a [`DeviceRun`](super::run::DeviceRun), in single precision and with times counted from now,
 //! for several vectors of budgets side by side. Every step takes each of them to its own next event.
 //! Nothing here branches on what happens in a run, so that a processor does the arithmetic of eight
 //! runs in one instruction, or in as few as it has for that; the results are the same to the bit. Ties
 //! are not told from near ties: good enough to compare vectors, and nothing that is reported comes
 //! from here.
 
-use super::evaluate::{Operators, Want};
-use super::gpu::Scheduler;
+use super::evaluate::{OperatorDemand, Operators};
+use super::gpu::SmScheduler;
 use fearless_simd::{Level, Select, Simd, SimdBase, SimdInto, SimdMask, dispatch, f32x8};
 use std::array::from_fn;
 
@@ -26,18 +26,18 @@ const NO_SMS: f32 = 1e-3;
 /// the fraction of the peak bandwidth at full speed; time from the end of the one before to its
 /// issue at least; time from its issue to that of the next at least; and, in its bits, which is
 /// the next.
-type Ask = [f32; WIDTH];
+type OperatorRow = [f32; WIDTH];
 
 /// The operators of tenants under all caps that are compared, one list after the other.
 #[derive(Debug, Default)]
-pub(super) struct Asks(Vec<Ask>);
+pub(super) struct CappedOperators(Vec<OperatorRow>);
 
-impl Asks {
+impl CappedOperators {
     /// Adds the operators of a tenant under a cap; says where they begin.
     pub(super) fn add(&mut self, device: &Operators<'_>, tenant: usize, cap: u32) -> u32 {
         let (wants, tenant) = (device.wants(tenant), &device.list()[tenant]);
         let first = self.0.len();
-        let ask = |(index, want): (usize, &Want)| {
+        let ask = |(index, want): (usize, &OperatorDemand)| {
             let is_last = index + 1 == wants.len();
             let demand = want.sms.min(f64::from(cap));
             let gap_ns = if index == 0 { tenant.host_ns } else { 0.0 };
@@ -55,7 +55,7 @@ impl Asks {
 
 /// A tenant in all runs of a batch.
 #[derive(Clone, Copy)]
-struct Lane<S: Simd> {
+struct BatchLane<S: Simd> {
     /// What is left of the operator in flight, in nanoseconds alone, or of the time to the next issue.
     left: f32x8<S>,
     /// Time until an interval of launches has passed.
@@ -76,16 +76,16 @@ struct Lane<S: Simd> {
     ends: f32x8<S>,
 }
 
-/// A tenant in one run: the first fields of a [`Lane`].
+/// A tenant in one run: the first fields of a [`BatchLane`].
 type Fields = [f32; 8];
 
 /// One run, while it is not in a batch.
 #[derive(Clone, Debug)]
-pub(super) struct Paused<const N: usize>([Fields; N]);
+pub(super) struct PausedRun<const N: usize>([Fields; N]);
 
-impl<const N: usize> Paused<N> {
+impl<const N: usize> PausedRun<N> {
     /// Before anything has happened; `first` says where each tenant's operators begin.
-    pub(super) fn new(asks: &Asks, first: &[u32]) -> Self {
+    pub(super) fn new(asks: &CappedOperators, first: &[u32]) -> Self {
         let mut lanes = [[f32::INFINITY, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]; N];
         for (lane, &first) in lanes.iter_mut().zip(first) {
             let [.., gap, _, _, _] = asks.0[first as usize];
@@ -110,7 +110,7 @@ impl<const N: usize> Paused<N> {
 /// Takes runs on, in batches.
 pub(super) struct Batches<'a> {
     level: Level,
-    asks: &'a [Ask],
+    asks: &'a [OperatorRow],
     sms: f32,
     is_fifo: bool,
     /// The factor of κ beside one other, and beside two or more.
@@ -120,14 +120,14 @@ pub(super) struct Batches<'a> {
 }
 
 impl<'a> Batches<'a> {
-    pub(super) fn new(device: &Operators<'_>, asks: &'a Asks) -> Self {
+    pub(super) fn new(device: &Operators<'_>, asks: &'a CappedOperators) -> Self {
         let gpu = device.gpu();
         let slowed = |others| (1.0 / (1.0 + gpu.constants.kappa * others)) as f32;
         Self {
             level: Level::new(),
             asks: &asks.0,
             sms: gpu.sms as f32,
-            is_fifo: gpu.scheduler == Scheduler::Fifo,
+            is_fifo: gpu.scheduler == SmScheduler::Fifo,
             slowed: [1.0, 2.0].map(slowed),
             events: 0,
         }
@@ -139,11 +139,11 @@ impl<'a> Batches<'a> {
     }
 
     /// Lets runs go on for a while, [`AT_ONCE`] or fewer.
-    pub(super) fn go_on<const N: usize>(&mut self, runs: &mut [&mut Paused<N>], window_ns: f32) {
+    pub(super) fn go_on<const N: usize>(&mut self, runs: &mut [&mut PausedRun<N>], window_ns: f32) {
         let steps = if runs.len() > WIDTH {
-            dispatch!(self.level, simd => Rules { simd, given: self }.run::<N, 2>(runs, window_ns))
+            dispatch!(self.level, simd => BatchRules { simd, given: self }.run::<N, 2>(runs, window_ns))
         } else {
-            dispatch!(self.level, simd => Rules { simd, given: self }.run::<N, 1>(runs, window_ns))
+            dispatch!(self.level, simd => BatchRules { simd, given: self }.run::<N, 1>(runs, window_ns))
         };
         self.events += WIDTH as u64 * steps;
     }
@@ -151,17 +151,17 @@ impl<'a> Batches<'a> {
 
 /// What happens in the runs of a batch.
 #[derive(Clone, Copy)]
-struct Rules<'a, S: Simd> {
+struct BatchRules<'a, S: Simd> {
     simd: S,
     given: &'a Batches<'a>,
 }
 
-impl<S: Simd> Rules<'_, S> {
+impl<S: Simd> BatchRules<'_, S> {
     /// Takes runs, as many batches of them as said, to the end of a window; says in how many steps.
     #[inline(always)]
     fn run<const N: usize, const BATCHES: usize>(
         self,
-        runs: &mut [&mut Paused<N>],
+        runs: &mut [&mut PausedRun<N>],
         window_ns: f32,
     ) -> u64 {
         let mut lanes: [_; BATCHES] = from_fn(|batch| self.enter(runs, WIDTH * batch));
@@ -183,7 +183,8 @@ impl<S: Simd> Rules<'_, S> {
         }
         for (lanes, runs) in then.iter().zip(runs.chunks_mut(WIDTH)) {
             for (tenant, lane) in lanes.iter().enumerate() {
-                let Lane { left, launch, demand, per_sm, beta, earlier, next, count, .. } = *lane;
+                let BatchLane { left, launch, demand, per_sm, beta, earlier, next, count, .. } =
+                    *lane;
                 let fields = transpose([left, launch, demand, per_sm, beta, earlier, next, count]);
                 for (run, fields) in runs.iter_mut().zip(fields) {
                     run.0[tenant] = fields.into();
@@ -195,7 +196,7 @@ impl<S: Simd> Rules<'_, S> {
 
     /// The batch of runs that begins with `first`.
     #[inline(always)]
-    fn enter<const N: usize>(self, runs: &[&mut Paused<N>], first: usize) -> [Lane<S>; N] {
+    fn enter<const N: usize>(self, runs: &[&mut PausedRun<N>], first: usize) -> [BatchLane<S>; N] {
         let last = runs.len() - 1;
         let mut lanes = from_fn(|tenant| {
             // In place of those that are missing the last goes on several times.
@@ -203,7 +204,7 @@ impl<S: Simd> Rules<'_, S> {
             let [left, launch, demand, per_sm, beta, earlier, next, count] =
                 transpose(from_fn(fields));
             let (speed, ends) = (left, left);
-            Lane { left, launch, demand, per_sm, beta, earlier, next, count, speed, ends }
+            BatchLane { left, launch, demand, per_sm, beta, earlier, next, count, speed, ends }
         });
         self.divide(&mut lanes);
         lanes
@@ -213,8 +214,8 @@ impl<S: Simd> Rules<'_, S> {
     #[inline(always)]
     fn step<const N: usize>(
         self,
-        now: &[Lane<S>; N],
-        then: &mut [Lane<S>; N],
+        now: &[BatchLane<S>; N],
+        then: &mut [BatchLane<S>; N],
         window: &mut f32x8<S>,
     ) -> bool {
         let zero = f32x8::splat(self.simd, 0.0);
@@ -270,7 +271,7 @@ impl<S: Simd> Rules<'_, S> {
 
     /// Hands out SMs, sets the speeds of all operators in flight and says when they end.
     #[inline(always)]
-    fn divide<const N: usize>(self, lanes: &mut [Lane<S>; N]) {
+    fn divide<const N: usize>(self, lanes: &mut [BatchLane<S>; N]) {
         let [zero, one, sms] =
             [0.0, 1.0, self.given.sms].map(|value| f32x8::splat(self.simd, value));
         let (mut bandwidth, mut running) = (zero, zero);
@@ -322,18 +323,19 @@ fn transpose<S: Simd>(mut rows: [f32x8<S>; 8]) -> [f32x8<S>; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::evaluate::Sharing;
-    use crate::device::gpu::Gpu;
-    use crate::device::tenant::{Kind, Operator, Tenant};
+    use crate::device::evaluate::DeviceSharing;
+    use crate::device::gpu::DeviceGpu;
+    use crate::device::tenant::{DeviceTenant, Operator, OperatorKind};
     use tandem_core::Ppm;
 
-    fn tenant(count: u32, wide: u32, launch_ns: f64) -> Tenant {
+    fn tenant(count: u32, wide: u32, launch_ns: f64) -> DeviceTenant {
         let operator = |index: u32| Operator {
             sms: f64::from(wide + index * 13 % 90),
             duration_ns: f64::from(3_000 + index * 7_919 % 90_000),
-            kind: [Kind::Compute, Kind::Memory, Kind::Unknown][index as usize % 3],
+            kind: [OperatorKind::Compute, OperatorKind::Memory, OperatorKind::Unknown]
+                [index as usize % 3],
         };
-        let mut tenant = Tenant::new("t", (0..count).map(operator).collect()).unwrap();
+        let mut tenant = DeviceTenant::new("t", (0..count).map(operator).collect()).unwrap();
         tenant.launch_ns = launch_ns;
         tenant
     }
@@ -341,20 +343,20 @@ mod tests {
     #[test]
     fn a_batch_agrees_with_full_evaluations() {
         let tenants = [tenant(17, 1, 2e3), tenant(40, 20, 1e4), tenant(29, 50, 2.8e4)];
-        for scheduler in [Scheduler::Fifo, Scheduler::Prop] {
-            let gpu = Gpu { scheduler, ..Gpu::known("v100").unwrap() };
+        for scheduler in [SmScheduler::Fifo, SmScheduler::Prop] {
+            let gpu = DeviceGpu { scheduler, ..DeviceGpu::known("v100").unwrap() };
             let device = Operators::new(&gpu, &tenants, 1).unwrap();
             // More than one batch, and not all of the second.
             let vectors: Vec<[Ppm; 3]> = (1..=10)
                 .map(|step| [step, 11 - step, 4].map(|tenth| Ppm(tenth * 100_000)))
                 .collect();
-            let mut asks = Asks::default();
+            let mut asks = CappedOperators::default();
             let firsts: Vec<[u32; 3]> = vectors
                 .iter()
                 .map(|vector| from_fn(|index| asks.add(&device, index, gpu.cap(vector[index]))))
                 .collect();
-            let mut runs: Vec<Paused<3>> =
-                firsts.iter().map(|first| Paused::new(&asks, first)).collect();
+            let mut runs: Vec<PausedRun<3>> =
+                firsts.iter().map(|first| PausedRun::new(&asks, first)).collect();
             let mut batches = Batches::new(&device, &asks);
             // In two parts, because runs are continued: two batches at once, and one by one.
             for at_once in [AT_ONCE, WIDTH] {
@@ -363,7 +365,7 @@ mod tests {
                 }
             }
             for (vector, run) in vectors.iter().zip(&runs) {
-                let exact = device.evaluate(Sharing::Budgets(vector)).unwrap().y;
+                let exact = device.evaluate(DeviceSharing::Budgets(vector)).unwrap().y;
                 let found: [f64; 3] = from_fn(|index| run.done_ns(&device, index) / 1e9);
                 let near = exact.iter().zip(found).all(|(exact, y)| (exact / y - 1.0).abs() < 0.02);
                 assert!(near, "{scheduler:?} {vector:?}: {found:?} instead of {exact:?}");
@@ -374,17 +376,17 @@ mod tests {
     #[test]
     fn processors_agree_to_the_bit_and_so_do_batches_alone_and_together() {
         let tenants = [tenant(17, 1, 2e3), tenant(40, 20, 1e4), tenant(29, 50, 2.8e4)];
-        let gpu = Gpu::known("v100").unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
         let done = |level: Level, at_once: usize| {
-            let mut asks = Asks::default();
+            let mut asks = CappedOperators::default();
             let mut run = |tenth: u32| {
                 let cap = gpu.cap(Ppm(tenth * 100_000));
                 [0, 1, 2].map(|index| asks.add(&device, index, cap))
             };
             let firsts: Vec<[u32; 3]> = (1..=10).map(&mut run).collect();
-            let mut runs: Vec<Paused<3>> =
-                firsts.iter().map(|first| Paused::new(&asks, first)).collect();
+            let mut runs: Vec<PausedRun<3>> =
+                firsts.iter().map(|first| PausedRun::new(&asks, first)).collect();
             let mut batches = Batches { level, ..Batches::new(&device, &asks) };
             for runs in runs.chunks_mut(at_once) {
                 batches.go_on(&mut runs.iter_mut().collect::<Vec<_>>(), 1e8);
@@ -398,17 +400,17 @@ mod tests {
 
     #[test]
     fn lanes_without_a_tenant_change_nothing() {
-        let tenants: Vec<Tenant> =
+        let tenants: Vec<DeviceTenant> =
             (0..6).map(|index| tenant(11 + 7 * index, 1 + 9 * index, 1e4)).collect();
-        let gpu = Gpu::known("v100").unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
         for budget in [200_000, 400_000, 1_000_000] {
-            let mut asks = Asks::default();
+            let mut asks = CappedOperators::default();
             let cap = gpu.cap(Ppm(budget));
             let first: Vec<u32> = (0..6).map(|index| asks.add(&device, index, cap)).collect();
-            let mut run = Paused::<8>::new(&asks, &first);
+            let mut run = PausedRun::<8>::new(&asks, &first);
             Batches::new(&device, &asks).go_on(&mut [&mut run], 1e9);
-            let exact = device.evaluate(Sharing::Budgets(&[Ppm(budget); 6])).unwrap().y;
+            let exact = device.evaluate(DeviceSharing::Budgets(&[Ppm(budget); 6])).unwrap().y;
             for (index, exact) in exact.into_iter().enumerate() {
                 let found = run.done_ns(&device, index) / 1e9;
                 assert!((exact / found - 1.0).abs() < 0.02, "{budget}: {found} instead of {exact}");

@@ -12,12 +12,12 @@ use super::allocate::{
     Allocation, Effort, Goal, Measurement, Objective, Promise, STEPS, Unallocated, part, proposals,
     standard_error,
 };
-use super::evaluate::{Operators, Sharing};
+use super::evaluate::{DeviceSharing, Operators};
 use super::modes::{is_budget, thorough};
 use super::race::{Race, Ranked, budgets_of};
 use super::run::with_lanes;
 use super::summary::Summary;
-use super::tenant::Tenant;
+use super::tenant::DeviceTenant;
 use tandem_core::Ppm;
 
 /// Tenants for which all vectors of steps are looked at.
@@ -99,11 +99,11 @@ pub fn decide(
     let is_answering = device.list().iter().any(|tenant| tenant.requests.is_some());
     if !is_answering {
         let is_promised = goal.promises.iter().any(Promise::is_one);
-        let Found { ranked, rivals, evaluations } =
+        let RaceResult { ranked, rivals, evaluations } =
             choose(device, goal, is_promised).map_err(Unallocated::Measure)?;
         for budgets in ranked.into_iter().take(CHECKED) {
             let keeps = |measured: Measurement| goal.failing(&measured).is_empty();
-            let checked = || device.evaluate(Sharing::Budgets(&budgets)).map(keeps);
+            let checked = || device.evaluate(DeviceSharing::Budgets(&budgets)).map(keeps);
             if !is_promised || checked().map_err(Unallocated::Measure)? {
                 return Ok(Decision { budgets, rivals, evaluations });
             }
@@ -115,7 +115,7 @@ pub fn decide(
 }
 
 /// What races have found.
-struct Found {
+struct RaceResult {
     /// Vectors of budgets, the best first.
     ranked: Vec<Vec<Ppm>>,
     /// Fixed modes that are hardly behind.
@@ -124,7 +124,11 @@ struct Found {
     evaluations: usize,
 }
 
-fn choose(device: &Operators<'_>, goal: &Goal, is_promised: bool) -> Result<Found, DeviceError> {
+fn choose(
+    device: &Operators<'_>,
+    goal: &Goal,
+    is_promised: bool,
+) -> Result<RaceResult, DeviceError> {
     let cost = if is_promised { PROMISED * COST } else { COST };
     let mut aim = goal.clone();
     aim.promises.iter_mut().for_each(|promise| promise.floor *= MARGIN);
@@ -134,13 +138,13 @@ fn choose(device: &Operators<'_>, goal: &Goal, is_promised: bool) -> Result<Foun
     with_lanes!(tenants, LANES => {
         let cost_of_event = COST_OF_EVENT + COST_OF_LANE * LANES as f64;
         let race = Race::<LANES>::new(device, aim, cost / cost_of_event);
-        Search { device, goal, cost_of_event, race, fixed, glance_ns }.run()
+        DecisionSearch { device, goal, cost_of_event, race, fixed, glance_ns }.run()
     })
 }
 
 /// An iteration of the slowest tenant alone.
 fn slowest_ns(device: &Operators<'_>) -> f64 {
-    device.list().iter().map(Tenant::alone_ns).fold(0.0, f64::max)
+    device.list().iter().map(DeviceTenant::alone_ns).fold(0.0, f64::max)
 }
 
 /// All vectors of steps, and the speeds of the tenants under these caps with nobody beside them, which
@@ -255,7 +259,7 @@ fn together(base: &[Ppm], ranked: &[Ranked]) -> Vec<Vec<Ppm>> {
 }
 
 /// The search of one decision.
-struct Search<'a, const N: usize> {
+struct DecisionSearch<'a, const N: usize> {
     device: &'a Operators<'a>,
     goal: &'a Goal,
     cost_of_event: f64,
@@ -266,8 +270,8 @@ struct Search<'a, const N: usize> {
     glance_ns: f64,
 }
 
-impl<const N: usize> Search<'_, N> {
-    fn run(mut self) -> Result<Found, DeviceError> {
+impl<const N: usize> DecisionSearch<'_, N> {
+    fn run(mut self) -> Result<RaceResult, DeviceError> {
         let tenants = self.device.list().len();
         let mut vectors = self.fixed.clone();
         vectors.extend(OPENING.map(|halves| vec![part(halves, 2 * tenants); tenants]));
@@ -345,7 +349,7 @@ impl<const N: usize> Search<'_, N> {
     }
 
     /// Puts the best fixed mode first if nothing is ahead of it by more than the noise.
-    fn settle(&self, mut found: Vec<Ranked>) -> Found {
+    fn settle(&self, mut found: Vec<Ranked>) -> RaceResult {
         let is_fixed = |entrant: &Ranked| self.fixed.contains(&entrant.budgets);
         let place = found.iter().position(is_fixed).expect("fixed modes are in every last race");
         let (best, fixed) = (&found[0], &found[place]);
@@ -362,7 +366,7 @@ impl<const N: usize> Search<'_, N> {
         }
         let least = found[0].value - RIVAL * speeds;
         let rivals = found[1..].iter().filter(|rival| is_fixed(rival) && rival.value > least);
-        Found {
+        RaceResult {
             rivals: rivals.map(|rival| rival.budgets.clone()).collect(),
             ranked: budgets_of(&found),
             evaluations: self.race.evaluations(),
@@ -373,8 +377,8 @@ impl<const N: usize> Search<'_, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::gpu::Gpu;
-    use crate::device::tenant::{Kind, Operator};
+    use crate::device::gpu::DeviceGpu;
+    use crate::device::tenant::{Operator, OperatorKind};
 
     fn budgets<const N: usize>(percent: [u32; N]) -> Vec<Ppm> {
         percent.map(|percent| Ppm(percent * 10_000)).to_vec()
@@ -414,25 +418,27 @@ mod tests {
     #[test]
     fn those_that_keep_most_busy_are_held_back_first() {
         let tenant = |sms| {
-            let operator = Operator { duration_ns: 1e6, sms, kind: Kind::Compute };
-            Tenant::new("t", vec![operator]).unwrap()
+            let operator = Operator { duration_ns: 1e6, sms, kind: OperatorKind::Compute };
+            DeviceTenant::new("t", vec![operator]).unwrap()
         };
-        let (gpu, tenants) = (Gpu::known("v100").unwrap(), [20.0, 80.0, 40.0].map(tenant));
+        let (gpu, tenants) = (DeviceGpu::known("v100").unwrap(), [20.0, 80.0, 40.0].map(tenant));
         let vectors = held_back(&Operators::new(&gpu, &tenants, 1).unwrap());
         assert_eq!(vectors[..2], [budgets([100, 10, 100]), budgets([100, 10, 10])]);
         assert_eq!(vectors.len(), 2 * HELD_BACK.len());
     }
 
     /// What is chosen of a vector that is ahead of `double` by so much, over four parts of a race.
-    fn settled(objective: Objective, leads: [f64; 4]) -> Found {
-        let (gpu, goal) = (Gpu::known("v100").unwrap(), goal(objective));
-        let operator = Operator { duration_ns: 1e6, sms: 20.0, kind: Kind::Compute };
-        let tenants =
-            [Tenant::new("t", vec![operator]).unwrap(), Tenant::new("u", vec![operator]).unwrap()];
+    fn settled(objective: Objective, leads: [f64; 4]) -> RaceResult {
+        let (gpu, goal) = (DeviceGpu::known("v100").unwrap(), goal(objective));
+        let operator = Operator { duration_ns: 1e6, sms: 20.0, kind: OperatorKind::Compute };
+        let tenants = [
+            DeviceTenant::new("t", vec![operator]).unwrap(),
+            DeviceTenant::new("u", vec![operator]).unwrap(),
+        ];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
         let race = Race::<2>::new(&device, goal.clone(), 1e3);
         let fixed = vec![budgets([50, 50]), budgets([100, 100])];
-        let search = Search {
+        let search = DecisionSearch {
             device: &device,
             goal: &goal,
             cost_of_event: 1.0,

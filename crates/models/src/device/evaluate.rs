@@ -4,11 +4,11 @@
 //! speeds, are divided anew over the operators in flight in order of issue. Time is in nanoseconds.
 
 use super::DeviceError;
-use super::allocate::{Measurement, Throughput};
-use super::gpu::Gpu;
+use super::allocate::{BudgetEvaluator, Measurement};
+use super::gpu::DeviceGpu;
 use super::requests::{self, Arrivals};
-use super::run::{Ask, Count, Run, SAME_NS, asks, with_lanes};
-use super::tenant::{Kind, Operator, Tenant};
+use super::run::{CappedOperator, Count, DeviceRun, SAME_NS, asks, with_lanes};
+use super::tenant::{DeviceTenant, Operator, OperatorKind};
 use tandem_core::Ppm;
 
 /// The shortest window.
@@ -17,7 +17,7 @@ pub(super) const TENANTS_MAX: usize = 64;
 
 /// How the tenants share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing<'a> {
+pub enum DeviceSharing<'a> {
     /// In turns on the whole GPU, nothing side by side.
     Slice,
     /// Side by side, each within its budget.
@@ -26,7 +26,7 @@ pub enum Sharing<'a> {
 
 /// Some SMs that a tenant held for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Segment {
+pub struct SmSegment {
     /// The tenant, by position.
     pub tenant: usize,
     /// From.
@@ -40,18 +40,22 @@ pub struct Segment {
 /// Tenants described by their operators.
 #[derive(Clone, Debug)]
 pub struct Operators<'a> {
-    gpu: &'a Gpu,
-    tenants: &'a [Tenant],
+    gpu: &'a DeviceGpu,
+    tenants: &'a [DeviceTenant],
     /// For each tenant, when each operator of an iteration ends alone, counted from its beginning.
     ends_alone: Vec<Vec<f64>>,
     /// For each tenant, what its operators ask of this GPU.
-    wants: Vec<Vec<Want>>,
+    wants: Vec<Vec<OperatorDemand>>,
     seed: u64,
 }
 
 impl<'a> Operators<'a> {
     /// Tenants on a GPU; `seed` is that of the requests' arrivals.
-    pub fn new(gpu: &'a Gpu, tenants: &'a [Tenant], seed: u64) -> Result<Self, DeviceError> {
+    pub fn new(
+        gpu: &'a DeviceGpu,
+        tenants: &'a [DeviceTenant],
+        seed: u64,
+    ) -> Result<Self, DeviceError> {
         match tenants.len() {
             0 => return Err(DeviceError::NoTenants),
             count if count > TENANTS_MAX => {
@@ -65,12 +69,12 @@ impl<'a> Operators<'a> {
     }
 
     /// The GPU.
-    pub(super) fn gpu(&self) -> &'a Gpu {
+    pub(super) fn gpu(&self) -> &'a DeviceGpu {
         self.gpu
     }
 
     /// The tenants.
-    pub(super) fn list(&self) -> &'a [Tenant] {
+    pub(super) fn list(&self) -> &'a [DeviceTenant] {
         self.tenants
     }
 
@@ -79,12 +83,12 @@ impl<'a> Operators<'a> {
     }
 
     /// What the operators of a tenant ask for.
-    pub(super) fn wants(&self, index: usize) -> &[Want] {
+    pub(super) fn wants(&self, index: usize) -> &[OperatorDemand] {
         &self.wants[index]
     }
 
     /// What the operators of a tenant ask under a cap.
-    pub(super) fn asks(&self, index: usize, cap: u32) -> Vec<Ask> {
+    pub(super) fn asks(&self, index: usize, cap: u32) -> Vec<CappedOperator> {
         asks(&self.wants[index], self.tenants[index].launch_ns, f64::from(cap))
     }
 
@@ -92,7 +96,8 @@ impl<'a> Operators<'a> {
     pub(super) fn capped_speed(&self, index: usize, cap: u32) -> f64 {
         let (tenant, cap) = (&self.tenants[index], f64::from(cap));
         let (last, rest) = self.wants[index].split_last().expect("a tenant has operators");
-        let takes = |want: &Want| want.duration_ns / (want.sms.min(cap) / want.enough).min(1.0);
+        let takes =
+            |want: &OperatorDemand| want.duration_ns / (want.sms.min(cap) / want.enough).min(1.0);
         let rest = rest.iter().map(|want| takes(want).max(tenant.launch_ns));
         tenant.alone_ns() / (tenant.host_ns + rest.sum::<f64>() + takes(last))
     }
@@ -103,10 +108,10 @@ impl<'a> Operators<'a> {
     }
 
     /// What all operators ask.
-    fn all_asks(&self, sharing: Sharing<'_>) -> Vec<Vec<Ask>> {
+    fn all_asks(&self, sharing: DeviceSharing<'_>) -> Vec<Vec<CappedOperator>> {
         let cap = |index: usize| match sharing {
-            Sharing::Slice => self.gpu.sms,
-            Sharing::Budgets(budgets) => self.gpu.cap(budgets[index]),
+            DeviceSharing::Slice => self.gpu.sms,
+            DeviceSharing::Budgets(budgets) => self.gpu.cap(budgets[index]),
         };
         (0..self.tenants.len()).map(|index| self.asks(index, cap(index))).collect()
     }
@@ -117,17 +122,17 @@ impl<'a> Operators<'a> {
     }
 
     /// What every tenant keeps of its speed alone.
-    pub fn evaluate(&self, sharing: Sharing<'_>) -> Result<Measurement, DeviceError> {
+    pub fn evaluate(&self, sharing: DeviceSharing<'_>) -> Result<Measurement, DeviceError> {
         with_lanes!(self.tenants.len(), LANES => self.evaluate_in::<LANES>(sharing))
     }
 
     fn evaluate_in<const N: usize>(
         &self,
-        sharing: Sharing<'_>,
+        sharing: DeviceSharing<'_>,
     ) -> Result<Measurement, DeviceError> {
         let asks = self.all_asks(sharing);
-        let asks: Vec<&[Ask]> = asks.iter().map(Vec::as_slice).collect();
-        let mut run = Run::<N>::new(self, &asks, sharing == Sharing::Slice);
+        let asks: Vec<&[CappedOperator]> = asks.iter().map(Vec::as_slice).collect();
+        let mut run = DeviceRun::<N>::new(self, &asks, sharing == DeviceSharing::Slice);
         let mut window_ns = WINDOW_NS / 2.0;
         let mut half = vec![Count::default(); self.tenants.len()];
         loop {
@@ -142,20 +147,24 @@ impl<'a> Operators<'a> {
     }
 
     /// Who held which SMs during the first `until_ns`.
-    pub fn record(&self, sharing: Sharing<'_>, until_ns: f64) -> Result<Vec<Segment>, DeviceError> {
+    pub fn record(
+        &self,
+        sharing: DeviceSharing<'_>,
+        until_ns: f64,
+    ) -> Result<Vec<SmSegment>, DeviceError> {
         let mut segments = Vec::new();
         let held = |segment| segments.push(segment);
         let asks = self.all_asks(sharing);
-        let asks: Vec<&[Ask]> = asks.iter().map(Vec::as_slice).collect();
+        let asks: Vec<&[CappedOperator]> = asks.iter().map(Vec::as_slice).collect();
         with_lanes!(self.tenants.len(), LANES => {
-            Run::<LANES>::new(self, &asks, sharing == Sharing::Slice).until(until_ns, held)?;
+            DeviceRun::<LANES>::new(self, &asks, sharing == DeviceSharing::Slice).until(until_ns, held)?;
         });
         Ok(segments)
     }
 
     fn measurement<const N: usize>(
         &self,
-        run: &Run<'_, N>,
+        run: &DeviceRun<'_, N>,
         half: &[Count],
         counts: &[Count],
         window_ns: f64,
@@ -205,7 +214,7 @@ impl<'a> Operators<'a> {
     }
 }
 
-impl Throughput for Operators<'_> {
+impl BudgetEvaluator for Operators<'_> {
     type Error = DeviceError;
 
     fn tenants(&self) -> usize {
@@ -217,11 +226,11 @@ impl Throughput for Operators<'_> {
     }
 
     fn measure(&mut self, budgets: &[Ppm]) -> Result<Measurement, DeviceError> {
-        self.evaluate(Sharing::Budgets(budgets))
+        self.evaluate(DeviceSharing::Budgets(budgets))
     }
 }
 
-fn ends_alone(tenant: &Tenant) -> Vec<f64> {
+fn ends_alone(tenant: &DeviceTenant) -> Vec<f64> {
     let mut issue_ns = tenant.host_ns;
     let end = |duration_ns: f64| {
         let end = issue_ns + duration_ns;
@@ -233,7 +242,7 @@ fn ends_alone(tenant: &Tenant) -> Vec<f64> {
 
 /// What an operator asks of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Want {
+pub(super) struct OperatorDemand {
     /// How long it takes alone.
     pub(super) duration_ns: f64,
     /// SMs it asks for.
@@ -244,13 +253,13 @@ pub(super) struct Want {
     pub(super) beta: f64,
 }
 
-fn wants(gpu: &Gpu, tenant: &Tenant) -> Vec<Want> {
+fn wants(gpu: &DeviceGpu, tenant: &DeviceTenant) -> Vec<OperatorDemand> {
     let (sms, constants) = (f64::from(gpu.sms), &gpu.constants);
     let want = |operator: &Operator| {
         let width = operator.sms.min(sms);
-        let saturates = operator.kind == Kind::Memory && width >= constants.sigma * sms;
+        let saturates = operator.kind == OperatorKind::Memory && width >= constants.sigma * sms;
         let enough = if saturates { constants.sigma * width } else { width };
-        Want {
+        OperatorDemand {
             duration_ns: operator.duration_ns,
             sms: operator.sms,
             enough,
@@ -263,23 +272,23 @@ fn wants(gpu: &Gpu, tenant: &Tenant) -> Vec<Want> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::gpu::Scheduler;
+    use crate::device::gpu::SmScheduler;
     use crate::device::tenant::{Operator, Requests};
 
-    fn op(duration_us: f64, sms: f64, kind: Kind) -> Operator {
+    fn op(duration_us: f64, sms: f64, kind: OperatorKind) -> Operator {
         Operator { duration_ns: duration_us * 1e3, sms, kind }
     }
 
-    fn tenant(operators: Vec<Operator>, launch_us: f64, host_us: f64) -> Tenant {
-        let mut tenant = Tenant::new("t", operators).unwrap();
+    fn tenant(operators: Vec<Operator>, launch_us: f64, host_us: f64) -> DeviceTenant {
+        let mut tenant = DeviceTenant::new("t", operators).unwrap();
         (tenant.launch_ns, tenant.host_ns) = (launch_us * 1e3, host_us * 1e3);
         tenant
     }
 
-    fn y(gpu: &Gpu, tenants: &[Tenant], budgets: &[u32]) -> Vec<f64> {
+    fn y(gpu: &DeviceGpu, tenants: &[DeviceTenant], budgets: &[u32]) -> Vec<f64> {
         let budgets: Vec<Ppm> = budgets.iter().map(|&ppm| Ppm(ppm)).collect();
         let device = Operators::new(gpu, tenants, 1).unwrap();
-        device.evaluate(Sharing::Budgets(&budgets)).unwrap().y
+        device.evaluate(DeviceSharing::Budgets(&budgets)).unwrap().y
     }
 
     fn close(found: &[f64], expected: &[f64]) {
@@ -291,62 +300,65 @@ mod tests {
 
     #[test]
     fn alone_a_tenant_keeps_all_of_its_speed_and_a_cap_takes_its_part() {
-        let gpu = Gpu::known("v100").unwrap();
-        let wide =
-            tenant(vec![op(100.0, 200.0, Kind::Compute), op(30.0, 4.0, Kind::Memory)], 28.0, 300.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let wide = tenant(
+            vec![op(100.0, 200.0, OperatorKind::Compute), op(30.0, 4.0, OperatorKind::Memory)],
+            28.0,
+            300.0,
+        );
         assert_eq!(y(&gpu, std::slice::from_ref(&wide), &[FULL]), [1.0]);
         // Half of 80 SMs doubles the wide operator.
         close(&y(&gpu, &[wide], &[500_000]), &[430.0 / 530.0]);
         // Six tenths of the SMs saturate the bandwidth, three tenths half of it.
-        let memory = tenant(vec![op(100.0, 80.0, Kind::Memory)], 0.0, 0.0);
+        let memory = tenant(vec![op(100.0, 80.0, OperatorKind::Memory)], 0.0, 0.0);
         close(&y(&gpu, std::slice::from_ref(&memory), &[600_000]), &[1.0]);
         close(&y(&gpu, &[memory], &[300_000]), &[0.5]);
     }
 
     #[test]
     fn under_fifo_the_earlier_operator_leaves_the_later_one_nothing() {
-        let gpu = Gpu::known("v100").unwrap();
-        let wide = tenant(vec![op(100.0, 80.0, Kind::Compute)], 0.0, 0.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let wide = tenant(vec![op(100.0, 80.0, OperatorKind::Compute)], 0.0, 0.0);
         // The two take turns: nobody runs beside them, so κ does not count.
         close(&y(&gpu, &[wide.clone(), wide.clone()], &[FULL, FULL]), &[0.5, 0.5]);
         // Half each: both run, at half speed, and slow each other down by a tenth.
         let half = 0.5 / 1.1;
         close(&y(&gpu, &[wide.clone(), wide.clone()], &[500_000, 500_000]), &[half, half]);
-        let prop = Gpu { scheduler: Scheduler::Prop, ..gpu };
+        let prop = DeviceGpu { scheduler: SmScheduler::Prop, ..gpu };
         close(&y(&prop, &[wide.clone(), wide], &[FULL, FULL]), &[half, half]);
     }
 
     #[test]
     fn bandwidth_is_divided_and_at_most_two_others_count() {
-        let gpu = Gpu::known("v100").unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
         let narrow = |kind| tenant(vec![op(100.0, 8.0, kind)], 0.0, 0.0);
         // Two memory operators want 1.7 of the bandwidth.
         let kept = (0.15 + 0.85 / 1.7) / 1.1;
         close(
-            &y(&gpu, &[narrow(Kind::Memory), narrow(Kind::Memory)], &[FULL, FULL]),
+            &y(&gpu, &[narrow(OperatorKind::Memory), narrow(OperatorKind::Memory)], &[FULL, FULL]),
             &[kept, kept],
         );
-        let four = vec![narrow(Kind::Unknown); 4];
+        let four = vec![narrow(OperatorKind::Unknown); 4];
         close(&y(&gpu, &four, &[FULL; 4]), &[1.0 / 1.2; 4]);
     }
 
     #[test]
     fn slices_take_turns_and_fill_each_others_gaps() {
-        let gpu = Gpu::known("v100").unwrap();
-        let busy = tenant(vec![op(100.0, 8.0, Kind::Memory)], 0.0, 0.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let busy = tenant(vec![op(100.0, 8.0, OperatorKind::Memory)], 0.0, 0.0);
         let device_of = [busy.clone(), busy];
         let device = Operators::new(&gpu, &device_of, 1).unwrap();
-        close(&device.evaluate(Sharing::Slice).unwrap().y, &[0.5, 0.5]);
+        close(&device.evaluate(DeviceSharing::Slice).unwrap().y, &[0.5, 0.5]);
     }
 
     #[test]
     fn a_window_holds_ten_iterations_of_the_slowest_and_its_halves_agree() {
-        let gpu = Gpu::known("v100").unwrap();
-        let slow = tenant(vec![op(400_000.0, 40.0, Kind::Compute)], 0.0, 0.0);
-        let fast = tenant(vec![op(100.0, 40.0, Kind::Compute)], 0.0, 0.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let slow = tenant(vec![op(400_000.0, 40.0, OperatorKind::Compute)], 0.0, 0.0);
+        let fast = tenant(vec![op(100.0, 40.0, OperatorKind::Compute)], 0.0, 0.0);
         let tenants = [slow, fast];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
-        let measured = device.evaluate(Sharing::Budgets(&[Ppm::ONE; 2])).unwrap();
+        let measured = device.evaluate(DeviceSharing::Budgets(&[Ppm::ONE; 2])).unwrap();
         assert_eq!(measured.window_ns, 8e9);
         assert!((measured.y[1] - 1.0 / 1.1).abs() < 1e-3, "{measured:?}");
         assert_eq!(measured.parts.len(), 2);
@@ -354,24 +366,24 @@ mod tests {
 
     #[test]
     fn tenants_too_unlike_are_given_up() {
-        let gpu = Gpu::known("v100").unwrap();
-        let mut slow = tenant(vec![op(3e9, 40.0, Kind::Compute)], 0.0, 0.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let mut slow = tenant(vec![op(3e9, 40.0, OperatorKind::Compute)], 0.0, 0.0);
         slow.name = "slow".to_owned();
-        let fast = tenant(vec![op(0.001, 40.0, Kind::Compute)], 0.0, 0.0);
+        let fast = tenant(vec![op(0.001, 40.0, OperatorKind::Compute)], 0.0, 0.0);
         let tenants = [slow, fast];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
-        let error = device.evaluate(Sharing::Slice).unwrap_err();
+        let error = device.evaluate(DeviceSharing::Slice).unwrap_err();
         assert!(matches!(&error, DeviceError::TooLong { slowest, .. } if slowest == "slow"));
     }
 
     #[test]
     fn a_server_with_nobody_beside_it_is_as_quick_as_alone() {
-        let gpu = Gpu::known("v100").unwrap();
-        let mut server = tenant(vec![op(1000.0, 40.0, Kind::Compute)], 0.0, 100.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let mut server = tenant(vec![op(1000.0, 40.0, OperatorKind::Compute)], 0.0, 100.0);
         server.requests = Some(Requests { per_second: 300.0, p99_ns: None });
         let tenants = [server];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
-        let measured = device.evaluate(Sharing::Budgets(&[Ppm::ONE])).unwrap();
+        let measured = device.evaluate(DeviceSharing::Budgets(&[Ppm::ONE])).unwrap();
         assert_eq!(measured.y, [1.0]);
         let alone = device.p99_alone_ns(0, measured.window_ns).unwrap();
         assert!((measured.p99_ns[0].unwrap() - alone).abs() < 1.0, "{measured:?} {alone}");
@@ -380,12 +392,15 @@ mod tests {
 
     #[test]
     fn segments_never_hold_more_sms_than_there_are() {
-        let gpu = Gpu::known("v100").unwrap();
-        let wide =
-            tenant(vec![op(100.0, 60.0, Kind::Compute), op(20.0, 5.0, Kind::Memory)], 28.0, 50.0);
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let wide = tenant(
+            vec![op(100.0, 60.0, OperatorKind::Compute), op(20.0, 5.0, OperatorKind::Memory)],
+            28.0,
+            50.0,
+        );
         let tenants = [wide.clone(), wide.clone(), wide];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
-        let segments = device.record(Sharing::Budgets(&[Ppm::ONE; 3]), 5e6).unwrap();
+        let segments = device.record(DeviceSharing::Budgets(&[Ppm::ONE; 3]), 5e6).unwrap();
         for at in 0..500 {
             let at = f64::from(at) * 1e4;
             let held = segments.iter().filter(|part| part.from_ns <= at && at < part.to_ns);

@@ -1,7 +1,7 @@
 //! The GPU that tenants divide, and the constants of the model.
 
 use super::DeviceError;
-use super::tenant::Kind;
+use super::tenant::OperatorKind;
 use tandem_core::{Memory, PPM_ONE, Ppm};
 
 /// Fewer SMs than this and the least budget would be none of them.
@@ -10,7 +10,7 @@ const SMS_MAX: u32 = 10_000;
 
 /// How the SMs are handed to operators that want more than there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Scheduler {
+pub enum SmScheduler {
     /// In order of issue: a later operator gets what earlier ones leave.
     #[default]
     Fifo,
@@ -41,18 +41,18 @@ impl Default for Constants {
 
 impl Constants {
     /// Fraction of the peak bandwidth at full speed.
-    pub fn beta(&self, kind: Kind) -> f64 {
+    pub fn beta(&self, kind: OperatorKind) -> f64 {
         match kind {
-            Kind::Compute => self.beta_compute,
-            Kind::Memory => self.beta_memory,
-            Kind::Unknown => self.beta_unknown,
+            OperatorKind::Compute => self.beta_compute,
+            OperatorKind::Memory => self.beta_memory,
+            OperatorKind::Unknown => self.beta_unknown,
         }
     }
 }
 
 /// One GPU.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Gpu {
+pub struct DeviceGpu {
     /// What it is called.
     pub name: String,
     /// Streaming multiprocessors.
@@ -62,7 +62,7 @@ pub struct Gpu {
     /// Memory that each process takes beyond what its tenant asks for.
     pub context: Memory,
     /// How operators get SMs.
-    pub scheduler: Scheduler,
+    pub scheduler: SmScheduler,
     /// What is assumed of it.
     pub constants: Constants,
 }
@@ -79,7 +79,7 @@ const KNOWN: [(&str, u32, u64); 8] = [
     ("rtx3090", 82, 24),
 ];
 
-impl Gpu {
+impl DeviceGpu {
     /// A GPU by name.
     pub fn known(name: &str) -> Result<Self, DeviceError> {
         let found = KNOWN.iter().find(|(known, ..)| known.eq_ignore_ascii_case(name));
@@ -92,7 +92,7 @@ impl Gpu {
             sms,
             memory: Memory::from_mib(gib * 1024),
             context: Memory::from_mib(500),
-            scheduler: Scheduler::Fifo,
+            scheduler: SmScheduler::Fifo,
             constants: Constants::default(),
         })
     }
@@ -121,11 +121,11 @@ mod tests {
 
     #[test]
     fn budgets_are_rounded_down_to_whole_sms_and_a_third_is_a_third() {
-        let a100 = Gpu::known("A100").unwrap();
+        let a100 = DeviceGpu::known("A100").unwrap();
         assert_eq!(a100.cap(Ppm(333_333)), 36);
         assert_eq!(a100.cap(Ppm(666_667)), 72);
         assert_eq!(a100.cap(Ppm::ONE), 108);
-        let v100 = Gpu::known("v100").unwrap();
+        let v100 = DeviceGpu::known("v100").unwrap();
         assert_eq!(
             [333_333, 666_667, 670_000, 600_000].map(|v| v100.cap(Ppm(v))),
             [26, 53, 53, 48]
@@ -136,8 +136,8 @@ mod tests {
 
     #[test]
     fn a_gpu_that_nobody_knows_is_refused_with_the_names_of_the_others() {
-        let error = Gpu::known("k9").unwrap_err().to_string();
+        let error = DeviceGpu::known("k9").unwrap_err().to_string();
         assert!(error.contains("k9") && error.contains("v100"), "{error}");
-        assert!(Gpu::known("v100").unwrap().with_sms(9).is_err());
+        assert!(DeviceGpu::known("v100").unwrap().with_sms(9).is_err());
     }
 }

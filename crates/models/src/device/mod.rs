@@ -3,7 +3,7 @@
 //! A tenant's budget is a cap on the SMs it may occupy. Budgets may add up to more than the GPU has;
 //! tenants then compete. [`Operators`] evaluates a vector of budgets event by event from operator
 //! traces, [`Summary`] in microseconds from a summary of them, and [`allocate()`] searches for budgets with
-//! either, or with live measurements: all it needs is [`Throughput`].
+//! either, or with live measurements: all it needs is [`BudgetEvaluator`].
 
 mod allocate;
 mod batch;
@@ -19,16 +19,17 @@ mod summary;
 mod tenant;
 
 pub use allocate::{
-    Allocation, Effort, Goal, Measurement, Objective, Promise, Throughput, Unallocated, allocate,
+    Allocation, BudgetEvaluator, Effort, Goal, Measurement, Objective, Promise, Unallocated,
+    allocate,
 };
 pub use decide::{Decision, decide};
 pub use duty::{DutyLaw, DutyPoint, DutyShares};
-pub use evaluate::{Operators, Segment, Sharing};
-pub use gpu::{Constants, Gpu, Scheduler};
-pub use modes::{Mode, Outcome, SHARING_PAYS_FROM, compare, is_budget, pays, thorough};
+pub use evaluate::{DeviceSharing, Operators, SmSegment};
+pub use gpu::{Constants, DeviceGpu, SmScheduler};
+pub use modes::{Mode, ModeResult, SHARING_PAYS_FROM, compare, is_budget, pays, thorough};
 pub use summary::Summary;
 pub use tenant::{
-    BATCH_MAX, Kind, NS_MAX, Operator, Requests, SMS_WANTED_MAX, Tenant, check_memory,
+    BATCH_MAX, DeviceTenant, NS_MAX, Operator, OperatorKind, Requests, SMS_WANTED_MAX, check_memory,
 };
 
 use tandem_core::Memory;

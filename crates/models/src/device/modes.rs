@@ -2,12 +2,13 @@
 
 use super::DeviceError;
 use super::allocate::{
-    Allocation, Effort, Goal, Measurement, Throughput, Unallocated, allocate, allocate_from, part,
+    Allocation, BudgetEvaluator, Effort, Goal, Measurement, Unallocated, allocate, allocate_from,
+    part,
 };
 use super::decide::{Decision, decide};
-use super::evaluate::{Operators, Sharing};
+use super::evaluate::{DeviceSharing, Operators};
 use super::summary::Summary;
-use super::tenant::Tenant;
+use super::tenant::DeviceTenant;
 use tandem_core::{BUDGET_MIN, Ppm};
 
 /// Co-location that gives less than this over one after the other is not worth its risks.
@@ -69,7 +70,7 @@ impl Mode {
 
 /// What a mode achieves.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ModeResult {
     /// The mode.
     pub mode: Mode,
     /// What the tenants achieve.
@@ -80,7 +81,7 @@ pub struct Outcome {
     pub evaluations: usize,
 }
 
-impl Outcome {
+impl ModeResult {
     /// Standard error of the STP over the halves of the window.
     pub fn noise(&self) -> f64 {
         self.measured.noise(|y| y.iter().sum())
@@ -88,8 +89,8 @@ impl Outcome {
 
     /// Time that one iteration of every tenant takes one after the other ÷ time until the last of them
     /// has made one, side by side.
-    pub fn makespan_ratio(&self, tenants: &[Tenant]) -> f64 {
-        let alone: Vec<f64> = tenants.iter().map(Tenant::alone_ns).collect();
+    pub fn makespan_ratio(&self, tenants: &[DeviceTenant]) -> f64 {
+        let alone: Vec<f64> = tenants.iter().map(DeviceTenant::alone_ns).collect();
         if self.mode == Mode::Sequential {
             return 1.0;
         }
@@ -103,17 +104,17 @@ pub fn compare(
     device: &mut Operators<'_>,
     mode: &Mode,
     goal: &Goal,
-) -> Result<Outcome, Unallocated<DeviceError>> {
+) -> Result<ModeResult, Unallocated<DeviceError>> {
     let tenants = device.tenants();
     let whole = vec![Ppm::ONE; tenants];
-    let outcome = |measured, budgets, evaluations| Outcome {
+    let outcome = |measured, budgets, evaluations| ModeResult {
         mode: mode.clone(),
         measured,
         budgets,
         evaluations,
     };
     if let Some(budgets) = mode.budgets(tenants) {
-        let sharing = Sharing::Budgets(&budgets);
+        let sharing = DeviceSharing::Budgets(&budgets);
         let measured = device.evaluate(sharing).map_err(Unallocated::Measure)?;
         return Ok(outcome(measured, budgets, 1));
     }
@@ -121,7 +122,7 @@ pub fn compare(
         Mode::Search => {
             let Decision { mut budgets, rivals, evaluations } = decide(device, goal)?;
             let evaluate = |budgets: &[Ppm]| {
-                device.evaluate(Sharing::Budgets(budgets)).map_err(Unallocated::Measure)
+                device.evaluate(DeviceSharing::Budgets(budgets)).map_err(Unallocated::Measure)
             };
             let mut measured = evaluate(&budgets)?;
             // Never below a fixed mode: where a race could be wrong, the full evaluation decides.
@@ -139,7 +140,7 @@ pub fn compare(
             Ok(outcome(measured, budgets, evaluations))
         }
         Mode::Slice => {
-            let measured = device.evaluate(Sharing::Slice).map_err(Unallocated::Measure)?;
+            let measured = device.evaluate(DeviceSharing::Slice).map_err(Unallocated::Measure)?;
             Ok(outcome(measured, whole, 1))
         }
         _ => {
@@ -167,7 +168,7 @@ pub fn thorough(
 }
 
 /// Whether any of these modes is worth sharing the GPU for.
-pub fn pays(outcomes: &[Outcome]) -> bool {
+pub fn pays(outcomes: &[ModeResult]) -> bool {
     outcomes.iter().any(|outcome| outcome.measured.stp() > SHARING_PAYS_FROM)
 }
 

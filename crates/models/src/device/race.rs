@@ -2,7 +2,7 @@
 //! one batch is left, which runs for as long as there are events. Which vectors race is left to `decide`.
 
 use super::allocate::{Goal, Measurement};
-use super::batch::{AT_ONCE, Asks, Batches, Paused, WIDTH};
+use super::batch::{AT_ONCE, Batches, CappedOperators, PausedRun, WIDTH};
 use super::evaluate::Operators;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ struct Entrant<const N: usize> {
     ranked: Ranked,
     /// Whether it takes part to the end.
     stays: bool,
-    run: Paused<N>,
+    run: PausedRun<N>,
     /// What the tenants had done after the first look.
     done_at_first: Vec<f64>,
 }
@@ -109,7 +109,7 @@ impl<'a, const N: usize> Race<'a, N> {
         let mut window_ns = window_ns(vectors.len()).max(glance_ns);
         self.evaluations += vectors.len();
 
-        let (device, mut asks) = (self.device, Asks::default());
+        let (device, mut asks) = (self.device, CappedOperators::default());
         let mut racing: Vec<Entrant<N>> = enter(device, &mut asks, vectors, stay);
         let mut batches = Batches::new(device, &asks);
         let (mut passed_ns, mut spent, mut beaten) = (0.0, 0.0, Vec::new());
@@ -213,7 +213,7 @@ impl<'a, const N: usize> Race<'a, N> {
 /// Lets all go on for a while.
 fn look<const N: usize>(batches: &mut Batches<'_>, racing: &mut [Entrant<N>], span_ns: f64) {
     for entrants in racing.chunks_mut(AT_ONCE) {
-        let mut runs: Vec<&mut Paused<N>> =
+        let mut runs: Vec<&mut PausedRun<N>> =
             entrants.iter_mut().map(|entrant| &mut entrant.run).collect();
         batches.go_on(&mut runs, span_ns as f32);
     }
@@ -222,7 +222,7 @@ fn look<const N: usize>(batches: &mut Batches<'_>, racing: &mut [Entrant<N>], sp
 /// Lets vectors take part. What operators ask is noted once for each tenant and cap.
 fn enter<const N: usize>(
     device: &Operators<'_>,
-    asks: &mut Asks,
+    asks: &mut CappedOperators,
     vectors: Vec<Vec<Ppm>>,
     stay: usize,
 ) -> Vec<Entrant<N>> {
@@ -236,7 +236,7 @@ fn enter<const N: usize>(
     let each = vectors.into_iter().zip(firsts);
     each.enumerate()
         .map(|(place, (budgets, first))| Entrant {
-            run: Paused::new(asks, &first),
+            run: PausedRun::new(asks, &first),
             done_at_first: Vec::new(),
             ranked: Ranked { budgets, broken: 0.0, value: 0.0, at_first: 0.0, parts: Vec::new() },
             stays: place < stay,
@@ -275,17 +275,18 @@ fn looks(mut racing: usize, mut before: f64, mut window: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::allocate::{Objective, Promise, Throughput};
-    use crate::device::gpu::Gpu;
-    use crate::device::tenant::{Kind, Operator, Tenant};
+    use crate::device::allocate::{BudgetEvaluator, Objective, Promise};
+    use crate::device::gpu::DeviceGpu;
+    use crate::device::tenant::{DeviceTenant, Operator, OperatorKind};
 
-    fn tenant(count: u32, wide: u32) -> Tenant {
+    fn tenant(count: u32, wide: u32) -> DeviceTenant {
         let operator = |index: u32| Operator {
             sms: f64::from(wide + index * 13 % 90),
             duration_ns: f64::from(3_000 + index * 7_919 % 90_000),
-            kind: [Kind::Compute, Kind::Memory, Kind::Unknown][index as usize % 3],
+            kind: [OperatorKind::Compute, OperatorKind::Memory, OperatorKind::Unknown]
+                [index as usize % 3],
         };
-        Tenant::new("t", (0..count).map(operator).collect()).unwrap()
+        DeviceTenant::new("t", (0..count).map(operator).collect()).unwrap()
     }
 
     fn goal(objective: Objective, tenants: usize) -> Goal {
@@ -299,7 +300,7 @@ mod tests {
 
     #[test]
     fn who_leads_before_a_race_is_beaten_by_whoever_is_better() {
-        let gpu = Gpu::known("v100").unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
         let tenants = [tenant(17, 1), tenant(40, 20), tenant(29, 50)];
         let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
         let goal = goal(Objective::Stp, 3);
@@ -318,7 +319,7 @@ mod tests {
 
     #[test]
     fn whoever_stays_meets_the_best_to_the_end_and_vectors_that_come_to_the_same_are_one() {
-        let gpu = Gpu::known("v100").unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
         let tenants = [tenant(17, 1), tenant(40, 20), tenant(29, 50)];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
         let goal = goal(Objective::Stp, 3);

@@ -1,6 +1,6 @@
 //! Requests that arrive at random: when they come, and how long they took.
 
-use super::tenant::{Requests, Tenant};
+use super::tenant::{DeviceTenant, Requests};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};
@@ -36,7 +36,7 @@ impl Arrivals {
 }
 
 /// Latencies alone on the whole GPU of the requests that are answered by `until_ns`, in order.
-pub(super) fn alone(tenant: &Tenant, mut arrivals: Arrivals, until_ns: f64) -> Vec<f64> {
+pub(super) fn alone(tenant: &DeviceTenant, mut arrivals: Arrivals, until_ns: f64) -> Vec<f64> {
     let service_ns = tenant.alone_ns();
     let (mut free_ns, mut latencies) = (0.0_f64, Vec::new());
     loop {

@@ -5,8 +5,8 @@
 //! they go. Lanes beyond the tenants wait for ever.
 
 use super::DeviceError;
-use super::evaluate::{Operators, Segment, Want};
-use super::gpu::Scheduler;
+use super::evaluate::{OperatorDemand, Operators, SmSegment};
+use super::gpu::SmScheduler;
 use super::requests::{Arrivals, SERVED_MIN};
 
 /// Instants closer than a picosecond are one: sums of the same numbers in another order.
@@ -61,7 +61,7 @@ pub(super) struct Count {
 
 /// What an operator asks of a GPU under a cap.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct CappedOperator {
     /// How long it takes alone.
     duration_ns: f64,
     /// SMs it asks for.
@@ -77,7 +77,7 @@ pub(super) struct Ask {
 }
 
 /// What a tenant asks that waits: the last of every list.
-const NOTHING: Ask = Ask {
+const NOTHING: CappedOperator = CappedOperator {
     duration_ns: f64::INFINITY,
     demand: 0.0,
     per_sm: 0.0,
@@ -87,15 +87,15 @@ const NOTHING: Ask = Ask {
 };
 
 /// What the operators of a tenant ask under a cap, in order, and [`NOTHING`].
-pub(super) fn asks(wants: &[Want], launch_ns: f64, cap: f64) -> Vec<Ask> {
-    let ask = |want: &Want| {
+pub(super) fn asks(wants: &[OperatorDemand], launch_ns: f64, cap: f64) -> Vec<CappedOperator> {
+    let ask = |want: &OperatorDemand| {
         // All SMs that it needs are to give full speed exactly.
         let mut per_sm = 1.0 / want.enough;
         while want.enough * per_sm < 1.0 {
             per_sm = per_sm.next_up();
         }
         let demand = want.sms.min(cap);
-        Ask {
+        CappedOperator {
             duration_ns: want.duration_ns,
             demand,
             per_sm,
@@ -126,7 +126,7 @@ struct Lane<'a> {
     /// One if an operator is in flight, otherwise zero.
     in_flight: u64,
     beta: f64,
-    asks: &'a [Ask],
+    asks: &'a [CappedOperator],
     speed: f64,
     /// When its next operator may be issued.
     ready_ns: f64,
@@ -142,7 +142,7 @@ struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    fn waiting(asks: &'a [Ask], issue_ns: f64) -> Self {
+    fn waiting(asks: &'a [CappedOperator], issue_ns: f64) -> Self {
         Self {
             ends_ns: f64::INFINITY,
             issue_ns,
@@ -168,7 +168,7 @@ impl<'a> Lane<'a> {
 }
 
 /// Requests of a tenant that answers any.
-struct Server {
+struct RequestServer {
     arrivals: Arrivals,
     /// When the request came that is being answered.
     arrived_ns: f64,
@@ -187,7 +187,7 @@ enum Rule {
 }
 
 /// Tenants side by side, from the beginning of time.
-pub(super) struct Run<'a, const N: usize> {
+pub(super) struct DeviceRun<'a, const N: usize> {
     device: &'a Operators<'a>,
     sms: f64,
     rule: Rule,
@@ -195,23 +195,27 @@ pub(super) struct Run<'a, const N: usize> {
     slowed: [f64; 3],
     lanes: [Lane<'a>; N],
     /// None for tenants that answer no requests.
-    servers: Vec<Option<Server>>,
+    servers: Vec<Option<RequestServer>>,
     /// Counts the instants at which anything happened.
     instant: u64,
     now_ns: f64,
     events: u64,
 }
 
-impl<'a, const N: usize> Run<'a, N> {
+impl<'a, const N: usize> DeviceRun<'a, N> {
     /// Tenants whose operators ask for this; in turns, or side by side.
-    pub(super) fn new(device: &'a Operators<'a>, asks: &[&'a [Ask]], is_slice: bool) -> Self {
+    pub(super) fn new(
+        device: &'a Operators<'a>,
+        asks: &[&'a [CappedOperator]],
+        is_slice: bool,
+    ) -> Self {
         let gpu = device.gpu();
         let mut lanes = [Lane::waiting(&[], f64::INFINITY); N];
         let mut servers = Vec::new();
         for (index, tenant) in device.list().iter().enumerate() {
             let server = tenant.requests.map(|requests| {
                 let mut arrivals = Arrivals::new(requests, device.seed(), index);
-                Server { arrived_ns: arrivals.take(), arrivals, latencies: Vec::new() }
+                RequestServer { arrived_ns: arrivals.take(), arrivals, latencies: Vec::new() }
             });
             let arrived_ns = server.as_ref().map_or(0.0, |server| server.arrived_ns);
             let issue_ns = arrived_ns + tenant.host_ns;
@@ -227,8 +231,8 @@ impl<'a, const N: usize> Run<'a, N> {
             sms: f64::from(gpu.sms),
             rule: match (is_slice, gpu.scheduler) {
                 (true, _) => Rule::Slice,
-                (false, Scheduler::Fifo) => Rule::Fifo,
-                (false, Scheduler::Prop) => Rule::Prop,
+                (false, SmScheduler::Fifo) => Rule::Fifo,
+                (false, SmScheduler::Prop) => Rule::Prop,
             },
             slowed: [0.0, 1.0, 2.0].map(|others| 1.0 / (1.0 + gpu.constants.kappa * others)),
             lanes,
@@ -265,7 +269,7 @@ impl<'a, const N: usize> Run<'a, N> {
     pub(super) fn until(
         &mut self,
         end_ns: f64,
-        mut held: impl FnMut(Segment),
+        mut held: impl FnMut(SmSegment),
     ) -> Result<(), DeviceError> {
         while self.event(end_ns, &mut held) {}
         if self.events > EVENTS_MAX {
@@ -276,7 +280,7 @@ impl<'a, const N: usize> Run<'a, N> {
 
     /// Goes on to the next event, or to `end_ns` if there is none before: then it says so.
     #[inline(always)]
-    fn event(&mut self, end_ns: f64, held: &mut impl FnMut(Segment)) -> bool {
+    fn event(&mut self, end_ns: f64, held: &mut impl FnMut(SmSegment)) -> bool {
         let (mut index, mut next_ns) = (0, f64::INFINITY);
         for (at, lane) in self.lanes.iter().enumerate() {
             let ns = if lane.ends_ns < lane.issue_ns { lane.ends_ns } else { lane.issue_ns };
@@ -299,12 +303,12 @@ impl<'a, const N: usize> Run<'a, N> {
     }
 
     /// Goes on to `to_ns`, where nothing happens before.
-    fn pass(&mut self, to_ns: f64, held: &mut impl FnMut(Segment)) {
+    fn pass(&mut self, to_ns: f64, held: &mut impl FnMut(SmSegment)) {
         let span = to_ns - self.now_ns;
         for (tenant, lane) in self.lanes.iter_mut().enumerate() {
             lane.left_ns -= span * lane.speed;
             if lane.sms > 0.0 {
-                held(Segment { tenant, from_ns: self.now_ns, to_ns, sms: lane.sms });
+                held(SmSegment { tenant, from_ns: self.now_ns, to_ns, sms: lane.sms });
             }
         }
         self.now_ns = to_ns;

@@ -9,9 +9,9 @@
 //! compared. What it does not see is that tenants' phases depend on each other.
 
 use super::DeviceError;
-use super::allocate::{Measurement, Throughput};
-use super::gpu::{Gpu, Scheduler};
-use super::tenant::{Kind, Operator, Tenant};
+use super::allocate::{BudgetEvaluator, Measurement};
+use super::gpu::{DeviceGpu, SmScheduler};
+use super::tenant::{DeviceTenant, Operator, OperatorKind};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -34,7 +34,7 @@ const SPEED_MIN: f64 = 0.01;
 
 /// Like operators of a tenant, as one that is repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Group {
+struct OperatorGroup {
     count: f64,
     duration_ns: f64,
     /// SMs wanted.
@@ -57,7 +57,7 @@ struct Digest {
 
 /// A group under the present budgets.
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct GroupLoad {
     /// SMs wanted under the cap.
     demand: f64,
     /// Speed under the cap with nobody else there.
@@ -82,18 +82,18 @@ struct Drawn {
 /// Tenants in summary on one GPU.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    gpu: Gpu,
+    gpu: DeviceGpu,
     digests: Vec<Digest>,
-    groups: Vec<Group>,
+    groups: Vec<OperatorGroup>,
     /// Two numbers from 0 to 1 for every draw and tenant: which group, and which part of its flight.
     draws: Vec<(f64, f64)>,
-    loads: Vec<Load>,
+    loads: Vec<GroupLoad>,
     state: Vec<Drawn>,
 }
 
 impl Summary {
     /// Summarises tenants.
-    pub fn new(gpu: &Gpu, tenants: &[Tenant]) -> Result<Self, DeviceError> {
+    pub fn new(gpu: &DeviceGpu, tenants: &[DeviceTenant]) -> Result<Self, DeviceError> {
         if tenants.is_empty() {
             return Err(DeviceError::NoTenants);
         }
@@ -104,7 +104,7 @@ impl Summary {
         Ok(Self {
             gpu: gpu.clone(),
             draws: draws(count, tenants.len()),
-            loads: vec![Load::default(); groups.len()],
+            loads: vec![GroupLoad::default(); groups.len()],
             state: Vec::with_capacity(tenants.len()),
             digests,
             groups,
@@ -119,7 +119,7 @@ impl Summary {
                 let demand = group.sms.min(cap);
                 let free = (demand / group.enough).min(1.0);
                 let flight_ns = group.duration_ns / free;
-                self.loads[index] = Load { demand, free, flight_ns, ..Load::default() };
+                self.loads[index] = GroupLoad { demand, free, flight_ns, ..GroupLoad::default() };
             }
         }
         self.slow_to_fit();
@@ -142,7 +142,7 @@ impl Summary {
     fn slow_to_fit(&mut self) {
         let wanted = |digest: &Digest| {
             let busy = digest.groups.clone().map(|index| {
-                let Load { demand, flight_ns, .. } = self.loads[index];
+                let GroupLoad { demand, flight_ns, .. } = self.loads[index];
                 self.groups[index].count * flight_ns * demand
             });
             busy.sum::<f64>() / self.period_ns(digest)
@@ -195,8 +195,8 @@ impl Summary {
     fn divide(&mut self) {
         let (sms, loads, groups) = (f64::from(self.gpu.sms), &self.loads, &self.groups);
         let part = match self.gpu.scheduler {
-            Scheduler::Fifo => 1.0,
-            Scheduler::Prop => {
+            SmScheduler::Fifo => 1.0,
+            SmScheduler::Prop => {
                 let demand: f64 = self.state.iter().map(|drawn| loads[drawn.group].demand).sum();
                 (sms / demand.max(f64::MIN_POSITIVE)).min(1.0)
             }
@@ -237,7 +237,7 @@ impl Summary {
     }
 }
 
-impl Throughput for Summary {
+impl BudgetEvaluator for Summary {
     type Error = DeviceError;
 
     fn tenants(&self) -> usize {
@@ -269,7 +269,7 @@ fn draws(count: usize, tenants: usize) -> Vec<(f64, f64)> {
 }
 
 /// Adds the groups of a tenant to those of the others.
-fn digest(tenant: &Tenant, gpu: &Gpu, groups: &mut Vec<Group>) -> Digest {
+fn digest(tenant: &DeviceTenant, gpu: &DeviceGpu, groups: &mut Vec<OperatorGroup>) -> Digest {
     let (short, long): (Vec<&Operator>, Vec<&Operator>) =
         tenant.operators().iter().partition(|operator| operator.duration_ns < tenant.launch_ns);
     let first = groups.len();
@@ -301,12 +301,12 @@ fn digest(tenant: &Tenant, gpu: &Gpu, groups: &mut Vec<Group>) -> Digest {
 }
 
 /// Means over operators, weighted by how long they take.
-fn group<'a>(operators: impl Iterator<Item = &'a Operator>, gpu: &Gpu) -> Group {
+fn group<'a>(operators: impl Iterator<Item = &'a Operator>, gpu: &DeviceGpu) -> OperatorGroup {
     let (sms, constants) = (f64::from(gpu.sms), &gpu.constants);
-    let mut group = Group::default();
+    let mut group = OperatorGroup::default();
     for operator in operators {
         let (duration, width) = (operator.duration_ns, operator.sms.min(sms));
-        let saturates = operator.kind == Kind::Memory && width >= constants.sigma * sms;
+        let saturates = operator.kind == OperatorKind::Memory && width >= constants.sigma * sms;
         group.count += 1.0;
         group.duration_ns += duration;
         group.sms += duration * width;

@@ -1,7 +1,7 @@
 //! A tenant of the GPU: operators in order, the gaps between them, and what it is promised.
 
 use super::DeviceError;
-use super::gpu::Gpu;
+use super::gpu::DeviceGpu;
 use tandem_core::Memory;
 
 /// An hour: longer operators and gaps are taken for mistakes.
@@ -13,7 +13,7 @@ pub const BATCH_MAX: u32 = 1_000_000;
 
 /// What limits an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OperatorKind {
     /// Arithmetic.
     Compute,
     /// DRAM bandwidth.
@@ -30,7 +30,7 @@ pub struct Operator {
     /// SMs it would occupy if there were enough, above zero.
     pub sms: f64,
     /// What limits it.
-    pub kind: Kind,
+    pub kind: OperatorKind,
 }
 
 impl Operator {
@@ -53,7 +53,7 @@ pub struct Requests {
 
 /// One process on the GPU.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tenant {
+pub struct DeviceTenant {
     /// What it is called.
     pub name: String,
     /// Memory, without the context.
@@ -71,7 +71,7 @@ pub struct Tenant {
     operators: Vec<Operator>,
 }
 
-impl Tenant {
+impl DeviceTenant {
     /// A tenant that iterates over `operators` without end, launches every 28 µs and spends 300 µs on
     /// the host per iteration.
     pub fn new(name: &str, operators: Vec<Operator>) -> Result<Self, DeviceError> {
@@ -109,7 +109,7 @@ impl Tenant {
     }
 
     /// The same tenant with batches of `to` instead of `from`.
-    pub fn rescaled(mut self, from: u32, to: u32, gpu: &Gpu) -> Result<Self, DeviceError> {
+    pub fn rescaled(mut self, from: u32, to: u32, gpu: &DeviceGpu) -> Result<Self, DeviceError> {
         let (scale, sms) = (f64::from(to) / f64::from(from), f64::from(gpu.sms));
         for operator in &mut self.operators {
             *operator = operator.rescaled(scale, sms);
@@ -126,7 +126,7 @@ impl Tenant {
     }
 
     /// Share of the GPU's SMs that it keeps busy alone, over time.
-    pub fn duty(&self, gpu: &Gpu) -> f64 {
+    pub fn duty(&self, gpu: &DeviceGpu) -> f64 {
         let sms = f64::from(gpu.sms);
         let busy = self.operators.iter().map(|op| op.duration_ns * op.sms.min(sms) / sms);
         busy.sum::<f64>() / self.alone_ns()
@@ -134,13 +134,13 @@ impl Tenant {
 }
 
 /// Refuses tenants that do not fit the GPU's memory together.
-pub fn check_memory(gpu: &Gpu, tenants: &[Tenant]) -> Result<(), DeviceError> {
+pub fn check_memory(gpu: &DeviceGpu, tenants: &[DeviceTenant]) -> Result<(), DeviceError> {
     let wanted = tenants.iter().map(|tenant| tenant.memory.0.saturating_add(gpu.context.0));
     let wanted = Memory(wanted.fold(0, u64::saturating_add));
     if wanted <= gpu.memory {
         return Ok(());
     }
-    let each = |tenant: &Tenant| format!("{} ({})", tenant.name, tenant.memory);
+    let each = |tenant: &DeviceTenant| format!("{} ({})", tenant.name, tenant.memory);
     Err(DeviceError::MemoryOver {
         gpu: gpu.name.clone(),
         wanted,
@@ -155,13 +155,13 @@ mod tests {
     use super::*;
 
     fn op(duration_ns: f64, sms: f64) -> Operator {
-        Operator { duration_ns, sms, kind: Kind::Compute }
+        Operator { duration_ns, sms, kind: OperatorKind::Compute }
     }
 
     #[test]
     fn a_larger_batch_widens_operators_until_the_gpu_is_full_and_then_takes_longer() {
-        let gpu = Gpu::known("v100").unwrap();
-        let tenant = Tenant::new("a", vec![op(1000.0, 20.0), op(1000.0, 160.0)]).unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let tenant = DeviceTenant::new("a", vec![op(1000.0, 20.0), op(1000.0, 160.0)]).unwrap();
         let larger = tenant.clone().rescaled(4, 32, &gpu).unwrap();
         assert_eq!(larger.operators(), [op(2000.0, 160.0), op(8000.0, 1280.0)]);
         let smaller = tenant.rescaled(4, 1, &gpu).unwrap();
@@ -171,7 +171,8 @@ mod tests {
     #[test]
     fn an_iteration_alone_waits_for_launches_but_not_after_its_last_operator() {
         let mut tenant =
-            Tenant::new("a", vec![op(10_000.0, 20.0), op(50_000.0, 80.0), op(7.0, 1.0)]).unwrap();
+            DeviceTenant::new("a", vec![op(10_000.0, 20.0), op(50_000.0, 80.0), op(7.0, 1.0)])
+                .unwrap();
         tenant.host_ns = 1000.0;
         assert_eq!(tenant.alone_ns(), 1000.0 + 28_000.0 + 50_000.0 + 7.0);
     }
@@ -179,15 +180,15 @@ mod tests {
     #[test]
     fn operators_that_cannot_be_are_refused() {
         for bad in [op(0.0, 1.0), op(-1.0, 1.0), op(f64::NAN, 1.0), op(1e300, 1.0), op(1.0, 0.0)] {
-            assert!(Tenant::new("a", vec![op(1.0, 1.0), bad]).is_err(), "{bad:?}");
+            assert!(DeviceTenant::new("a", vec![op(1.0, 1.0), bad]).is_err(), "{bad:?}");
         }
-        assert!(Tenant::new("a", Vec::new()).is_err());
+        assert!(DeviceTenant::new("a", Vec::new()).is_err());
     }
 
     #[test]
     fn memory_counts_a_context_for_each() {
-        let gpu = Gpu::known("v100").unwrap();
-        let mut tenant = Tenant::new("a", vec![op(1.0, 1.0)]).unwrap();
+        let gpu = DeviceGpu::known("v100").unwrap();
+        let mut tenant = DeviceTenant::new("a", vec![op(1.0, 1.0)]).unwrap();
         tenant.memory = Memory::from_mib(8192 - 500);
         let pair = [tenant.clone(), tenant.clone()];
         assert_eq!(check_memory(&gpu, &pair), Ok(()));

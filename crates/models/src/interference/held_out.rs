@@ -78,7 +78,7 @@ impl Effect {
 
     /// Follows what the classes of the table showed, by expectation and maximisation: `errors` with
     /// `noise` variance besides. What was assumed before counts as much as `ASSUMED` classes.
-    fn learn(&mut self, points: &[Point], errors: &Shared, noise: f64) {
+    fn learn(&mut self, points: &[Point], errors: &SharedPart, noise: f64) {
         const ASSUMED: f64 = 20.0;
         const ROUNDS: usize = 4;
         /// The cost grows with their number, and the next one would say little more.
@@ -110,7 +110,7 @@ impl Effect {
     }
 }
 
-/// Errors of one class beside others.
+/// HeldOutErrors of one class beside others.
 struct Witness {
     beside: Vec<usize>,
     errors: Vec<f64>,
@@ -201,13 +201,13 @@ const LEAST: f64 = 1e-6;
 /// Variances of the predictor's errors at unit load: how much belongs to the subject, to the partner
 /// and to the pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Errors {
+pub(super) struct HeldOutErrors {
     pub(super) sensitivity: Effect,
     pub(super) pressure: Effect,
     pub(super) pair: f64,
 }
 
-impl Errors {
+impl HeldOutErrors {
     /// Splits held-out errors into what a subject has in common over its partners, what a partner has
     /// in common over its subjects, and the rest: covariances of errors that share a class.
     pub(super) fn of(points: &[Point], held_out: &[HeldOutError]) -> Self {
@@ -218,7 +218,7 @@ impl Errors {
         let total = if count > 0.0 { squares / count } else { 1.0 };
         let (sensitivity, pressure) = (as_subject.effect(points), as_partner.effect(points));
         // A class that was not left out added nothing to the error.
-        let added = |effect: &Effect, errors: &Shared| {
+        let added = |effect: &Effect, errors: &SharedPart| {
             effect.assumed(1.0, true) * errors.count() / count.max(1.0)
         };
         let shared = added(&sensitivity, &as_subject) + added(&pressure, &as_partner);
@@ -258,9 +258,9 @@ impl Errors {
     }
 }
 
-/// Errors by their subjects and by their partners, as far as these were unknown.
-fn by_role(held_out: &[HeldOutError]) -> [Shared; 2] {
-    let (mut as_subject, mut as_partner) = (Shared::default(), Shared::default());
+/// HeldOutErrors by their subjects and by their partners, as far as these were unknown.
+fn by_role(held_out: &[HeldOutError]) -> [SharedPart; 2] {
+    let (mut as_subject, mut as_partner) = (SharedPart::default(), SharedPart::default());
     for &HeldOutError { rate: Rate { a, b, .. }, error, without_a, without_b } in held_out {
         if without_a {
             as_subject.add(a, b, error);
@@ -272,13 +272,13 @@ fn by_role(held_out: &[HeldOutError]) -> [Shared; 2] {
     [as_subject, as_partner]
 }
 
-/// Errors by the class that they share, with the other class of each.
+/// HeldOutErrors by the class that they share, with the other class of each.
 #[derive(Default)]
-struct Shared {
+struct SharedPart {
     by_class: BTreeMap<usize, Vec<(usize, f64)>>,
 }
 
-impl Shared {
+impl SharedPart {
     fn add(&mut self, class: usize, beside: usize, error: f64) {
         self.by_class.entry(class).or_default().push((beside, error));
     }
@@ -334,7 +334,7 @@ mod tests {
             let of_parity = [(class as f64 * 1.7).sin(), (class as f64 * 2.9).cos()][beside % 2];
             of_parity + 0.05 * sign
         };
-        let mut errors = Shared::default();
+        let mut errors = SharedPart::default();
         for class in 0..points.len() {
             for beside in (0..points.len()).filter(|&beside| beside != class) {
                 errors.add(class, beside, error(class, beside));

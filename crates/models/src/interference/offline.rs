@@ -6,7 +6,7 @@
 //! what single classes do. Each knows how far off it is on pairs that it was not shown.
 
 use super::gaussian::{Point, Process, Rate, Scales, errors_on_strangers, held_out_errors, tune};
-use super::held_out::{Beside, Errors, HeldOutError, InCommon};
+use super::held_out::{Beside, HeldOutError, HeldOutErrors, InCommon};
 use super::profile::{ClassProfile, MeasuredPair, Standard};
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
 use rand::SeedableRng;
@@ -60,8 +60,8 @@ pub struct Offline {
     spread: f64,
     familiar: Process,
     stranger: Process,
-    familiar_errors: Errors,
-    stranger_errors: Errors,
+    familiar_errors: HeldOutErrors,
+    stranger_errors: HeldOutErrors,
 }
 
 impl Offline {
@@ -127,8 +127,9 @@ impl Offline {
         Ok(Self {
             familiar: Process::fit(tuned, &points, &everything),
             stranger: Process::fit(Scales::STRANGER, &points, &everything),
-            familiar_errors: Errors::of(&points, &of_pairs),
-            stranger_errors: Errors::of(&points, &of_strangers).learned(&points, &of_strangers),
+            familiar_errors: HeldOutErrors::of(&points, &of_pairs),
+            stranger_errors: HeldOutErrors::of(&points, &of_strangers)
+                .learned(&points, &of_strangers),
             classes: table.profiles.into_iter().map(|profile| profile.name).collect(),
             points,
             standard,
@@ -185,7 +186,7 @@ impl Offline {
         self.errors(familiar).pair
     }
 
-    fn errors(&self, familiar: bool) -> &Errors {
+    fn errors(&self, familiar: bool) -> &HeldOutErrors {
         if familiar { &self.familiar_errors } else { &self.stranger_errors }
     }
 }

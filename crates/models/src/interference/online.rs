@@ -83,7 +83,7 @@ struct Pair {
 /// What a class adds to the rates beside another, as sensitivity or as pressure, by all that it showed
 /// beside others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Share {
+struct RoleEffect {
     mean: f64,
     variance: f64,
 }
@@ -103,7 +103,7 @@ struct Shown {
 
 /// A class and what has been learned about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Class {
+struct ClassState {
     profile: ClassProfile,
     /// The predictor has measured it beside others.
     familiar: bool,
@@ -112,9 +112,9 @@ struct Class {
     /// What others show beside it and beside each class, by position.
     in_common: Vec<InCommon>,
     /// By position of the partner.
-    sensitivity: Vec<Share>,
+    sensitivity: Vec<RoleEffect>,
     /// By position of the subject.
-    pressure: Vec<Share>,
+    pressure: Vec<RoleEffect>,
     /// What it showed beside each class, by position.
     pairs: Vec<Option<Pair>>,
     /// Observed beside these, by position.
@@ -127,7 +127,7 @@ struct Class {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Online {
     offline: Offline,
-    classes: Vec<Class>,
+    classes: Vec<ClassState>,
 }
 
 impl Online {
@@ -159,7 +159,7 @@ impl Online {
         let predicted = others.clone().map(|other| offline.predict(profile, other).rate).collect();
         let in_common = others.map(|other| offline.in_common(profile, other)).collect();
         let (number, familiar) = (self.classes.len(), offline.knows(profile));
-        self.classes.push(Class {
+        self.classes.push(ClassState {
             profile: profile.clone(),
             familiar,
             predicted,
@@ -256,14 +256,14 @@ impl Online {
     }
 
     /// What `class` adds in its role to the rate of its pair with `beside`.
-    fn share(&self, role: Role, class: u32, beside: u32) -> Share {
-        let Class { sensitivity, pressure, familiar, .. } = &self.classes[class as usize];
+    fn share(&self, role: Role, class: u32, beside: u32) -> RoleEffect {
+        let ClassState { sensitivity, pressure, familiar, .. } = &self.classes[class as usize];
         let share = match role {
             Role::Subject => sensitivity[beside as usize],
             Role::Partner => pressure[beside as usize],
         };
         let counts = adds_doubt(*familiar, self.knows(beside));
-        Share { variance: if counts { share.variance } else { 0.0 }, ..share }
+        RoleEffect { variance: if counts { share.variance } else { 0.0 }, ..share }
     }
 
     /// Variance of the rate of a pair for reasons other than this role of `class`.
@@ -300,8 +300,8 @@ impl Online {
     /// What `class` adds in its role beside each of `asked`: a Gaussian process over the classes beside
     /// it, conditioned on what it showed; of a pair that it was observed in, without that pair, which
     /// must not hear its own voice twice.
-    fn shares(&self, role: Role, class: u32, asked: Range<usize>) -> Vec<Share> {
-        let Class { partners, subjects, .. } = &self.classes[class as usize];
+    fn shares(&self, role: Role, class: u32, asked: Range<usize>) -> Vec<RoleEffect> {
+        let ClassState { partners, subjects, .. } = &self.classes[class as usize];
         let observed = match role {
             Role::Subject => partners,
             Role::Partner => subjects,
@@ -325,18 +325,18 @@ impl Online {
             let beside = other as u32;
             let alone = covariance(beside, beside);
             let Some((inverse, weights)) = &solved else {
-                return Share { mean: 0.0, variance: alone };
+                return RoleEffect { mean: 0.0, variance: alone };
             };
             if let Some(at) = place[other] {
                 // Without one of the values, a process expects value − [K⁻¹·y] / [K⁻¹] of it.
                 let (Shown { value, variance, .. }, own) = (shown[at], inverse.at(at, at));
                 let variance = (1.0 / own - variance).clamp(0.0, alone);
-                return Share { mean: value - weights[at] / own, variance };
+                return RoleEffect { mean: value - weights[at] / own, variance };
             }
             let near: Vec<f64> =
                 shown.iter().map(|shown| covariance(shown.beside, beside)).collect();
             let known = dot(&near, &inverse.times(&near));
-            Share { mean: dot(&near, weights), variance: (alone - known).max(0.0) }
+            RoleEffect { mean: dot(&near, weights), variance: (alone - known).max(0.0) }
         };
         asked.map(share).collect()
     }

@@ -10,28 +10,29 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tandem_core::Ppm;
-use tandem_models::device::{Goal, Kind, Objective, Operator, Promise, Tenant};
+use tandem_models::device::{DeviceTenant, Goal, Objective, Operator, OperatorKind, Promise};
 
 const STEPS: [u32; 8] = [100_000, 200_000, 300_000, 400_000, 500_000, 600_000, 800_000, 1_000_000];
 
 /// A tenant of 5 to 60 operators, from narrow and quick to wide and slow.
-fn random_tenant(rng: &mut ChaCha8Rng, index: usize) -> Tenant {
+fn random_tenant(rng: &mut ChaCha8Rng, index: usize) -> DeviceTenant {
     let (wide, long) = (rng.random_range(2.0..5.5_f64), rng.random_range(2.0..5.0_f64));
     let operators = (0..rng.random_range(5..60))
         .map(|_| Operator {
             sms: (wide + rng.random_range(-1.5..1.5_f64)).exp().ceil(),
             duration_ns: (long + rng.random_range(-1.0..1.0_f64)).exp() * 1e3,
-            kind: [Kind::Compute, Kind::Memory, Kind::Unknown][rng.random_range(0..3)],
+            kind: [OperatorKind::Compute, OperatorKind::Memory, OperatorKind::Unknown]
+                [rng.random_range(0..3)],
         })
         .collect();
-    let mut tenant = Tenant::new(&format!("tenant {index}"), operators).unwrap();
+    let mut tenant = DeviceTenant::new(&format!("tenant {index}"), operators).unwrap();
     tenant.launch_ns = [2e3, 1e4, 2.8e4][rng.random_range(0..3)];
     tenant.host_ns = rng.random_range(1e4..5e5);
     tenant
 }
 
 /// Tenants of a seed.
-pub fn random_tenants(seed: u64, count: usize) -> Vec<Tenant> {
+pub fn random_tenants(seed: u64, count: usize) -> Vec<DeviceTenant> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     (0..count).map(|index| random_tenant(&mut rng, index)).collect()
 }

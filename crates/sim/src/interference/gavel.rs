@@ -1,7 +1,7 @@
 //! Gavel's throughput JSON: per GPU type, job types with solo and co-located steps per second.
 //! A co-located speed of zero means that the pair did not fit in memory.
 
-use super::{Entry, PairTable, TableError};
+use super::{PairTable, TableEntry, TableError};
 use crate::trace::Class;
 use serde_json::{Map, Value};
 use tandem_core::Ratio;
@@ -64,8 +64,8 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
             // One of the two standing still means that they did not run together.
             let fits = [of_a, of_b, solo_a, solo_b].iter().all(|&speed| speed > 0.0);
             let entry = |shared: f64, solo: f64| match fits {
-                true => Entry::Rate(Ratio::from_f64(shared / solo)),
-                false => Entry::DoesNotFit,
+                true => TableEntry::Rate(Ratio::from_f64(shared / solo)),
+                false => TableEntry::DoesNotFit,
             };
             table.insert(&a, &b, entry(of_a, solo_a), entry(of_b, solo_b));
         }

@@ -1,8 +1,8 @@
 //! Lucid's co-location CSV: one row per pair, speeds relative to running alone. A speed of zero means
 //! that the pair did not fit in memory.
 
-use super::{Entry, PairTable, TableError};
-use crate::sheet::{Column, Row, Sheet};
+use super::{PairTable, TableEntry, TableError};
+use crate::sheet::{Column, Sheet, SheetRow};
 use crate::trace::Class;
 use tandem_core::Ratio;
 
@@ -11,19 +11,19 @@ const SECOND: [&str; 5] = ["model2", "dataset2", "batchsize2", "amp2", "speed2"]
 
 pub(super) fn parse(bytes: &[u8], file: &str) -> Result<PairTable, TableError> {
     let sheet = Sheet::parse(bytes, file)?;
-    let (first, second) = (Side::find(&sheet, FIRST)?, Side::find(&sheet, SECOND)?);
+    let (first, second) = (PairSide::find(&sheet, FIRST)?, PairSide::find(&sheet, SECOND)?);
     let mut table = PairTable::default();
     for row in sheet.rows() {
         let ((a, of_a), (b, of_b)) = (first.read(&row)?, second.read(&row)?);
         let fits = of_a > Ratio::ZERO && of_b > Ratio::ZERO;
-        let entry = |rate| if fits { Entry::Rate(rate) } else { Entry::DoesNotFit };
+        let entry = |rate| if fits { TableEntry::Rate(rate) } else { TableEntry::DoesNotFit };
         table.insert(&a, &b, entry(of_a), entry(of_b));
     }
     Ok(table)
 }
 
 /// The columns of one job of the pair.
-struct Side {
+struct PairSide {
     model: Column,
     dataset: Column,
     batch: Column,
@@ -31,13 +31,13 @@ struct Side {
     speed: Column,
 }
 
-impl Side {
+impl PairSide {
     fn find(sheet: &Sheet<'_>, names: [&'static str; 5]) -> Result<Self, TableError> {
         let [model, dataset, batch, amp, speed] = names.map(|name| sheet.column(name));
         Ok(Self { model: model?, dataset: dataset?, batch: batch?, amp: amp?, speed: speed? })
     }
 
-    fn read(&self, row: &Row<'_>) -> Result<(Class, Ratio), TableError> {
+    fn read(&self, row: &SheetRow<'_>) -> Result<(Class, Ratio), TableError> {
         let class = Class {
             model: row.text(self.model).to_owned(),
             dataset: row.text(self.dataset).to_owned(),

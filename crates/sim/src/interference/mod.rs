@@ -1,4 +1,4 @@
-//! Measured pair rates: what really happens when two jobs share a GPU, as far as somebody measured.
+//! MeasuredRates pair rates: what really happens when two jobs share a GPU, as far as somebody measured.
 
 mod beliefs;
 mod gavel;
@@ -69,7 +69,7 @@ pub enum TableError {
 
 /// What a table says about an ordered pair of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
+enum TableEntry {
     /// Nothing.
     Missing,
     /// The two do not fit in memory.
@@ -86,7 +86,7 @@ pub struct PairTable {
     /// The classes it knows.
     pub classes: Names<Class>,
     /// `rates[a][b]`: speed of `a` next to `b`.
-    rates: Vec<Vec<Entry>>,
+    rates: Vec<Vec<TableEntry>>,
     /// Solo speeds in steps per second, where the table has them.
     pub speeds: SoloSpeeds,
     /// Pairs that ran together, as measured: both classes by number, and their rates.
@@ -126,25 +126,27 @@ impl PairTable {
         if number == self.rates.len() {
             self.rates.push(Vec::new());
             let count = self.rates.len();
-            self.rates.iter_mut().for_each(|row| row.resize(count, Entry::Missing));
+            self.rates.iter_mut().for_each(|row| row.resize(count, TableEntry::Missing));
         }
         number
     }
 
     /// Takes in one measured pair, both directions; a pair that is known already keeps its first
     /// value. A class next to itself takes the mean of its two speeds.
-    fn insert(&mut self, a: &Class, b: &Class, of_a: Entry, of_b: Entry) {
+    fn insert(&mut self, a: &Class, b: &Class, of_a: TableEntry, of_b: TableEntry) {
         let (a, b) = (self.intern(a), self.intern(b));
-        if self.rates[a][b] != Entry::Missing {
+        if self.rates[a][b] != TableEntry::Missing {
             return;
         }
-        if let (Entry::Rate(rate_a), Entry::Rate(rate_b)) = (of_a, of_b) {
+        if let (TableEntry::Rate(rate_a), TableEntry::Rate(rate_b)) = (of_a, of_b) {
             let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
             self.measured.push(([number(a), number(b)], [rate_a, rate_b]));
         }
         if a == b {
             self.rates[a][a] = match (of_a, of_b) {
-                (Entry::Rate(one), Entry::Rate(other)) => Entry::Rate(one.mean(other)),
+                (TableEntry::Rate(one), TableEntry::Rate(other)) => {
+                    TableEntry::Rate(one.mean(other))
+                }
                 _ => of_a,
             };
         } else {
@@ -156,11 +158,11 @@ impl PairTable {
     /// Whether nothing was measured of a pair of classes, by their numbers.
     fn lacks(&self, a: Option<u32>, b: Option<u32>) -> bool {
         let entry = a.zip(b).map(|(a, b)| self.rates[a as usize][b as usize]);
-        entry.is_none_or(|entry| entry == Entry::Missing)
+        entry.is_none_or(|entry| entry == TableEntry::Missing)
     }
 
     /// The table as it applies to the classes of `trace`.
-    pub fn for_trace(&self, trace: &Trace) -> Result<Measured, TableError> {
+    pub fn for_trace(&self, trace: &Trace) -> Result<MeasuredRates, TableError> {
         let numbers: Vec<Option<u32>> =
             trace.classes.iter().map(|class| self.classes.find(class)).collect();
         let is_known =
@@ -170,21 +172,21 @@ impl PairTable {
             let (table, jobs) = (self.name.clone(), trace.jobs.len());
             return Err(TableError::TooFewKnown { table, known, jobs });
         }
-        Ok(Measured { numbers, rates: self.rates.clone(), device: None })
+        Ok(MeasuredRates { numbers, rates: self.rates.clone(), device: None })
     }
 }
 
-/// Measured rates for the classes of one trace, with the closed form where nothing was measured.
+/// MeasuredRates rates for the classes of one trace, with the closed form where nothing was measured.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct MeasuredRates {
     /// From the trace's classes to the table's.
     numbers: Vec<Option<u32>>,
-    rates: Vec<Vec<Entry>>,
+    rates: Vec<Vec<TableEntry>>,
     /// What says more than the closed form where nothing was measured, and what budgets do.
     device: Option<DutyShares>,
 }
 
-impl Measured {
+impl MeasuredRates {
     /// The same, with the device model where nothing was measured: for pairs, for groups of which a pair
     /// was not measured, and for what budgets change.
     #[must_use]
@@ -196,27 +198,27 @@ impl Measured {
     pub(crate) fn measured(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
         let (a, b) = (self.numbers[a.index()]?, self.numbers[b.index()]?);
         match self.rates[a as usize][b as usize] {
-            Entry::Missing => None,
-            Entry::DoesNotFit => Some(Ratio::ZERO),
-            Entry::Rate(rate) => Some(rate),
+            TableEntry::Missing => None,
+            TableEntry::DoesNotFit => Some(Ratio::ZERO),
+            TableEntry::Rate(rate) => Some(rate),
         }
     }
 
-    fn entry(&self, job: &Profile, beside: &Profile) -> Entry {
+    fn entry(&self, job: &Profile, beside: &Profile) -> TableEntry {
         let number = |profile: &Profile| self.numbers[profile.class?.index()];
         match (number(job), number(beside)) {
             (Some(a), Some(b)) => self.rates[a as usize][b as usize],
-            _ => Entry::Missing,
+            _ => TableEntry::Missing,
         }
     }
 }
 
-impl Interference for Measured {
+impl Interference for MeasuredRates {
     fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         match self.entry(job, beside) {
-            Entry::Rate(rate) => Some(rate),
-            Entry::DoesNotFit => None,
-            Entry::Missing => match &self.device {
+            TableEntry::Rate(rate) => Some(rate),
+            TableEntry::DoesNotFit => None,
+            TableEntry::Missing => match &self.device {
                 Some(device) => device.pair_rate(job, beside, gpu),
                 None => ClosedForm.pair_rate(job, beside, gpu),
             },
@@ -232,7 +234,7 @@ impl Interference for Measured {
         let mut all_measured = true;
         for other in beside {
             product = product.times(self.pair_rate(job.profile, other.profile, gpu)?);
-            all_measured &= self.entry(job.profile, other.profile) != Entry::Missing;
+            all_measured &= self.entry(job.profile, other.profile) != TableEntry::Missing;
         }
         let Some(device) = &self.device else { return Some(product) };
         let within = device.group_rate(job, beside, gpu)?;
@@ -270,7 +272,7 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
 3,0,1,10,C,d,32,0,80
 ";
 
-    fn ppm(measured: &Measured, trace: &Trace, a: usize, b: usize) -> Option<u32> {
+    fn ppm(measured: &MeasuredRates, trace: &Trace, a: usize, b: usize) -> Option<u32> {
         let profile = |index: usize| Profile {
             class: trace.jobs[index].class,
             gpu_util: trace.jobs[index].gpu_util,
@@ -349,7 +351,7 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
             measured.group_rate(job, beside, GpuTypeId(0)).unwrap().as_f64()
         };
         let whole = 1_000_000;
-        // Measured pairs as measured, the product of several of them, the model for a group with a
+        // MeasuredRates pairs as measured, the product of several of them, the model for a group with a
         // stranger.
         assert_eq!(rate(tenant(0, whole), &[tenant(1, whole)]), 0.9);
         let three = rate(tenant(0, whole), &[tenant(1, whole), tenant(0, whole)]);

@@ -2,12 +2,12 @@
 
 use super::StepGroup;
 use crate::interference::TableError;
-use crate::sheet::{Row, Sheet, read_bytes};
+use crate::sheet::{Sheet, SheetRow, read_bytes};
 use crate::trace::{Class, Names};
 use std::path::Path;
 use tandem_core::{Memory, Utilisation};
 use tandem_models::memory::MemoryFit;
-use tandem_models::throughput::{Compute, Gang, Step, Throughput};
+use tandem_models::throughput::{Compute, Gang, StepTime, Throughput};
 
 /// The column that tells these files from others.
 pub(super) const SPEED: &str = "speed";
@@ -68,7 +68,7 @@ impl SoloProfiles {
         let bandwidth_util = sheet.column("gmem_util")?;
         let memory = sheet.column("gmem")?;
         let label = sheet.find("label");
-        let utilisation = |row: &Row<'_>, column| {
+        let utilisation = |row: &SheetRow<'_>, column| {
             let parts = row.scaled(column, 3)?;
             let parts = u32::try_from(parts).ok().filter(|&parts| parts <= Utilisation::FULL.0);
             parts.map(Utilisation).ok_or_else(|| row.bad(column, "above 100 percent"))
@@ -143,7 +143,7 @@ impl SoloProfiles {
     pub(super) fn step_groups(&self) -> Vec<StepGroup> {
         let step = |&(batch, solo): &(u32, &SoloProfile)| {
             let (batch, seconds) = seconds(batch, solo);
-            Step { gang: Gang::ONE, batch, seconds, sync_seconds: 0.0 }
+            StepTime { gang: Gang::ONE, batch, seconds, sync_seconds: 0.0 }
         };
         let group = |(class, members): (Class, Vec<_>)| StepGroup {
             name: class.to_string(),

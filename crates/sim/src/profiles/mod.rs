@@ -16,7 +16,7 @@ pub use shares::read_shares;
 
 use crate::interference::TableError;
 use crate::sheet::{Sheet, read_bytes};
-use tandem_models::throughput::Step;
+use tandem_models::throughput::StepTime;
 
 /// Steps of jobs that behave alike, at several batch sizes.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,7 +24,7 @@ pub struct StepGroup {
     /// What they are called: the file, or the class without its batch size.
     pub name: String,
     /// What was measured.
-    pub steps: Vec<Step>,
+    pub steps: Vec<StepTime>,
 }
 
 /// Reads step times: one group from Pollux's table of placements, or one for each model, data set and

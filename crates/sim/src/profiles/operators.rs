@@ -3,7 +3,7 @@
 
 use crate::interference::TableError;
 use crate::sheet::{error, read_bytes};
-use tandem_models::device::{Kind, NS_MAX, Operator, SMS_WANTED_MAX};
+use tandem_models::device::{NS_MAX, Operator, OperatorKind, SMS_WANTED_MAX};
 
 const NAME: &str = "Name";
 const PROFILE: &str = "Profile";
@@ -36,7 +36,7 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Vec<Operator>, TableErro
     for line in lines {
         let (text, number) = line?;
         if !text.trim().is_empty() {
-            operators.push(Row { text, number, file }.operator(order)?);
+            operators.push(OperatorLine { text, number, file }.operator(order)?);
         }
     }
     if operators.is_empty() {
@@ -74,13 +74,13 @@ fn header_order(header: &str, file: &str) -> Result<[usize; 4], TableError> {
     Ok(COLUMNS.map(from_right))
 }
 
-struct Row<'a> {
+struct OperatorLine<'a> {
     text: &'a str,
     number: u64,
     file: &'a str,
 }
 
-impl Row<'_> {
+impl OperatorLine<'_> {
     fn operator(&self, order: [usize; 4]) -> Result<Operator, TableError> {
         let fields: Vec<&str> = self.text.rsplitn(COLUMNS.len() + 1, ',').map(str::trim).collect();
         if fields.len() != COLUMNS.len() + 1 {
@@ -89,9 +89,9 @@ impl Row<'_> {
         }
         let [profile, footprint, sms, duration] = order.map(|index| fields[index]);
         let kind = match profile {
-            "1" => Kind::Compute,
-            "0" => Kind::Memory,
-            "-1" => Kind::Unknown,
+            "1" => OperatorKind::Compute,
+            "0" => OperatorKind::Memory,
+            "-1" => OperatorKind::Unknown,
             _ => return Err(self.bad(PROFILE, profile, "neither 1 (compute), 0 (memory) nor -1")),
         };
         // Not used, but a file whose columns have slipped shows here.
@@ -137,8 +137,8 @@ mod tests {
         let text = format!("{HEADER}void f<int, 4>(a),1,0,98,100480\r\n\r\nBatchNorm,0,0,2.5,40\n");
         let operators = parse(text.as_bytes(), "t").unwrap();
         let expected = [
-            Operator { duration_ns: 100_480.0, sms: 98.0, kind: Kind::Compute },
-            Operator { duration_ns: 40.0, sms: 2.5, kind: Kind::Memory },
+            Operator { duration_ns: 100_480.0, sms: 98.0, kind: OperatorKind::Compute },
+            Operator { duration_ns: 40.0, sms: 2.5, kind: OperatorKind::Memory },
         ];
         assert_eq!(operators, expected);
         let turned = "Name,Duration,SM_usage,Profile,Memory_footprint\nf,40,2.5,0,0";

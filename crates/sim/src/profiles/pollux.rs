@@ -2,23 +2,23 @@
 //! the GPUs there: `24` is a gang of six on two nodes.
 
 use crate::interference::TableError;
-use crate::sheet::{Column, Row, Sheet};
-use tandem_models::throughput::{Gang, Step};
+use crate::sheet::{Column, Sheet, SheetRow};
+use tandem_models::throughput::{Gang, StepTime};
 
 /// The column that tells these files from others.
 pub(super) const PLACEMENT: &str = "placement";
 
-pub(super) fn parse(sheet: &Sheet<'_>) -> Result<Vec<Step>, TableError> {
+pub(super) fn parse(sheet: &Sheet<'_>) -> Result<Vec<StepTime>, TableError> {
     let placement = sheet.column(PLACEMENT)?;
     let batch = sheet.column("local_bsz")?;
     let step_time = sheet.column("step_time")?;
     let sync_time = sheet.column("sync_time")?;
-    let step = |row: Row<'_>| {
+    let step = |row: SheetRow<'_>| {
         let (seconds, sync_seconds) = (row.positive(step_time)?, row.number(sync_time)?);
         if sync_seconds > seconds {
             return Err(row.bad(sync_time, "longer than step_time"));
         }
-        Ok(Step {
+        Ok(StepTime {
             gang: gang(&row, placement)?,
             batch: row.positive(batch)?,
             seconds,
@@ -28,7 +28,7 @@ pub(super) fn parse(sheet: &Sheet<'_>) -> Result<Vec<Step>, TableError> {
     sheet.rows().map(step).collect()
 }
 
-fn gang(row: &Row<'_>, column: Column) -> Result<Gang, TableError> {
+fn gang(row: &SheetRow<'_>, column: Column) -> Result<Gang, TableError> {
     let digits = row.text(column).chars().map(|c| c.to_digit(10).filter(|&gpus| gpus > 0));
     let counts: Option<Vec<u32>> = digits.collect();
     let counts = counts.filter(|counts| !counts.is_empty());
@@ -43,7 +43,7 @@ mod tests {
 
     const TABLE: &str = "placement,local_bsz,step_time,sync_time\n1,4,0.45,0.01\n24,8,1.5,0.7\n";
 
-    fn read(text: &str) -> Result<Vec<Step>, String> {
+    fn read(text: &str) -> Result<Vec<StepTime>, String> {
         let sheet = Sheet::parse(text.as_bytes(), "p.csv");
         sheet.and_then(|sheet| parse(&sheet)).map_err(|error| error.to_string())
     }
@@ -53,7 +53,7 @@ mod tests {
         let steps = read(TABLE).unwrap();
         assert_eq!(steps[0].gang, Gang::ONE);
         let gang = Gang { gpus: 6, nodes: 2 };
-        assert_eq!(steps[1], Step { gang, batch: 8.0, seconds: 1.5, sync_seconds: 0.7 });
+        assert_eq!(steps[1], StepTime { gang, batch: 8.0, seconds: 1.5, sync_seconds: 0.7 });
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::escape_html;
 use std::fmt::Write;
-use tandem_models::device::Segment;
+use tandem_models::device::SmSegment;
 
 const WIDTH: f64 = 1100.0;
 const HEIGHT: f64 = 180.0;
@@ -13,15 +13,21 @@ const COLOURS: [&str; 8] =
 
 /// One picture.
 #[derive(Clone, Debug)]
-pub struct Panel {
+pub struct DevicePanel {
     /// What it says above it.
     pub title: String,
     /// In order of time.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<SmSegment>,
 }
 
 /// Draws the page.
-pub fn chart(gpu: &str, sms: u32, tenants: &[&str], span_ms: f64, panels: &[Panel]) -> String {
+pub fn chart(
+    gpu: &str,
+    sms: u32,
+    tenants: &[&str],
+    span_ms: f64,
+    panels: &[DevicePanel],
+) -> String {
     let mut page = String::from(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Tandem: one GPU</title>\
          <style>body{font:14px system-ui,sans-serif;margin:2em;max-width:1180px}svg{display:block;\
@@ -47,7 +53,7 @@ fn colour(tenant: usize) -> &'static str {
     COLOURS[tenant % COLOURS.len()]
 }
 
-fn draw(page: &mut String, panel: &Panel, sms: u32, span_ms: f64) {
+fn draw(page: &mut String, panel: &DevicePanel, sms: u32, span_ms: f64) {
     let title = escape_html(&panel.title);
     // Nothing here can fail: the text is in memory.
     let _ = write!(
@@ -60,7 +66,7 @@ fn draw(page: &mut String, panel: &Panel, sms: u32, span_ms: f64) {
     // The segments of one span begin together and are stacked from below, each tenant in its place.
     for span in panel.segments.chunk_by(|a, b| a.from_ns == b.from_ns) {
         let mut below = 0.0;
-        let mut span: Vec<&Segment> = span.iter().collect();
+        let mut span: Vec<&SmSegment> = span.iter().collect();
         span.sort_by_key(|segment| segment.tenant);
         for segment in span {
             let (x, width) = (segment.from_ns * per_ns, (segment.to_ns - segment.from_ns) * per_ns);
@@ -87,9 +93,10 @@ mod tests {
 
     #[test]
     fn names_cannot_break_the_page_and_every_segment_is_drawn() {
-        let segment = |tenant, from_ns, sms| Segment { tenant, from_ns, to_ns: from_ns + 1e5, sms };
+        let segment =
+            |tenant, from_ns, sms| SmSegment { tenant, from_ns, to_ns: from_ns + 1e5, sms };
         let segments = vec![segment(0, 0.0, 40.0), segment(1, 0.0, 20.0), segment(1, 1e5, 80.0)];
-        let panel = Panel { title: "a < b".to_owned(), segments };
+        let panel = DevicePanel { title: "a < b".to_owned(), segments };
         let page = chart("v100", 80, &["<script>", "b"], 1.0, &[panel]);
         assert!(!page.contains("<script>") && page.contains("&lt;script&gt;"));
         assert_eq!(page.matches("<path").count(), 3);

@@ -2,7 +2,7 @@
 
 use super::seconds;
 use crate::record::Stay;
-use crate::run::Run;
+use crate::run::SimRun;
 use crate::workload::Workload;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,10 +32,10 @@ struct GanttJob<'a> {
 
 /// Row, start, end, job, lane, lanes.
 #[derive(Clone, Copy, Serialize)]
-pub(super) struct Segment(u32, f64, f64, usize, usize, usize);
+pub(super) struct GanttSegment(u32, f64, f64, usize, usize, usize);
 
 /// The part of the cluster and of time that is shown.
-struct Window {
+struct GanttWindow {
     partition: PartitionId,
     /// Global ids of the GPUs.
     gpus: std::ops::Range<u32>,
@@ -43,7 +43,7 @@ struct Window {
     to: Time,
 }
 
-impl Window {
+impl GanttWindow {
     fn shows(&self, stay: &Stay) -> bool {
         stay.from < self.to && stay.to > self.from
     }
@@ -53,13 +53,16 @@ impl Window {
         gpus.filter(|gpu| self.gpus.contains(gpu)).map(|gpu| gpu - self.gpus.start)
     }
 
-    fn segment_count(&self, run: &Run) -> usize {
+    fn segment_count(&self, run: &SimRun) -> usize {
         let stays = run.record.iter().flat_map(|record| &record.stays);
         stays.filter(|stay| self.shows(stay)).map(|stay| self.rows(stay).count()).sum()
     }
 }
 
-pub(super) fn gantt<'a>(workload: &'a Workload, runs: &[Run]) -> (Gantt<'a>, Vec<Vec<Segment>>) {
+pub(super) fn gantt<'a>(
+    workload: &'a Workload,
+    runs: &[SimRun],
+) -> (Gantt<'a>, Vec<Vec<GanttSegment>>) {
     let window = choose(workload, runs);
     let mut numbers: BTreeMap<JobId, usize> = BTreeMap::new();
     let origin = workload.first_submit();
@@ -98,7 +101,7 @@ pub(super) fn gantt<'a>(workload: &'a Workload, runs: &[Run]) -> (Gantt<'a>, Vec
 
 /// The partition with the highest demand per GPU, around the longest queue of the first run, for as
 /// long as the segments can still be told apart.
-fn choose(workload: &Workload, runs: &[Run]) -> Window {
+fn choose(workload: &Workload, runs: &[SimRun]) -> GanttWindow {
     let cluster = &workload.cluster;
     let mut demand = vec![0_u128; cluster.partitions().len()];
     for job in &workload.jobs {
@@ -119,7 +122,7 @@ fn choose(workload: &Workload, runs: &[Run]) -> Window {
     let samples = runs.first().and_then(|run| run.record.as_ref()).map_or(&[][..], |r| &r.samples);
     let peak = samples.iter().max_by_key(|sample| (sample.waiting, std::cmp::Reverse(sample.at)));
     let centre = peak.map_or(from, |sample| sample.at);
-    let mut window = Window { partition, gpus, from, to };
+    let mut window = GanttWindow { partition, gpus, from, to };
     let mut width = to.0 - from.0;
     while width > 1 && runs.iter().any(|run| window.segment_count(run) > SEGMENTS_MAX) {
         width /= 2;
@@ -132,11 +135,11 @@ fn choose(workload: &Workload, runs: &[Run]) -> Window {
 
 /// Cuts the stays on each row where tenants come and go, so that every piece knows its lane.
 fn segments(
-    run: &Run,
-    window: &Window,
+    run: &SimRun,
+    window: &GanttWindow,
     origin: Time,
     numbers: &mut BTreeMap<JobId, usize>,
-) -> Vec<Segment> {
+) -> Vec<GanttSegment> {
     let mut by_row: BTreeMap<u32, Vec<(Time, JobId, bool)>> = BTreeMap::new();
     let stays = run.record.iter().flat_map(|record| &record.stays);
     for stay in stays.filter(|stay| window.shows(stay)) {
@@ -153,7 +156,7 @@ fn segments(
         changes.sort_unstable();
         let piece = |(job, Piece { from, lane, lanes }): (JobId, Piece), to: Time| {
             let (from, to) = (seconds(from.since(origin).0), seconds(to.since(origin).0));
-            Segment(row, from, to, numbers[&job], lane, lanes)
+            GanttSegment(row, from, to, numbers[&job], lane, lanes)
         };
         let mut open: BTreeMap<JobId, Piece> = BTreeMap::new();
         for group in changes.chunk_by(|a, b| a.0 == b.0) {

@@ -10,11 +10,11 @@ pub use pairs::PairRates;
 
 use crate::bound::LowerBound;
 use crate::metrics::Metrics;
-use crate::run::Run;
+use crate::run::SimRun;
 use crate::workload::Workload;
-use gantt::{Gantt, Segment};
+use gantt::{Gantt, GanttSegment};
 use serde::Serialize;
-use sharing::Sharing;
+use sharing::SharingSummary;
 use tandem_core::{JobId, MICROS_PER_SECOND, Time};
 
 const TEMPLATE: &str = include_str!("../../../../web/dist/report.html");
@@ -47,8 +47,8 @@ struct PageRun<'a> {
     cdf: Vec<(f64, f64)>,
     series: Series,
     jct: Vec<f64>,
-    gantt: Vec<Segment>,
-    sharing: Option<Sharing>,
+    gantt: Vec<GanttSegment>,
+    sharing: Option<SharingSummary>,
 }
 
 #[derive(Serialize)]
@@ -74,7 +74,7 @@ struct Scatter<'a> {
 pub fn html(
     workload: &Workload,
     lower_bound: LowerBound,
-    runs: &[Run],
+    runs: &[SimRun],
     notes: &[String],
     pairs: Option<&PairRates>,
 ) -> String {
@@ -155,7 +155,7 @@ fn cdf(mut values: Vec<f64>) -> Vec<(f64, f64)> {
 }
 
 /// The means of queue length and utilisation over equal bins of time.
-fn series(run: &Run, origin: Time, span: u64, gpus: usize) -> Series {
+fn series(run: &SimRun, origin: Time, span: u64, gpus: usize) -> Series {
     let Some(record) = &run.record else { return Series::default() };
     let bins = SERIES_BINS_MAX.min(span);
     let width = span as f64 / bins as f64;

@@ -1,6 +1,6 @@
 //! Pair rates of the trace's classes: what was measured and what was believed before the run.
 
-use crate::interference::{Beliefs, Measured};
+use crate::interference::{Beliefs, MeasuredRates};
 use crate::trace::Trace;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -26,7 +26,7 @@ pub struct PairRates {
 
 impl PairRates {
     /// Rates for the classes that occur in `trace`.
-    pub fn new(trace: &Trace, truth: &Measured, beliefs: Option<&Beliefs>) -> Self {
+    pub fn new(trace: &Trace, truth: &MeasuredRates, beliefs: Option<&Beliefs>) -> Self {
         let mut counts = vec![0_usize; trace.classes.len()];
         for class in trace.jobs.iter().filter_map(|job| job.class) {
             counts[class.index()] += 1;

@@ -1,7 +1,7 @@
 //! Who shared with whom, in how many parts batches were computed, and what sharing cost.
 
 use super::{cdf, seconds};
-use crate::run::Run;
+use crate::run::SimRun;
 use crate::workload::Workload;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -11,8 +11,8 @@ use tandem_core::{ClassId, GpuId, JobId, Time};
 const PAIRS_MAX: usize = 20;
 
 #[derive(Serialize)]
-pub(super) struct Sharing {
-    /// Classes of two tenants and the GPU-seconds during which they shared, the most first.
+pub(super) struct SharingSummary {
+    /// ClassPair of two tenants and the GPU-seconds during which they shared, the most first.
     pairs: Vec<(String, String, f64)>,
     /// Kinds of pairs; `pairs` may show fewer.
     all_pairs: usize,
@@ -25,7 +25,7 @@ pub(super) struct Sharing {
 }
 
 /// What a run shared; nothing if it did not, or left no record.
-pub(super) fn sharing(workload: &Workload, run: &Run) -> Option<Sharing> {
+pub(super) fn sharing(workload: &Workload, run: &SimRun) -> Option<SharingSummary> {
     let stays = &run.record.as_ref()?.stays;
     let times = shared_times(workload, run);
     if times.is_empty() {
@@ -49,10 +49,10 @@ pub(super) fn sharing(workload: &Workload, run: &Run) -> Option<Sharing> {
         Some(class) => workload.trace.classes.get(class.0).to_string(),
         None => "no class".to_owned(),
     };
-    let mut most: Vec<(Classes, u64)> = times.into_iter().collect();
+    let mut most: Vec<(ClassPair, u64)> = times.into_iter().collect();
     most.sort_by_key(|&(classes, time)| (Reverse(time), classes));
-    let pair = |&([a, b], time): &(Classes, u64)| (name(a), name(b), seconds(time));
-    Some(Sharing {
+    let pair = |&([a, b], time): &(ClassPair, u64)| (name(a), name(b), seconds(time));
+    Some(SharingSummary {
         all_pairs: most.len(),
         all_gpu_s: most.iter().map(|(_, time)| seconds(*time)).sum(),
         pairs: most.iter().take(PAIRS_MAX).map(pair).collect(),
@@ -62,10 +62,10 @@ pub(super) fn sharing(workload: &Workload, run: &Run) -> Option<Sharing> {
 }
 
 /// An unordered pair of classes, the lower one first.
-type Classes = [Option<ClassId>; 2];
+type ClassPair = [Option<ClassId>; 2];
 
 /// GPU-microseconds during which jobs of two classes shared a GPU.
-fn shared_times(workload: &Workload, run: &Run) -> BTreeMap<Classes, u64> {
+fn shared_times(workload: &Workload, run: &SimRun) -> BTreeMap<ClassPair, u64> {
     // Whoever leaves at an instant does so before others enter.
     let mut changes: Vec<(GpuId, Time, bool, JobId)> = Vec::new();
     for stay in run.record.iter().flat_map(|record| &record.stays) {

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A trace format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum TraceFormat {
     /// Our own.
     #[default]
     Tandem,
@@ -225,30 +225,30 @@ const SACCT: Layout = Layout {
     ..EMPTY
 };
 
-impl Format {
+impl TraceFormat {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Format; 8] = [
-        Format::Tandem,
-        Format::Venus,
-        Format::Philly,
-        Format::Muri,
-        Format::Pollux,
-        Format::Gavel,
-        Format::Alibaba2023,
-        Format::Sacct,
+    pub const ALL: [TraceFormat; 8] = [
+        TraceFormat::Tandem,
+        TraceFormat::Venus,
+        TraceFormat::Philly,
+        TraceFormat::Muri,
+        TraceFormat::Pollux,
+        TraceFormat::Gavel,
+        TraceFormat::Alibaba2023,
+        TraceFormat::Sacct,
     ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Format::Tandem => "tandem",
-            Format::Venus => "venus",
-            Format::Philly => "philly",
-            Format::Muri => "muri",
-            Format::Pollux => "pollux",
-            Format::Gavel => "gavel",
-            Format::Alibaba2023 => "alibaba2023",
-            Format::Sacct => "sacct",
+            TraceFormat::Tandem => "tandem",
+            TraceFormat::Venus => "venus",
+            TraceFormat::Philly => "philly",
+            TraceFormat::Muri => "muri",
+            TraceFormat::Pollux => "pollux",
+            TraceFormat::Gavel => "gavel",
+            TraceFormat::Alibaba2023 => "alibaba2023",
+            TraceFormat::Sacct => "sacct",
         }
     }
 
@@ -273,33 +273,33 @@ impl Format {
     }
 
     pub(super) fn list() -> String {
-        Self::ALL.map(Format::name).join(", ")
+        Self::ALL.map(TraceFormat::name).join(", ")
     }
 
     pub(super) const fn layout(self) -> &'static Layout {
         match self {
-            Format::Tandem => &TANDEM,
-            Format::Venus => &VENUS,
-            Format::Philly => &PHILLY,
-            Format::Muri => &MURI,
-            Format::Pollux => &POLLUX,
-            Format::Gavel => &GAVEL,
-            Format::Alibaba2023 => &ALIBABA2023,
-            Format::Sacct => &SACCT,
+            TraceFormat::Tandem => &TANDEM,
+            TraceFormat::Venus => &VENUS,
+            TraceFormat::Philly => &PHILLY,
+            TraceFormat::Muri => &MURI,
+            TraceFormat::Pollux => &POLLUX,
+            TraceFormat::Gavel => &GAVEL,
+            TraceFormat::Alibaba2023 => &ALIBABA2023,
+            TraceFormat::Sacct => &SACCT,
         }
     }
 
     /// The format that a first line fits best: most of its needed columns, then most of all. A
     /// header that lacks one needed column is still recognised, so that the message can name it.
-    pub(super) fn guess(first_line: &str) -> Option<Format> {
+    pub(super) fn guess(first_line: &str) -> Option<TraceFormat> {
         if first_line.matches('\t').count() + 1 == GAVEL_COLUMNS.len() {
-            return Some(Format::Gavel);
+            return Some(TraceFormat::Gavel);
         }
         let by_comma: Vec<&str> = split_header(first_line, b',').collect();
         let by_sacct = super::sacct::split_header(first_line);
-        let score = |format: Format| {
+        let score = |format: TraceFormat| {
             let layout = format.layout();
-            let header = if format == Format::Sacct { &by_sacct } else { &by_comma };
+            let header = if format == TraceFormat::Sacct { &by_sacct } else { &by_comma };
             let present = |names: &[&'static str]| {
                 names.iter().filter(|name| find(header, name).is_some()).count()
             };
@@ -325,13 +325,13 @@ const fn or_ours(name: &'static str, ours: &'static str) -> &'static str {
     if name.is_empty() { ours } else { name }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for TraceFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl std::str::FromStr for Format {
+impl std::str::FromStr for TraceFormat {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         Self::ALL
@@ -401,7 +401,7 @@ impl Columns {
     pub(super) fn resolve(
         layout: &Layout,
         first_line: &str,
-        format: Format,
+        format: TraceFormat,
     ) -> Result<Self, Problem> {
         let header: Vec<&str> = if layout.has_header {
             split_header(first_line, layout.delimiter).collect()

@@ -72,19 +72,19 @@ const GANG_SHARES: [f64; 14] =
 
 /// One component of the durations: log-normal.
 #[derive(Clone, Copy)]
-struct Kind {
+struct DurationKind {
     median_s: f64,
     sigma: f64,
 }
 
 /// Trials, failures, debugging.
-const SHORT: Kind = Kind { median_s: 98.0, sigma: 1.4 };
+const SHORT: DurationKind = DurationKind { median_s: 98.0, sigma: 1.4 };
 /// Evaluation, fine-tuning, small models.
-const MEDIUM: Kind = Kind { median_s: 1_800.0, sigma: 1.0 };
+const MEDIUM: DurationKind = DurationKind { median_s: 1_800.0, sigma: 1.0 };
 /// Training. A tenth of the jobs and nearly all of the time. With a larger sigma and the same mean
 /// a few jobs would decide the sample mean, and seeds would differ in load pattern more than
 /// policies do in result.
-const LONG: Kind = Kind { median_s: 72_000.0, sigma: 1.0 };
+const LONG: DurationKind = DurationKind { median_s: 72_000.0, sigma: 1.0 };
 const MEDIUM_SHARE: f64 = 0.2;
 /// Share of `LONG` among one-GPU jobs: mean about two hours.
 const LONG_SHARE_ONE_GPU: f64 = 0.052;
@@ -253,7 +253,7 @@ fn weighted(weights: Vec<f64>) -> WeightedAliasIndex<f64> {
     WeightedAliasIndex::new(weights).expect("weights are positive and there is at least one")
 }
 
-fn draw_kind(gpus: u32, rng: &mut ChaCha8Rng) -> Kind {
+fn draw_kind(gpus: u32, rng: &mut ChaCha8Rng) -> DurationKind {
     let long = if gpus == 1 { LONG_SHARE_ONE_GPU } else { LONG_SHARE_GANG };
     match rng.random::<f64>() {
         at if at < long => LONG,
@@ -264,7 +264,7 @@ fn draw_kind(gpus: u32, rng: &mut ChaCha8Rng) -> Kind {
 
 /// Jobs of a batch share `kind` and `common` in part, yet each alone has the distribution of a
 /// job that came by itself, so that batches leave the totals as they are.
-fn draw_duration(kind: Kind, common: f64, gpus: u32, rng: &mut ChaCha8Rng) -> f64 {
+fn draw_duration(kind: DurationKind, common: f64, gpus: u32, rng: &mut ChaCha8Rng) -> f64 {
     let kind = if rng.random_bool(BATCH_KEEPS_KIND) { kind } else { draw_kind(gpus, rng) };
     let own: f64 = rng.sample(StandardNormal);
     let normal = BATCH_CORRELATION.sqrt() * common + (1.0 - BATCH_CORRELATION).sqrt() * own;

@@ -60,11 +60,11 @@ pub struct TraceInfo {
     /// The most frequent classes, most frequent first.
     pub top_classes: Vec<ClassShare>,
     /// Memory per GPU, where any job states it.
-    pub memory_mib: Option<Range>,
+    pub memory_mib: Option<ValueRange>,
     /// Solo GPU utilisation, where any job states it.
-    pub gpu_util_percent: Option<Range>,
+    pub gpu_util_percent: Option<ValueRange>,
     /// Solo bandwidth utilisation, where any job states it.
-    pub bandwidth_util_percent: Option<Range>,
+    pub bandwidth_util_percent: Option<ValueRange>,
     /// Jobs with a duration estimate.
     pub estimates: usize,
     /// Rank correlation of estimates and true durations; absent where it is undefined.
@@ -108,7 +108,7 @@ pub struct ClassShare {
 
 /// Values of the jobs that state one.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Range {
+pub struct ValueRange {
     /// Jobs that state one.
     pub jobs: usize,
     /// The smallest.
@@ -240,10 +240,10 @@ fn top_classes(trace: &Trace) -> Vec<ClassShare> {
 }
 
 /// The range of values that are given in thousandths.
-fn range(thousandths: impl Iterator<Item = u64>) -> Option<Range> {
+fn range(thousandths: impl Iterator<Item = u64>) -> Option<ValueRange> {
     let values = sorted(thousandths);
     let at = |percent| nearest_rank(&values, percent) as f64 / 1000.0;
-    (!values.is_empty()).then(|| Range {
+    (!values.is_empty()).then(|| ValueRange {
         jobs: values.len(),
         min: at(0),
         median: at(50),

@@ -10,7 +10,7 @@ mod sacct;
 mod split;
 mod write;
 
-pub use formats::Format;
+pub use formats::TraceFormat;
 pub use generate::{GenerateOptions, generate};
 pub use info::{TraceInfo, info};
 pub use names::{Class, Names};
@@ -27,7 +27,7 @@ pub struct Trace {
     /// The name of the file it came from.
     pub name: String,
     /// The format it was read from: what its columns are called.
-    pub format: Format,
+    pub format: TraceFormat,
     /// Jobs in file order.
     pub jobs: Vec<TraceJob>,
     /// Job ids as written in the file, by position in `jobs`.

@@ -1,6 +1,6 @@
 //! Everything that can be wrong with a trace, in words that name file, line and field.
 
-use super::formats::Format;
+use super::formats::TraceFormat;
 use crate::decimal::DecimalError;
 use crate::one_line::OneLine;
 use tandem_core::Memory;
@@ -68,7 +68,7 @@ pub enum Problem {
     )]
     NoGpuJobs,
     /// A header that fits no format.
-    #[error("line 1: header fits no known format; give --format, one of {}", Format::list())]
+    #[error("line 1: header fits no known format; give --format, one of {}", TraceFormat::list())]
     UnknownFormat,
     /// A column that the format needs.
     #[error("line 1: missing column {column}, which format {format} needs")]
@@ -76,7 +76,7 @@ pub enum Problem {
         /// The column.
         column: &'static str,
         /// The format.
-        format: Format,
+        format: TraceFormat,
     },
     /// A row that is shorter or longer than the header.
     #[error("row has {found} fields, the header has {expected}")]

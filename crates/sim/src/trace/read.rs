@@ -1,6 +1,6 @@
 //! Reads a trace: text to rows, rows to jobs, and every complaint with file, line and field.
 
-use super::formats::{Columns, DurationFrom, Format, Layout};
+use super::formats::{Columns, DurationFrom, Layout, TraceFormat};
 use super::names::Class;
 use super::problem::{BadRow, Problem, TraceError};
 use super::split::visit_ends;
@@ -29,7 +29,7 @@ pub type SoloSpeeds = BTreeMap<(Class, u32), f64>;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOptions<'a> {
     /// The format; guessed from the header if absent.
-    pub format: Option<Format>,
+    pub format: Option<TraceFormat>,
     /// Leave bad rows out and count them instead of refusing the file.
     pub skip_bad: bool,
     /// For formats that count steps.
@@ -84,7 +84,7 @@ fn read_in_pieces(path: &Path, options: &ReadOptions<'_>) -> Option<Trace> {
                 let first_line = text.lines().next()?;
                 let format = format_of(first_line, options).ok()?;
                 // Its jobs are spread over several rows.
-                if format == Format::Sacct {
+                if format == TraceFormat::Sacct {
                     return None;
                 }
                 reader.insert(Reader::new(first_line, format, options).ok()?)
@@ -116,7 +116,7 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
         return Err(whole(Problem::Empty));
     }
     let format = format_of(first_line, options).map_err(whole)?;
-    if format == Format::Sacct {
+    if format == TraceFormat::Sacct {
         return super::sacct::parse(text, file, options.skip_bad);
     }
     let mut reader = Reader::new(first_line, format, options).map_err(whole)?;
@@ -138,8 +138,8 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
     Ok(trace)
 }
 
-fn format_of(first_line: &str, options: &ReadOptions<'_>) -> Result<Format, Problem> {
-    options.format.or_else(|| Format::guess(first_line)).ok_or(Problem::UnknownFormat)
+fn format_of(first_line: &str, options: &ReadOptions<'_>) -> Result<TraceFormat, Problem> {
+    options.format.or_else(|| TraceFormat::guess(first_line)).ok_or(Problem::UnknownFormat)
 }
 
 /// Looks at whole blocks without a branch per byte, which the compiler turns into wide comparisons.
@@ -193,7 +193,11 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(first_line: &str, format: Format, options: &ReadOptions<'a>) -> Result<Self, Problem> {
+    fn new(
+        first_line: &str,
+        format: TraceFormat,
+        options: &ReadOptions<'a>,
+    ) -> Result<Self, Problem> {
         let layout = format.layout();
         let columns = Columns::resolve(layout, first_line, format)?;
         if layout.duration == DurationFrom::Steps && options.speeds.is_none() {
@@ -259,7 +263,7 @@ impl<'a> Reader<'a> {
         if is_blank || (line == 1 && self.layout.has_header) {
             return Ok(());
         }
-        self.take(&Row { text, fields, line })
+        self.take(&TraceRow { text, fields, line })
     }
 
     fn quoted_rows(&mut self, text: &str) -> Result<(), Box<BadRow>> {
@@ -282,13 +286,13 @@ impl<'a> Reader<'a> {
             let blank = text[at..].bytes().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             line += text[counted..at + blank].bytes().filter(|&byte| byte == b'\n').count() as u64;
             counted = at + blank;
-            self.take(&Row { text: record.as_slice(), fields: &fields, line })?;
+            self.take(&TraceRow { text: record.as_slice(), fields: &fields, line })?;
         }
         Ok(())
     }
 
     /// Takes in a row, or puts it aside.
-    fn take(&mut self, row: &Row<'_, '_>) -> Result<(), Box<BadRow>> {
+    fn take(&mut self, row: &TraceRow<'_, '_>) -> Result<(), Box<BadRow>> {
         match self.row(row) {
             Err(bad) if self.skip_bad => {
                 self.trace.skipped.push(*bad);
@@ -298,7 +302,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn row(&mut self, row: &Row<'_, '_>) -> Result<(), Box<BadRow>> {
+    fn row(&mut self, row: &TraceRow<'_, '_>) -> Result<(), Box<BadRow>> {
         let columns = &self.columns;
         if row.fields.len() != columns.count {
             let (found, expected) = (row.fields.len(), columns.count);
@@ -359,7 +363,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn duration(&self, row: &Row<'_, '_>, gpus: u32) -> Result<Span, Box<BadRow>> {
+    fn duration(&self, row: &TraceRow<'_, '_>, gpus: u32) -> Result<Span, Box<BadRow>> {
         let columns = &self.columns;
         match self.layout.duration {
             DurationFrom::Column => row.span(columns.duration, self.layout.time_scale),
@@ -403,7 +407,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn class_id(&mut self, row: &Row<'_, '_>) -> Result<Option<ClassId>, Box<BadRow>> {
+    fn class_id(&mut self, row: &TraceRow<'_, '_>) -> Result<Option<ClassId>, Box<BadRow>> {
         let Some((first, last)) = self.columns.class_fields else { return Ok(None) };
         let (start, end) = (row.fields[first].0, row.fields[last].1);
         let written = &row.text[start..end];
@@ -419,7 +423,7 @@ impl<'a> Reader<'a> {
         Ok(Some(class))
     }
 
-    fn class(&self, row: &Row<'_, '_>) -> Result<Option<Class>, Box<BadRow>> {
+    fn class(&self, row: &TraceRow<'_, '_>) -> Result<Option<Class>, Box<BadRow>> {
         let columns = &self.columns;
         let Some(model) = columns.model.map(|field| row.text(field)).filter(|m| !m.is_empty())
         else {
@@ -444,14 +448,14 @@ pub(super) struct Field {
     pub(super) name: &'static str,
 }
 
-pub(super) struct Row<'a, 'f> {
+pub(super) struct TraceRow<'a, 'f> {
     pub(super) text: &'a str,
     /// Where each field stands in `text`.
     pub(super) fields: &'f [(usize, usize)],
     pub(super) line: u64,
 }
 
-impl<'a> Row<'a, '_> {
+impl<'a> TraceRow<'a, '_> {
     pub(super) fn text(&self, field: Field) -> &'a str {
         let (start, end) = self.fields[field.index];
         let text = &self.text[start..end];

@@ -5,10 +5,10 @@
 //! and nothing is quoted: a name may hold bars and line breaks. What is left out on purpose is counted,
 //! what cannot be read is a bad row as in every other format.
 
-use super::formats::{Format, find, first_of};
+use super::formats::{TraceFormat, find, first_of};
 use super::names::Class;
 use super::problem::{BadRow, Problem, TraceError};
-use super::read::{Field, Row};
+use super::read::{Field, TraceRow};
 use super::{Trace, TraceJob};
 use crate::decimal::{DecimalError, parse_scaled};
 use rustc_hash::FxHashMap;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use tandem_core::{ClassId, MICROS_PER_SECOND, Span, Time, Tolerance, UserId};
 use tandem_models::history::pattern;
 
-/// Columns whose text users choose, bars included. One of them can be told apart from its neighbours,
+/// SacctColumns whose text users choose, bars included. One of them can be told apart from its neighbours,
 /// which have none; two cannot.
 const FREE_TEXT: [&str; 9] = [
     "JobName",
@@ -85,7 +85,7 @@ fn delimiter(header: &str) -> &str {
 pub(super) fn parse(text: &str, file: &str, skip_bad: bool) -> Result<Trace, TraceError> {
     let whole = |problem| TraceError::File { file: file.to_owned(), problem };
     let header = text.lines().next().unwrap_or("");
-    let mut history = History::new(header).map_err(whole)?;
+    let mut history = SacctReader::new(header).map_err(whole)?;
     let mut skipped = Vec::new();
     let mut lines = (1..).zip(text.lines()).skip(1).peekable();
     while let Some((number, line)) = lines.next() {
@@ -105,7 +105,7 @@ pub(super) fn parse(text: &str, file: &str, skip_bad: bool) -> Result<Trace, Tra
     Err(whole(if only_cpus { Problem::NoGpuJobs } else { Problem::NoJobs }))
 }
 
-struct Columns {
+struct SacctColumns {
     count: usize,
     id: Field,
     user: Option<Field>,
@@ -123,13 +123,13 @@ struct Columns {
     free: Option<usize>,
 }
 
-impl Columns {
+impl SacctColumns {
     fn resolve(header: &[&str]) -> Result<Self, Problem> {
-        let layout = Format::Sacct.layout();
+        let layout = TraceFormat::Sacct.layout();
         let optional = |names: &'static str| find(header, names);
         let needed = |names: &'static str| {
             let column = first_of(names);
-            optional(names).ok_or(Problem::MissingColumn { column, format: Format::Sacct })
+            optional(names).ok_or(Problem::MissingColumn { column, format: TraceFormat::Sacct })
         };
         for names in layout.needed() {
             needed(names)?;
@@ -159,7 +159,7 @@ impl Columns {
 }
 
 /// One run of a job, or of a part of one.
-struct Run<'a> {
+struct SacctRun<'a> {
     /// Which part of a heterogeneous job; empty for every other.
     part: &'a str,
     line: u64,
@@ -176,21 +176,21 @@ struct Run<'a> {
     name: &'a str,
 }
 
-struct History<'a> {
+struct SacctReader<'a> {
     delimiter: &'a str,
     /// `-p` ends every row in a delimiter.
     ends_rows: bool,
-    columns: Columns,
+    columns: SacctColumns,
     counts: SacctCounts,
     /// Jobs in order of their first row: id, and the last run of every part.
-    jobs: Vec<(&'a str, Vec<Run<'a>>)>,
+    jobs: Vec<(&'a str, Vec<SacctRun<'a>>)>,
     index: FxHashMap<&'a str, usize>,
     fields: Vec<(usize, usize)>,
     /// Whether a row stands above, whose name may go on in the next line.
     is_after_row: bool,
 }
 
-impl<'a> History<'a> {
+impl<'a> SacctReader<'a> {
     fn new(header: &'a str) -> Result<Self, Problem> {
         let delimiter = delimiter(header);
         let (names, ends_rows) = match header.strip_suffix(delimiter) {
@@ -200,7 +200,7 @@ impl<'a> History<'a> {
         Ok(Self {
             delimiter,
             ends_rows,
-            columns: Columns::resolve(&names.split(delimiter).collect::<Vec<_>>())?,
+            columns: SacctColumns::resolve(&names.split(delimiter).collect::<Vec<_>>())?,
             counts: SacctCounts::default(),
             jobs: Vec::new(),
             index: FxHashMap::default(),
@@ -220,12 +220,12 @@ impl<'a> History<'a> {
             Split::Short if self.is_after_row && self.name_ends_row() && !is_cut_off => Ok(()),
             Split::Exact => {
                 self.is_after_row = true;
-                self.row(&Row { text: line, fields: &fields, line: number })
+                self.row(&TraceRow { text: line, fields: &fields, line: number })
             }
             Split::Short | Split::Long => {
                 self.is_after_row = true;
                 let (found, expected) = (fields.len(), self.columns.count);
-                let row = Row { text: line, fields: &fields, line: number };
+                let row = TraceRow { text: line, fields: &fields, line: number };
                 Err(row.bad("row", Problem::FieldCount { found, expected }))
             }
         };
@@ -265,7 +265,7 @@ impl<'a> History<'a> {
         }
     }
 
-    fn row(&mut self, row: &Row<'a, '_>) -> Result<(), Box<BadRow>> {
+    fn row(&mut self, row: &TraceRow<'a, '_>) -> Result<(), Box<BadRow>> {
         let columns = &self.columns;
         let id = row.required(columns.id)?;
         if id.contains('.') {
@@ -301,7 +301,7 @@ impl<'a> History<'a> {
         let (id, part) = id.split_once('+').unwrap_or((id, ""));
         self.add(
             id,
-            Run {
+            SacctRun {
                 part,
                 line: row.line,
                 submit,
@@ -319,7 +319,7 @@ impl<'a> History<'a> {
         Ok(())
     }
 
-    fn add(&mut self, id: &'a str, mut run: Run<'a>) {
+    fn add(&mut self, id: &'a str, mut run: SacctRun<'a>) {
         let index = *self.index.entry(id).or_insert_with(|| {
             self.jobs.push((id, Vec::with_capacity(1)));
             self.jobs.len() - 1
@@ -340,7 +340,7 @@ impl<'a> History<'a> {
     }
 
     fn into_trace(self) -> Trace {
-        let mut trace = Trace { format: Format::Sacct, ..Trace::default() };
+        let mut trace = Trace { format: TraceFormat::Sacct, ..Trace::default() };
         let mut counts = self.counts;
         let mut classes: FxHashMap<&str, ClassId> = FxHashMap::default();
         for (id, runs) in self.jobs {
@@ -397,7 +397,7 @@ fn is_known(time: &str) -> bool {
 
 /// A time limit, in minutes (`TimelimitRaw`) or as a duration; `None` where there is none or where it
 /// is the partition's, which is not said.
-fn limit(row: &Row<'_, '_>, field: Field) -> Result<Option<Span>, Box<BadRow>> {
+fn limit(row: &TraceRow<'_, '_>, field: Field) -> Result<Option<Span>, Box<BadRow>> {
     match row.text(field) {
         "UNLIMITED" | "Partition_Limit" | "INVALID" => Ok(None),
         _ => duration(row, field, 60).map(Some),
@@ -405,7 +405,7 @@ fn limit(row: &Row<'_, '_>, field: Field) -> Result<Option<Span>, Box<BadRow>> {
 }
 
 /// A plain number in units of `unit_s`, or Slurm's `[days-][hours:]minutes:seconds`.
-fn duration(row: &Row<'_, '_>, field: Field, unit_s: u64) -> Result<Span, Box<BadRow>> {
+fn duration(row: &TraceRow<'_, '_>, field: Field, unit_s: u64) -> Result<Span, Box<BadRow>> {
     let text = row.required(field)?;
     let not_one = || row.bad(field.name, Problem::NotADuration { text: text.to_owned() });
     let overflow = || row.number(field, text, DecimalError::Overflow);
@@ -430,13 +430,13 @@ fn is_in_range(span: &Span) -> bool {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Gpus {
+struct GpuCounts {
     count: u32,
     is_share: bool,
 }
 
 /// The GPUs of a list such as `cpu=8,gres/gpu=2,gres/gpu:a100=2,node=1`.
-fn gpus(row: &Row<'_, '_>, field: Field) -> Result<Gpus, Box<BadRow>> {
+fn gpus(row: &TraceRow<'_, '_>, field: Field) -> Result<GpuCounts, Box<BadRow>> {
     let number = |text: &str| {
         let count = parse_scaled(text, 0).map_err(|cause| row.number(field, text, cause))?;
         let overflow = || row.number(field, text, DecimalError::Overflow);
@@ -456,5 +456,5 @@ fn gpus(row: &Row<'_, '_>, field: Field) -> Result<Gpus, Box<BadRow>> {
     let count = all.unwrap_or(typed);
     // How large a share is, and of which GPU, is not said: one on every node.
     let is_share = count == 0 && shares > 0;
-    Ok(Gpus { count: if is_share { nodes.max(1) } else { count }, is_share })
+    Ok(GpuCounts { count: if is_share { nodes.max(1) } else { count }, is_share })
 }

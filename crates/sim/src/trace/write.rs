@@ -1,15 +1,15 @@
 //! Writes a trace in one of the formats that state durations.
 
-use super::{Format, Trace, TraceJob};
+use super::{Trace, TraceFormat, TraceJob};
 use crate::decimal::{Seconds, Thousandths};
 use std::io::{self, Write};
 use tandem_core::{Span, Tolerance};
 
 /// The columns of a format as we write it; `None` where a format has no place for durations, or
 /// is only Slurm's to write.
-fn columns(format: Format) -> Option<&'static [&'static str]> {
+fn columns(format: TraceFormat) -> Option<&'static [&'static str]> {
     match format {
-        Format::Tandem => Some(&[
+        TraceFormat::Tandem => Some(&[
             "job_id",
             "user",
             "partition",
@@ -25,7 +25,7 @@ fn columns(format: Format) -> Option<&'static [&'static str]> {
             "gpu_util",
             "bandwidth_util",
         ]),
-        Format::Venus => Some(&[
+        TraceFormat::Venus => Some(&[
             "job_id",
             "user",
             "vc",
@@ -41,11 +41,11 @@ fn columns(format: Format) -> Option<&'static [&'static str]> {
             "gmem_util",
             "gmem",
         ]),
-        Format::Philly => Some(&["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]),
-        Format::Muri => {
+        TraceFormat::Philly => Some(&["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]),
+        TraceFormat::Muri => {
             Some(&["job_id", "num_gpu", "submit_time", "model_name", "batch_size", "duration"])
         }
-        Format::Alibaba2023 => Some(&[
+        TraceFormat::Alibaba2023 => Some(&[
             "name",
             "num_gpu",
             "gpu_milli",
@@ -53,11 +53,11 @@ fn columns(format: Format) -> Option<&'static [&'static str]> {
             "deletion_time",
             "scheduled_time",
         ]),
-        Format::Pollux | Format::Gavel | Format::Sacct => None,
+        TraceFormat::Pollux | TraceFormat::Gavel | TraceFormat::Sacct => None,
     }
 }
 
-impl Format {
+impl TraceFormat {
     /// Whether a trace can be written in this format.
     pub fn is_writable(self) -> bool {
         columns(self).is_some()
@@ -71,11 +71,11 @@ const WISHES: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
 /// format have the same header; only what users asked for of a job has columns where they did.
 ///
 /// # Panics
-/// For a format that is not [writable](Format::is_writable).
-pub fn write(trace: &Trace, format: Format, out: &mut impl Write) -> io::Result<()> {
+/// For a format that is not [writable](TraceFormat::is_writable).
+pub fn write(trace: &Trace, format: TraceFormat, out: &mut impl Write) -> io::Result<()> {
     let mut columns = columns(format).expect("the caller asks for a writable format").to_vec();
     let wishes = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
-    if format == Format::Tandem && trace.jobs.iter().any(wishes) {
+    if format == TraceFormat::Tandem && trace.jobs.iter().any(wishes) {
         columns.extend(WISHES);
     }
     let mut csv = csv::Writer::from_writer(out);
@@ -97,14 +97,14 @@ fn io_error(error: csv::Error) -> io::Error {
     }
 }
 
-fn field(trace: &Trace, index: usize, job: &TraceJob, format: Format, column: &str) -> String {
+fn field(trace: &Trace, index: usize, job: &TraceJob, format: TraceFormat, column: &str) -> String {
     let class = job.class.map(|class| trace.classes.get(class.0));
     let thousandths =
         |value: Option<u64>| value.map_or(String::new(), |v| Thousandths(v).to_string());
     let seconds = |micros: u64| Seconds(micros).to_string();
     let time = |micros: u64| match format {
         // Milliseconds: a thousandth of one is a microsecond.
-        Format::Muri => Thousandths(micros).to_string(),
+        TraceFormat::Muri => Thousandths(micros).to_string(),
         _ => seconds(micros),
     };
     match column {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use tandem_core::{ClosedForm, Cluster, Interference};
 use tandem_policies::PolicySpec;
 use tandem_sim::trace::{GenerateOptions, ReadOptions, generate, parse};
-use tandem_sim::{Run, RunOptions, Workload, WorkloadOptions, clusters, run};
+use tandem_sim::{RunOptions, SimRun, Workload, WorkloadOptions, clusters, run};
 
 pub(crate) fn cluster(spec: &str) -> Arc<Cluster> {
     Arc::new(clusters::cluster(spec).unwrap())
@@ -25,13 +25,13 @@ pub(crate) fn generated(jobs: usize, load: f64, seed: u64, cluster: Arc<Cluster>
     Workload::new(trace, cluster, "generated", &WorkloadOptions::default()).unwrap()
 }
 
-pub(crate) fn simulate(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> Run {
+pub(crate) fn simulate(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> SimRun {
     let truth: Arc<dyn Interference> = Arc::new(ClosedForm);
     run(workload, policy, &truth, options, &AtomicU64::new(0)).unwrap()
 }
 
 /// Start and end of every job in seconds.
-pub(crate) fn times(run: &Run) -> Vec<(f64, f64)> {
+pub(crate) fn times(run: &SimRun) -> Vec<(f64, f64)> {
     let seconds = |time: Option<tandem_core::Time>| time.unwrap().0 as f64 / 1e6;
     run.outcomes.iter().map(|outcome| (seconds(outcome.start), seconds(outcome.end))).collect()
 }

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tandem_core::Ratio;
-use tandem_sim::{Estimates, Load, LowerBound, Run};
+use tandem_sim::{Estimates, LoadFactor, LowerBound, SimRun};
 
 /// As it is written to the state file: texts, so that nothing is lost on the way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn load(&self) -> Result<Load, Failure> {
+    pub(super) fn load(&self) -> Result<LoadFactor, Failure> {
         parse_load(&self.load).map_err(Failure::bad_input)
     }
 
@@ -54,7 +54,7 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn new(run: &Run, bound: LowerBound) -> Self {
+    pub(super) fn new(run: &SimRun, bound: LowerBound) -> Self {
         let metrics = &run.metrics;
         Self {
             avg_jct_s: metrics.avg_jct_s,

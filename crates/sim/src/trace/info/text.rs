@@ -1,6 +1,6 @@
 //! The terminal form of a trace's summary: at most 80 columns, no colour.
 
-use super::{Bar, ClassShare, GangShare, Range, SacctCounts, TraceInfo};
+use super::{Bar, ClassShare, GangShare, SacctCounts, TraceInfo, ValueRange};
 use std::fmt;
 
 const HOUR_S: f64 = 3_600.0;
@@ -131,9 +131,9 @@ fn write_range(
     f: &mut fmt::Formatter<'_>,
     label: &str,
     unit: &str,
-    range: Option<&Range>,
+    range: Option<&ValueRange>,
 ) -> fmt::Result {
-    let text = range.map_or("not stated".to_owned(), |Range { jobs, min, median, max }| {
+    let text = range.map_or("not stated".to_owned(), |ValueRange { jobs, min, median, max }| {
         let jobs = count(*jobs, "job", "jobs");
         let [min, median, max] = [min, median, max].map(|at| thousands(at.round() as u64));
         format!("{min} to {max} {unit}, median {median} {unit} ({jobs})")

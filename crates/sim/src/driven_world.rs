@@ -6,11 +6,11 @@ use crate::world::{World, WorldOptions};
 use tandem_core::{Action, Event, Interference, Time};
 
 /// A world that is driven from outside.
-pub struct Imitation<'a> {
+pub struct DrivenWorld<'a> {
     world: World<'a>,
 }
 
-impl<'a> Imitation<'a> {
+impl<'a> DrivenWorld<'a> {
     /// A world in which nothing has happened yet.
     pub fn new(workload: &'a Workload, truth: &'a dyn Interference, options: WorldOptions) -> Self {
         let begin = workload.first_submit();
