@@ -1,5 +1,5 @@
-//! Several policies on one workload, in parallel. The results do not depend on the number of
-//! threads: every run is on its own, and they are put back in the order given.
+//! Several policies on one workload, in parallel. Runs are independent and returned in the given order, so
+//! that the results do not depend on the number of threads.
 
 use crate::run::{RunError, RunOptions, SimRun, run};
 use crate::workload::Workload;
@@ -22,7 +22,7 @@ pub fn compare(
         return Ok(vec![run(workload, policy, truth, options, done)?]);
     }
     let pool = rayon::ThreadPoolBuilder::new()
-        // More threads than policies would have nothing to do.
+        // No more threads than policies.
         .num_threads(threads.min(policies.len()))
         .build()
         .expect("threads can be started");

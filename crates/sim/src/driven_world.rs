@@ -1,17 +1,17 @@
-//! The simulated world for somebody else's loop: it carries out actions and tells what came of them, as
-//! real GPUs do for a daemon. With it a daemon can be compared with the simulator action by action.
+//! The simulated world for another loop: it carries out actions and reports the results, as real GPUs do for
+//! a daemon. A test compares the daemon with the simulator action by action with it.
 
 use crate::workload::Workload;
 use crate::world::{World, WorldOptions};
 use tandem_core::{Action, Event, Interference, Time};
 
-/// A world that is driven from outside.
+/// A world that its caller drives.
 pub struct DrivenWorld<'a> {
     world: World<'a>,
 }
 
 impl<'a> DrivenWorld<'a> {
-    /// A world in which nothing has happened yet.
+    /// A world before the first event.
     pub fn new(workload: &'a Workload, truth: &'a dyn Interference, options: WorldOptions) -> Self {
         let begin = workload.first_submit();
         Self { world: World::new(&workload.cluster, &workload.jobs, truth, options, begin) }
@@ -22,7 +22,7 @@ impl<'a> DrivenWorld<'a> {
         self.world.next_completion()
     }
 
-    /// What has happened by `now` since it was last asked: reports of progress, then jobs that ended.
+    /// The events up to `now` since the last call: progress reports, then completions.
     pub fn collect(&mut self, now: Time) -> Vec<Event> {
         let mut events = Vec::new();
         self.world.advance(now);

@@ -1,12 +1,12 @@
-//! What every simulated course of events has in common: jobs arrive, the engine decides, the world
-//! carries it out and reports what came of it. Faults, learning and when to stop are left to others.
+//! The loop that simulation and forecast share: jobs arrive, the engine plans, the world carries out the
+//! actions and reports the results. Faults, learning and the end condition belong to the callers.
 
 use crate::timing::{Lap, Stopwatch};
 use crate::workload::WorkloadJob;
 use crate::world::World;
 use tandem_core::{Action, Engine, Event, JobSpec, Observation, Time};
 
-/// The actions of one instant.
+/// The actions at one point in time.
 pub type TimedActions = (Time, Vec<Action>);
 
 pub(crate) struct Driver<'a> {
@@ -18,11 +18,11 @@ pub(crate) struct Driver<'a> {
     pub(crate) arrived: usize,
     pub(crate) finished: usize,
     pub(crate) wake: Option<Time>,
-    /// What has happened since the last decision.
+    /// Events since the last plan.
     pub(crate) events: Vec<Event>,
-    /// The actions of every instant that had any, if they are kept.
+    /// All actions, if they are kept.
     pub(crate) log: Option<Vec<TimedActions>>,
-    /// What the engine learned from, if the actions are kept.
+    /// The observations that the engine learned from, if the actions are kept.
     pub(crate) observed: Vec<(Time, Observation)>,
 }
 
@@ -41,14 +41,14 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// The next instant at which something happens; `None` if nothing ever will.
+    /// The next time at which something happens; `None` if nothing ever will.
     pub(crate) fn next_instant(&mut self) -> Option<Time> {
         let arrival = self.jobs.get(self.arrived).map(|job| job.spec.submit);
         earlier(earlier(arrival, self.world.next_completion()), self.wake)
     }
 
-    /// Collects what has happened in the world by `now`; gives the position of the first completion
-    /// among the events, which are the last of them.
+    /// Collects the events of the world up to `now`. Completions come last; returns the position of the
+    /// first.
     pub(crate) fn collect(&mut self, now: Time) -> usize {
         self.world.advance(now);
         self.events.clear();
@@ -59,7 +59,7 @@ impl<'a> Driver<'a> {
         reported
     }
 
-    /// Submits the jobs that have come by `now`, as `told` alters what the scheduler is told.
+    /// Submits the jobs that arrive by `now`; `told` changes what the scheduler is told.
     pub(crate) fn arrive(&mut self, now: Time, mut told: impl FnMut(&mut JobSpec)) {
         while let Some(job) = self.jobs.get(self.arrived).filter(|job| job.spec.submit <= now) {
             let mut spec = job.spec.clone();
@@ -69,7 +69,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Lets the engine decide and the world follow.
+    /// Lets the engine plan and the world carry out the actions.
     pub(crate) fn decide(&mut self, now: Time, stopwatch: Option<&mut Stopwatch>) {
         let step = match stopwatch {
             None => self.engine.step(now, &self.events),
@@ -102,7 +102,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// The earlier of two instants, where either may never come.
+/// The earlier of two times, of which either may never come.
 pub(crate) fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),

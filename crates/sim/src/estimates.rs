@@ -1,5 +1,5 @@
-//! How good estimates are, and those that a run makes for itself: a job's is set when it is submitted,
-//! from the jobs that have finished in this run by then.
+//! Errors of estimates, and estimates from history: a job's estimate is set when it is submitted, from the
+//! jobs that have finished in this run.
 
 use crate::trace::Names;
 use crate::workload::{Estimates, Workload};
@@ -8,19 +8,19 @@ use tandem_core::{JobId, MICROS_PER_SECOND, Span};
 use tandem_models::errors::spearman;
 use tandem_models::history::{History, Traits};
 
-/// How good the estimates of a run were.
+/// Errors of the estimates of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct EstimateErrors {
     /// Rank correlation with the true durations; absent where it is undefined.
     pub spearman: Option<f64>,
-    /// Half of the estimates are within this factor of the truth.
+    /// Half of the estimates are within this factor of the true duration.
     pub median_factor: f64,
     /// Mean of |estimate − duration|.
     pub mae_s: f64,
 }
 
 impl EstimateErrors {
-    /// Of the estimates of a run; `None` where they are the truth.
+    /// For the estimates of a run; `None` where they are the true durations.
     pub(crate) fn of(workload: &Workload, learned: Option<&HistoryEstimates>) -> Option<Self> {
         if workload.estimates == Estimates::True {
             return None;
@@ -44,13 +44,12 @@ impl EstimateErrors {
     }
 }
 
-/// The history of a run, and what it said about each job.
+/// The history of a run, and the estimate of each job.
 pub(crate) struct HistoryEstimates {
     history: History,
-    /// The number of the model of each class: no trace has names of jobs, so that the model stands in
-    /// for the pattern of the name.
+    /// The model of each class by number. Traces have no job names, so the model replaces the name pattern.
     models: Vec<u32>,
-    /// By `JobId`, of jobs that were submitted.
+    /// By `JobId`, for submitted jobs.
     estimates: Vec<Span>,
 }
 
@@ -74,7 +73,7 @@ impl HistoryEstimates {
         Traits { user: spec.user, name, gpus: spec.gpus, class }
     }
 
-    /// What the scheduler is told about a job that is submitted now; called in order of submission.
+    /// The estimate of a job that is submitted now; called in order of submission.
     #[inline(never)]
     pub(crate) fn estimate(&mut self, workload: &Workload, job: JobId) -> Span {
         let estimate = self.history.estimate(&self.traits(workload, job));

@@ -1,5 +1,5 @@
-//! When jobs will start and end from a live present on, if durations are as assumed: the policy is run
-//! forward with the engine and the world of a simulation. Several draws of durations make a range.
+//! Forecasts from a live state: when jobs start and end if durations are as assumed. The engine and the world
+//! of the simulator run the policy forward. Several draws of durations give a range.
 
 use crate::driver::Driver;
 use crate::workload::WorkloadJob;
@@ -11,44 +11,44 @@ use tandem_core::{
 };
 use tandem_policies::PolicySpec;
 
-/// The state from which a forecast begins.
+/// The state at the start of a forecast.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The machines.
+    /// The hardware.
     pub cluster: Arc<Cluster>,
-    /// What every plan has to respect.
+    /// The limits that every plan has to respect.
     pub rules: Rules,
-    /// The instant.
+    /// The current time.
     pub now: Time,
-    /// Jobs that are not over, by [`JobId`], and those that are still to come, in order of submission.
+    /// Jobs that have not ended, and jobs that will be submitted, in order of submission.
     pub jobs: Vec<SnapshotJob>,
     /// GPUs that take no new tenants.
     pub closed: Vec<GpuId>,
-    /// Memory that others than our jobs use.
+    /// Memory that processes outside the scheduler use.
     pub reserved: Vec<(GpuId, Memory)>,
 }
 
-/// A job of the present.
+/// A job of the snapshot.
 #[derive(Clone, Debug)]
 pub struct SnapshotJob {
-    /// What the scheduler is told; the id counts for nothing, the place in the list does.
+    /// What the scheduler is told. Its id is ignored: the position in the list counts.
     pub spec: JobSpec,
-    /// Where it sits.
+    /// Its current placement.
     pub placement: Option<Placement>,
-    /// The work that it has done.
+    /// Its work so far.
     pub done: Work,
-    /// How long it is assumed to take alone in all.
+    /// Its assumed solo duration in total.
     pub duration: Span,
 }
 
-/// How far to look.
+/// Options of a forecast.
 #[derive(Clone, Copy, Debug)]
 pub struct ForecastOptions {
-    /// Time to restore the state of a gang of up to eight GPUs, and of a larger one.
+    /// Restore time of a gang of up to eight GPUs, and of a larger one.
     pub restore: (Span, Span),
-    /// Nothing beyond this is looked at.
+    /// The forecast ends after this time.
     pub horizon: Option<Span>,
-    /// Nor more instants at which something happens than this.
+    /// The forecast ends after this many events.
     pub events_max: u64,
 }
 
@@ -59,23 +59,23 @@ impl Default for ForecastOptions {
     }
 }
 
-/// What will come of the jobs.
+/// The forecast of all jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forecast {
-    /// By [`JobId`], the place in [`Snapshot::jobs`].
+    /// By position in [`Snapshot::jobs`].
     pub jobs: Vec<JobForecast>,
 }
 
-/// What will come of a job.
+/// The forecast of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobForecast {
-    /// When it starts, or the present if it sits already; `None` if the forecast does not reach so far.
+    /// When it starts, or now if it is placed already; `None` if that is beyond the forecast.
     pub start: Option<Time>,
-    /// When it ends; `None` if the forecast does not reach so far.
+    /// When it ends; `None` if that is beyond the forecast.
     pub end: Option<Time>,
-    /// Who is on its GPUs when it starts, by id.
+    /// The co-located jobs when it starts, by id.
     pub beside: Vec<JobId>,
-    /// Time from start to end over what its work would take alone; 1 as long as no end is known.
+    /// Time from start to end ÷ time of its remaining work alone; 1 if no end is known.
     pub slowdown: f64,
 }
 
@@ -84,9 +84,8 @@ impl JobForecast {
         JobForecast { start: None, end: None, beside: Vec::new(), slowdown: 1.0 };
 }
 
-/// Runs `policy` forward from `present`, with rates as `beliefs` has them. It ends in any case: where jobs
-/// wait for ever, where an option says so, or with the last job. A job that no engine could take in, in a
-/// partition that is not there or without GPUs, is passed over.
+/// Runs `policy` forward from `present`, with rates by `beliefs`. It always ends: when all jobs have ended or
+/// wait for ever, or where an option says so. Jobs without GPUs or in an unknown partition are skipped.
 pub fn forecast(
     present: &Snapshot,
     policy: &PolicySpec,
@@ -99,7 +98,7 @@ pub fn forecast(
     let mut ahead = ForecastRun::new(present, policy, beliefs, options, &workload, &taken);
     ahead.run(present.now, options);
     let ForecastRun { driver, beside } = ahead;
-    // Back from the ids of the engine to those of the present.
+    // From the engine's ids back to those of the snapshot.
     let id = |job: &JobId| JobId(u32::try_from(taken[job.index()]).expect("jobs are u32"));
     for ((&index, outcome), beside) in taken.iter().zip(&driver.world.outcomes).zip(&beside) {
         let SnapshotJob { done, duration, .. } = present.jobs[index];
@@ -121,14 +120,14 @@ fn slowdown(outcome: &JobOutcome, left: Work) -> f64 {
     }
 }
 
-/// The jobs that an engine can take in, by their place in the present.
+/// The jobs that the engine can take, by their position in the snapshot.
 fn taken_in(present: &Snapshot) -> Vec<usize> {
     let partitions = present.cluster.partitions().len();
     let can = |job: &SnapshotJob| job.spec.partition.index() < partitions && job.spec.gpus > 0;
     (0..present.jobs.len()).filter(|&index| can(&present.jobs[index])).collect()
 }
 
-/// They with dense ids, in order of submission whatever their times say: ids are given in that order.
+/// The jobs with dense ids, in order of submission whatever their times say.
 fn workload(present: &Snapshot, taken: &[usize]) -> Vec<WorkloadJob> {
     let mut latest = present.now;
     let job = |(id, &index): (u32, &usize)| {
@@ -144,15 +143,15 @@ fn workload(present: &Snapshot, taken: &[usize]) -> Vec<WorkloadJob> {
     (0..).zip(taken).map(job).collect()
 }
 
-/// The course of events that is looked at.
+/// The simulation of a forecast.
 struct ForecastRun<'a> {
     driver: Driver<'a>,
-    /// By job: who was on its GPUs when it started.
+    /// By job: its co-located jobs when it started.
     beside: Vec<Option<Vec<JobId>>>,
 }
 
 impl<'a> ForecastRun<'a> {
-    /// The present as engine and world see it, before the first decision.
+    /// Engine and world in the state of the snapshot, before the first plan.
     fn new(
         present: &'a Snapshot,
         policy: &PolicySpec,
@@ -169,7 +168,7 @@ impl<'a> ForecastRun<'a> {
         let world = World::new(cluster, jobs, beliefs.as_ref(), costs, *now);
         let mut driver = Driver::new(engine, world, jobs);
         driver.log = Some(Vec::new());
-        // Everyone up to the last who is there already has come.
+        // All jobs up to the last one that is there already have been submitted.
         let is_there = |index: &usize| {
             let SnapshotJob { spec, placement, done, .. } = &present.jobs[*index];
             spec.submit <= *now || placement.is_some() || *done > Work::ZERO
@@ -191,7 +190,7 @@ impl<'a> ForecastRun<'a> {
         driver.events.extend(reserved.map(|&(gpu, memory)| Event::GpuReserved { gpu, memory }));
         let closed = present.closed.iter().copied().filter(has);
         driver.events.extend(closed.map(|gpu| Event::GpuDrained { gpu }));
-        // Rates are known to the engine before it decides, as they are in a run that goes on.
+        // The engine knows the current rates before it plans, as in a run that continues.
         driver.world.act(*now, &[]);
         driver.world.report(*now, &mut driver.events);
         Self { driver, beside: vec![None; jobs.len()] }

@@ -1,5 +1,5 @@
-//! Trace-driven simulation: the event loop, the world that knows the truth, trace readers, faults,
-//! metrics and the report. The scheduler in it is the engine of `tandem-core`, unchanged.
+//! Trace-driven simulation: the event loop, the simulated world with the true durations and rates, trace
+//! readers, faults, metrics and the report. The scheduler in it is the engine of `tandem-core`, unchanged.
 
 mod bound;
 pub mod clusters;

@@ -1,17 +1,17 @@
-//! The links between nodes: which gangs meet on them, and what that costs. One link per node; gangs
-//! inside a node do not use it.
+//! The links between nodes: which gangs share them, and what that costs. One link per node; gangs within one
+//! node do not use it.
 
 use crate::workload::Workload;
 use std::collections::BTreeMap;
 use tandem_core::{ClassId, Cluster, Gpus, JobId, NodeId, Ratio};
 use tandem_models::network;
 
-/// How much of an iteration across nodes is communication.
+/// The share of communication in an iteration across nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     /// By model.
     pub shares: BTreeMap<String, f64>,
-    /// Of every other one.
+    /// For all other models.
     pub default_share: f64,
 }
 
@@ -42,32 +42,32 @@ impl Links {
         }
     }
 
-    /// A gang takes its place on the links of its nodes; whoever is there already becomes unsettled.
+    /// Adds a gang to the links of its nodes; the gangs there need new rates.
     #[cold]
-    pub(crate) fn enter(&mut self, job: JobId, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
-        self.touch(nodes, unsettled);
+    pub(crate) fn place(&mut self, job: JobId, nodes: &[NodeId], stale_rates: &mut Vec<JobId>) {
+        self.touch(nodes, stale_rates);
         for node in nodes {
             self.gangs[node.index()].push(job);
         }
     }
 
     #[cold]
-    pub(crate) fn leave(&mut self, job: JobId, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
+    pub(crate) fn remove(&mut self, job: JobId, nodes: &[NodeId], stale_rates: &mut Vec<JobId>) {
         for node in nodes {
             self.gangs[node.index()].retain(|&gang| gang != job);
         }
-        self.touch(nodes, unsettled);
+        self.touch(nodes, stale_rates);
     }
 
     /// Marks every gang on the links of `nodes`.
-    pub(crate) fn touch(&self, nodes: &[NodeId], unsettled: &mut Vec<JobId>) {
+    pub(crate) fn touch(&self, nodes: &[NodeId], stale_rates: &mut Vec<JobId>) {
         for node in nodes {
-            unsettled.extend_from_slice(&self.gangs[node.index()]);
+            stale_rates.extend_from_slice(&self.gangs[node.index()]);
         }
     }
 
-    /// What a gang keeps of its rate: its slowest link counts.
-    pub(crate) fn keeps(
+    /// What remains of the rate of a gang; the slowest link counts.
+    pub(crate) fn rate(
         &self,
         class: Option<ClassId>,
         nodes: &[NodeId],
@@ -82,7 +82,7 @@ impl Links {
     }
 }
 
-/// The nodes of a placement, each once, in order; none if it stays inside one.
+/// The nodes of a placement, each once, in order; none for a placement within one node.
 #[cold]
 pub(crate) fn spanned_nodes(cluster: &Cluster, gpus: &Gpus) -> Vec<NodeId> {
     let mut nodes: Vec<NodeId> = gpus.contiguous_ranges(cluster).map(|(node, _)| node).collect();

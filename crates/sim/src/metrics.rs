@@ -1,11 +1,11 @@
-//! The figures of a run. Sums are exact integers; they become `f64` here and nowhere earlier.
+//! The metrics of a run. Sums are exact integers and become `f64` only here.
 
 use crate::workload::Workload;
 use crate::world::World;
 use serde::Serialize;
 use tandem_core::MICROS_PER_SECOND;
 
-/// The figures of a run, as they stand in JSON.
+/// The metrics of a run, as in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Metrics {
     /// Mean of end − submit.
@@ -20,36 +20,36 @@ pub struct Metrics {
     pub makespan_s: f64,
     /// Share of GPU-time with at least one tenant, over the makespan.
     pub gpu_busy: f64,
-    /// Solo-equivalent GPU-work of the finished jobs ÷ busy GPU-time; above 1 means sharing pays.
+    /// Solo-equivalent GPU work of the finished jobs ÷ busy GPU time; above 1 where sharing pays.
     pub goodput: f64,
     /// Mean of JCT ÷ solo duration.
     pub avg_slowdown: f64,
     /// Share of GPU-time with at least two tenants, over the makespan.
     pub shared_gpu_time: f64,
-    /// How often a plan took the GPUs of a job away, moves included.
+    /// Preemptions: how often a plan took the GPUs of a job, moves included.
     pub preemptions: u64,
-    /// How often a job had to restore its state.
+    /// Restores of a job's state.
     pub restores: u64,
-    /// How often a policy planned.
+    /// Number of plans.
     pub decisions: u64,
-    /// The most jobs that were submitted and not finished at one instant.
+    /// The most jobs that were submitted and not finished at one time.
     pub active_jobs_max: u64,
 }
 
-/// What was measured with a clock, and so differs from run to run.
+/// Measured times, which differ from run to run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Timing {
-    /// 99th percentile of the time of one decision.
+    /// 99th percentile of the time of a decision.
     pub decision_p99_ms: f64,
-    /// The same of the steps at which nobody had asked to be woken; `None` if there were none.
+    /// The same for steps without a wake-up; `None` if there were none.
     pub event_p99_ms: Option<f64>,
-    /// The same of the steps at which a policy had asked to be woken; `None` if there were none.
+    /// The same for steps at a wake-up that a policy had requested; `None` if there were none.
     pub slice_p99_ms: Option<f64>,
     /// CPU time of the simulation.
     pub cpu_s: f64,
 }
 
-/// What the event loop has counted.
+/// Counts of the event loop.
 pub(crate) struct Counts {
     pub(crate) decisions: u64,
     pub(crate) active_jobs_max: u64,
@@ -63,7 +63,7 @@ impl Metrics {
         for (job, outcome) in workload.jobs.iter().zip(&world.outcomes) {
             let (spec, duration) = (&job.spec, job.duration);
             let end = outcome.end.expect("every job has finished");
-            let start = outcome.start.expect("what finished has started");
+            let start = outcome.start.expect("a finished job has started");
             let jct = end.since(spec.submit).0;
             jcts.push(jct);
             waited += u128::from(start.since(spec.submit).0);
@@ -97,8 +97,7 @@ impl Metrics {
     }
 }
 
-/// The smallest value that at least `percent` of all do not exceed.
-/// Puts the values in another order.
+/// The smallest value that at least `percent` of all do not exceed. Reorders the values.
 fn nearest_rank(values: &mut [u64], percent: usize) -> u64 {
     let rank = (values.len() * percent).div_ceil(100).max(1);
     *values.select_nth_unstable(rank - 1).1

@@ -1,5 +1,5 @@
-//! Measures how fast jobs run beside each other, as their own reported steps would show it: over a
-//! while in the same company, and not exactly.
+//! Measures the rates of co-located jobs as their own reported steps would show them: with noise, and only
+//! after a while beside the same jobs.
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -7,10 +7,10 @@ use rand_distr::{Distribution, Normal};
 use std::collections::{BTreeMap, VecDeque};
 use tandem_core::{GpuTypeId, JobId, Observation, Profile, Ratio, Span, Time};
 
-/// The others on each GPU of a job where it has company, those of equal GPUs once.
+/// The co-located jobs on each shared GPU of a job, equal GPUs once.
 pub(crate) type ColocatedJobs = Vec<Vec<JobId>>;
 
-/// Time in the same company before a rate can be told from noise.
+/// Time beside the same jobs before a rate is measured.
 const WINDOW: Span = Span::from_secs(60);
 /// Standard deviation of a measured rate: about that of repeated published measurements.
 const NOISE: f64 = 0.02;
@@ -18,9 +18,9 @@ const NOISE: f64 = 0.02;
 pub(crate) struct Observer {
     rng: ChaCha8Rng,
     noise: Normal<f64>,
-    /// In whose company a job has been running since when, or since it was last measured.
+    /// The co-located jobs of a job, and since when, or since when it was last measured.
     watched: BTreeMap<JobId, (ColocatedJobs, Time)>,
-    /// Who began to run beside others when, in order: a first measurement does not wait for the end.
+    /// When jobs began to share, in order, so that a first measurement does not wait for the end.
     begun: VecDeque<(Time, JobId)>,
 }
 
@@ -34,39 +34,39 @@ impl Observer {
         }
     }
 
-    /// From now on `job` runs in `company`, if any can be measured. The company until now, if that is a
-    /// measurement.
+    /// From now on `job` runs beside `colocated`, if that can be measured. Returns the previous co-located
+    /// jobs if their time was long enough for a measurement.
     pub(crate) fn watch(
         &mut self,
         job: JobId,
-        company: Option<ColocatedJobs>,
+        colocated: Option<ColocatedJobs>,
         now: Time,
     ) -> Option<ColocatedJobs> {
-        if self.watched.get(&job).map(|(before, _)| before) == company.as_ref() {
+        if self.watched.get(&job).map(|(before, _)| before) == colocated.as_ref() {
             return None;
         }
-        let before = match company {
-            Some(company) => {
+        let before = match colocated {
+            Some(colocated) => {
                 self.begun.push_back((now, job));
-                self.watched.insert(job, (company, now))
+                self.watched.insert(job, (colocated, now))
             }
             None => self.watched.remove(&job),
         };
-        let (company, since) = before?;
-        (now.since(since) >= WINDOW).then_some(company)
+        let (colocated, since) = before?;
+        (now.since(since) >= WINDOW).then_some(colocated)
     }
 
-    /// The next job that has run in the same company for long enough by now, and that company.
+    /// The next job that has run beside the same jobs for long enough, and those jobs.
     pub(crate) fn next_due(&mut self, now: Time) -> Option<(JobId, ColocatedJobs)> {
         while let Some(&(began, job)) = self.begun.front()
             && now.since(began) >= WINDOW
         {
             self.begun.pop_front();
-            if let Some((company, since)) = self.watched.get_mut(&job)
+            if let Some((colocated, since)) = self.watched.get_mut(&job)
                 && *since == began
             {
                 *since = now;
-                return Some((job, company.clone()));
+                return Some((job, colocated.clone()));
             }
         }
         None

@@ -1,4 +1,4 @@
-//! Messages in one line, whatever stands in the files they quote.
+//! Messages on one line, whatever the quoted files contain.
 
 use std::fmt::{self, Display, Write};
 

@@ -12,10 +12,10 @@ use std::io::{self, Write};
 /// Version of every JSON object that is written.
 const SCHEMA: u32 = 1;
 
-/// So many bytes of rows are written at once.
+/// Rows are written in blocks of this many bytes.
 const BLOCK: usize = 1 << 16;
 
-/// What `--json` prints and `results.json` holds.
+/// The content of `--json` and `results.json`.
 #[derive(Debug, Serialize)]
 pub struct SimResults<'a> {
     schema: u32,
@@ -38,8 +38,8 @@ struct RunJson<'a> {
 }
 
 impl<'a> SimResults<'a> {
-    /// The results of `runs` beside what no policy can beat; what was measured with a clock only if `timing` is set, because
-    /// files must be the same in every run.
+    /// The results of `runs` and the lower bound. Measured times only if `timing` is set, because files must
+    /// be equal in every run.
     pub fn new(
         workload: &'a Workload,
         lower_bound: LowerBound,
@@ -67,7 +67,7 @@ impl<'a> SimResults<'a> {
 pub fn write_jobs_csv(workload: &Workload, run: &SimRun, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "job_id,partition,submit_s,start_s,end_s,gpus,nodes,shared_s,preemptions")?;
     let partitions: Vec<String> = workload.trace.partitions.iter().map(|n| csv_field(n)).collect();
-    // Rows are put together by hand: the formatting machinery would cost more than the simulation.
+    // Rows are assembled by hand: the formatting machinery would cost more than the simulation.
     let mut rows = Vec::with_capacity(BLOCK + BLOCK / 8);
     for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
         let spec = &job.spec;

@@ -1,28 +1,28 @@
-//! What the report needs beyond the outcomes: who sat where when, and the state of the queue.
+//! The history of a run for the report: placements over time and the state of the queue.
 
 use tandem_core::{Gpus, JobId, Placement, Time};
 
-/// One stay of a job on its GPUs.
+/// One placement of a job over time.
 #[derive(Clone, Debug)]
 pub struct Stay {
     /// The job.
     pub job: JobId,
-    /// From when.
+    /// Its start.
     pub from: Time,
-    /// Until when.
+    /// Its end.
     pub to: Time,
-    /// On which GPUs.
+    /// Its GPUs.
     pub gpus: Gpus,
-    /// The parts in which it computed each batch.
+    /// Sub-batches per batch.
     pub sub_batches: u32,
 }
 
 /// The state of the cluster from `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueSample {
-    /// Since when.
+    /// The time.
     pub at: Time,
-    /// Jobs that wait.
+    /// Waiting jobs.
     pub waiting: u32,
     /// GPUs with at least one tenant.
     pub busy: u32,
@@ -39,23 +39,23 @@ pub struct RunHistory {
     pub samples: Vec<QueueSample>,
 }
 
-/// Writes the history of a run while it happens. Out of line, as everything is that most runs do without:
-/// the event loop is short enough to stay in the cache of the processor.
+/// Records the history of a run. Not inlined, like everything that most runs do not need: the event loop has
+/// to fit into the instruction cache.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    /// Stays that have not ended, by job.
+    /// Placements that have not ended, by job.
     open: std::collections::BTreeMap<JobId, (Time, Placement)>,
     pub(crate) record: RunHistory,
 }
 
 impl Recorder {
     #[cold]
-    pub(crate) fn enter(&mut self, job: JobId, now: Time, placement: &Placement) {
+    pub(crate) fn place(&mut self, job: JobId, now: Time, placement: &Placement) {
         self.open.insert(job, (now, placement.clone()));
     }
 
     #[cold]
-    pub(crate) fn leave(&mut self, job: JobId, now: Time) {
+    pub(crate) fn remove(&mut self, job: JobId, now: Time) {
         if let Some((from, placement)) = self.open.remove(&job)
             && from < now
         {
@@ -64,7 +64,7 @@ impl Recorder {
         }
     }
 
-    /// Jobs that sit on GPUs at present.
+    /// Jobs that are placed now.
     pub(crate) fn placed(&self) -> usize {
         self.open.len()
     }

@@ -20,36 +20,37 @@ use tandem_core::{
 use tandem_policies::PolicySpec;
 use thiserror::Error;
 
-/// A job that is torn from its GPUs this often will not finish in any useful time.
+/// A job that is interrupted this often will not finish in any useful time.
 const INTERRUPTIONS_MAX: u32 = 100_000;
-/// After so many failures and repairs in a row during which no job could even start, none will.
+/// After this many failures and repairs in a row without a job on any GPU, no job will ever start.
 const IDLE_FAULTS_MAX: u32 = 100_000;
-/// Threads that count into one place get into each other's way, and nobody sees single jobs go by.
+/// Finished jobs are counted in batches: threads contend for the counter, and a progress bar does not need
+/// single jobs.
 const COUNTED_AT_ONCE: usize = 64;
 
-/// How to simulate.
+/// Options of a simulation.
 #[derive(Clone)]
 pub struct RunOptions {
-    /// How whole GPUs are chosen.
+    /// How GPUs are chosen for a job of its own.
     pub placement: PlacementRule,
-    /// Memory that each tenant takes beyond its own.
+    /// Memory of each tenant's context.
     pub context: Memory,
-    /// The costs of the world.
+    /// Costs in the simulated world.
     pub world: WorldOptions,
-    /// What gangs across nodes pay for the network; nothing if absent.
+    /// Communication of gangs across nodes; free if absent.
     pub network: Option<Network>,
     /// Failures of GPUs, if any.
     pub faults: Option<FaultOptions>,
-    /// For whatever is drawn at random.
+    /// Seed of everything that is drawn at random.
     pub seed: u64,
-    /// What the policies believe about pair rates; the truth if absent.
+    /// The believed pair rates of the policies; the true ones if absent.
     pub beliefs: Option<Beliefs>,
-    /// Keep the history that a report shows.
+    /// Keep the history for a report.
     pub record: bool,
-    /// Keep the actions and observations, for another driver of the engine to be compared with.
+    /// Keep actions and observations, to compare another driver of the engine with.
     pub log_actions: bool,
-    /// After every step re-check all cross links, and that a policy asked again wants nothing more.
-    /// Slow; for tests.
+    /// After every step check jobs against occupancy, and that a second plan at the same time changes
+    /// nothing. Slow; for tests.
     pub verify: bool,
 }
 
@@ -70,7 +71,7 @@ impl Default for RunOptions {
     }
 }
 
-/// Why a simulation cannot end.
+/// Why a simulation cannot finish.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RunError {
     /// GPUs fail so often that a gang never finds enough of them.
@@ -82,14 +83,14 @@ pub enum RunError {
         /// The job.
         job: String,
     },
-    /// Jobs wait and nothing will ever happen again: a bug in the policy.
-    #[error("policy {policy} leaves {waiting} jobs waiting for ever, the first is {job}")]
+    /// Jobs wait and no event will ever come: a bug in the policy.
+    #[error("policy {policy} leaves {waiting} jobs waiting for ever; the first one is {job}")]
     Stalled {
         /// The policy.
         policy: String,
-        /// How many.
+        /// Number of waiting jobs.
         waiting: usize,
-        /// One of them.
+        /// The first of them.
         job: String,
     },
     /// Times do not fit into 64 bits of microseconds.
@@ -101,7 +102,7 @@ pub enum RunError {
         /// The job.
         job: String,
     },
-    /// Failures come faster than progress.
+    /// Failures undo progress faster than jobs make it.
     #[error(
         "job {job} lost a GPU {INTERRUPTIONS_MAX} times; raise mtbf_h, or lower checkpoint_min"
     )]
@@ -118,26 +119,26 @@ pub struct SimRun {
     pub policy: String,
     /// By `JobId`.
     pub outcomes: Vec<JobOutcome>,
-    /// Nodes of first placements in the order touched, as the outcomes refer to them: index within
-    /// the partition, GPUs.
+    /// Nodes of first placements in allocation order, as the outcomes refer to them: index within the
+    /// partition, GPUs.
     pub nodes: Vec<(u32, u32)>,
-    /// The figures.
+    /// The metrics.
     pub metrics: Metrics,
-    /// How good the estimates were, where they were not the truth.
+    /// Errors of the estimates, where they are not the true durations.
     pub estimates: Option<EstimateErrors>,
-    /// What was measured with a clock.
+    /// Measured times.
     pub timing: Timing,
-    /// The history, if asked for.
+    /// The history, if requested.
     pub record: Option<RunHistory>,
-    /// Every instant that had actions, with them; empty unless asked for.
+    /// Every time with actions, and the actions; empty unless requested.
     pub actions: Vec<TimedActions>,
-    /// The observations that beliefs learned from; empty unless the actions were asked for.
+    /// The observations that beliefs learned from; empty unless the actions were requested.
     pub observations: Vec<(Time, Observation)>,
-    /// Three or more jobs shared a GPU, whose rates are an assumption.
-    pub crowded: bool,
+    /// Some GPU had three or more tenants, whose rates are an assumption.
+    pub has_three_tenants: bool,
 }
 
-/// Runs `workload` under `policy`. `done` counts finished jobs while it goes.
+/// Runs `workload` under `policy`. `done` counts finished jobs.
 pub fn run(
     workload: &Workload,
     policy: &PolicySpec,
@@ -169,7 +170,7 @@ pub fn run(
         metrics,
         estimates: EstimateErrors::of(workload, learned.as_ref()),
         timing: stopwatch.stop(),
-        crowded: world.crowded,
+        has_three_tenants: world.has_three_tenants,
         record: world.recorder.map(|recorder| recorder.record),
         outcomes: world.outcomes,
         nodes: world.nodes,
@@ -182,13 +183,13 @@ struct Simulation<'a> {
     workload: &'a Workload,
     driver: Driver<'a>,
     faults: Option<Faults>,
-    /// Where estimates come from the jobs that have finished.
+    /// For estimates from the jobs that have finished.
     learned: Option<HistoryEstimates>,
-    /// The most jobs that had arrived and not finished.
+    /// The most jobs that had been submitted and not finished.
     active_max: usize,
-    /// GPUs that are lost at present.
+    /// GPUs that are lost now.
     down: u32,
-    /// Failures and repairs since a job last sat on a GPU.
+    /// Failures and repairs since a job was last placed.
     idle_faults: u32,
     verify: bool,
 }
@@ -238,10 +239,10 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// The next instant at which something happens.
+    /// The next time at which something happens.
     fn next_instant(&mut self, policy: &PolicySpec) -> Result<Time, RunError> {
         let fault = self.faults.as_ref().and_then(Faults::next_at);
-        // A failure alone never helps a job that waits; a repair may.
+        // A failure alone never helps a waiting job; a repair may.
         let repair = fault.filter(|_| self.down > 0);
         match earlier(self.driver.next_instant(), repair) {
             Some(hope) => Ok(fault.map_or(hope, |fault| fault.min(hope))),
@@ -260,7 +261,7 @@ impl<'a> Simulation<'a> {
         self.workload.id(self.workload.jobs[first].spec.id)
     }
 
-    /// One instant: completions, faults and repairs, arrivals, plan, apply, rates.
+    /// One point in time: completions, faults and repairs, arrivals, plan, actions, rates.
     fn step(&mut self, now: Time, stopwatch: &mut Stopwatch) -> Result<(), RunError> {
         let first_finished = self.driver.collect(now);
         if self.learned.is_some() {
@@ -284,7 +285,7 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// Remembers the jobs that have finished: the events from `first` on.
+    /// Records the jobs that have finished: the events from `first` on.
     #[cold]
     fn learn(&mut self, first: usize) {
         let Some(learned) = &mut self.learned else { return };

@@ -1,4 +1,4 @@
-//! A CSV file with named columns. Whatever is wrong is one line that names file, line and field.
+//! A CSV file with named columns. An error is one line that names file, line and field.
 
 use crate::decimal::parse_scaled;
 use crate::interference::TableError;
@@ -19,7 +19,7 @@ pub(crate) struct Sheet<'a> {
     records: Vec<csv::StringRecord>,
 }
 
-/// Where a column stands, and its name.
+/// The position of a column, and its name.
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
     index: usize,
@@ -120,8 +120,8 @@ pub(crate) fn error(file: &str, line: u64, field: &str, problem: String) -> Tabl
     TableError::Line { file: file.to_owned(), line, field: field.to_owned(), problem }
 }
 
-/// The line on which a record begins, which takes a walk through the file and is for errors only. The
-/// crate's own number is one short after CR LF.
+/// The line on which a record begins; it scans the file and is for errors only. The number of the `csv` crate
+/// is one short after CR LF.
 fn line_at(bytes: &[u8], position: Option<&csv::Position>) -> u64 {
     let at = position.map_or(0, |position| position.byte() as usize);
     let blank = bytes[at..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();

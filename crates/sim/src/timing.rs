@@ -1,21 +1,21 @@
-//! The only clock of this crate: the CPU time that decisions take, which other programs on the machine
-//! hardly change. Its readings go to `timing` in the JSON and nowhere else, so that everything else is the
-//! same in every run.
+//! The only clock of this crate: the CPU time of decisions, which other programs on the machine hardly
+//! change. It goes to `timing` in the JSON and nowhere else, so that all other outputs are equal in every
+//! run.
 
 use crate::metrics::Timing;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Up to here every decision of a kind is timed, beyond only one in [`STRIDE`]: reading the clock
-/// would otherwise be a good part of what it measures.
+/// Beyond this many decisions only one in [`STRIDE`] is timed: otherwise reading the clock would be a good
+/// part of the result.
 const TIMED_ALL: u64 = 1024;
 const STRIDE: u64 = 64;
 
 /// Why the engine was stepped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lap {
-    /// Something happened.
+    /// An event.
     Event,
-    /// The policy had asked to be woken by then: the end of a slice, a review.
+    /// A wake-up that the policy had requested: the end of a time slice, a review.
     Slice,
 }
 
@@ -23,8 +23,8 @@ pub(crate) enum Lap {
 #[derive(Default)]
 struct Laps {
     count: u64,
-    /// In nanoseconds, each with the number of decisions that it stands for; a decision above four
-    /// seconds counts as four.
+    /// In nanoseconds, each with the number of decisions that it represents. More than four seconds count as
+    /// four.
     timed: Vec<(u32, u32)>,
 }
 
@@ -39,7 +39,7 @@ impl Stopwatch {
         Self { cpu_begin_ns: thread_cpu_ns(), laps: Default::default() }
     }
 
-    /// The time at which a lap begins that is to be timed.
+    /// The start of a lap, if this one is timed.
     pub(crate) fn begin_lap(&mut self, lap: Lap) -> Option<u64> {
         let laps = &mut self.laps[lap as usize];
         laps.count += 1;
@@ -96,20 +96,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timed_decision_counts_for_those_that_were_not() {
+    fn a_timed_decision_represents_those_that_were_not_timed() {
         assert_eq!(p99_ms(&mut []), None);
         assert_eq!(p99_ms(&mut [(5_000_000, 1)]), Some(5.0));
         let mut laps: Vec<(u32, u32)> = (1..=99).map(|ms| (ms * 1_000_000, 16)).collect();
         laps.push((1_000_000_000, 16));
         assert_eq!(p99_ms(&mut laps), Some(99.0));
-        // Sixteen slow ones among a hundred that were all timed are more than one in a hundred.
+        // Sixteen slow decisions among a hundred timed ones are more than one in a hundred.
         let mut laps = vec![(1_000_000, 1); 84];
         laps.push((7_000_000, 16));
         assert_eq!(p99_ms(&mut laps), Some(7.0));
     }
 
     #[test]
-    fn slices_and_events_are_told_apart() {
+    fn wake_ups_and_events_are_timed_separately() {
         let mut stopwatch = Stopwatch::start();
         let lap = stopwatch.begin_lap(Lap::Event);
         stopwatch.end_lap(Lap::Event, lap);

@@ -73,7 +73,7 @@ fn simulate(workload: &Workload, policy: &PolicySpec, faults: Option<&str>, seed
     run(workload, policy, &truth, &options, &AtomicU64::new(0)).unwrap()
 }
 
-/// Gangs are whole, GPUs neither crowded nor overfull, pairs such that fit, and nobody is lost.
+/// Gangs are whole, GPUs neither has_three_tenants nor overfull, pairs such that fit, and nobody is lost.
 fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &SimRun) {
     let name = &policy.text;
     let stays = &run.record.as_ref().unwrap().stays;
@@ -117,7 +117,7 @@ fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &SimRun) {
     } else {
         assert!(run.metrics.shared_gpu_time > 0.0, "{name}: this test is about sharing");
     }
-    assert!(!run.crowded || policy.entry.tenants_max > 2, "{name}");
+    assert!(!run.has_three_tenants || policy.entry.tenants_max > 2, "{name}");
 }
 
 #[test]

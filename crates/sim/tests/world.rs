@@ -105,7 +105,7 @@ fn three_tenants_take_the_product_of_their_pair_rates() {
     let workload = workload(&format!("{HEADER}{rows}"), cluster("1x1"));
     let run = simulate(&workload, &PolicySpec::of(&PILE), &RunOptions::default());
     assert_eq!(times(&run), [(0.0, 40.0); 3]);
-    assert!(run.crowded);
+    assert!(run.has_three_tenants);
     let metrics = &run.metrics;
     assert_eq!((metrics.gpu_busy, metrics.shared_gpu_time), (1.0, 1.0));
     assert_eq!((metrics.goodput, metrics.avg_slowdown), (0.75, 4.0));
@@ -124,7 +124,7 @@ fn gpu_types_and_spreading_change_the_rate() {
     let cluster = Arc::new(builder.build());
     let rows = format!("{HEADER}a,0,1,10,,\nb,100,2,10,,\n");
     let workload = workload(&rows, cluster);
-    let world = WorldOptions { spread_keeps: Ratio::new(8, 10), ..WorldOptions::default() };
+    let world = WorldOptions { spread_rate: Ratio::new(8, 10), ..WorldOptions::default() };
     let options = RunOptions { world, ..RunOptions::default() };
     let run = simulate(&workload, &PolicySpec::of(&PILE), &options);
     // Alone on the fast GPU; then a gang of two on two nodes where one would do, at the slow pace.

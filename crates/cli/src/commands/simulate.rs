@@ -89,7 +89,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         placement: args.placement.into(),
         context: args.context_mib,
         world: WorldOptions {
-            spread_keeps: args.spread_penalty,
+            spread_rate: args.spread_penalty,
             restore: args.restore_s,
             checkpoint: args
                 .faults
@@ -234,7 +234,8 @@ fn notes(args: &CommonArgs, runs: &[SimRun]) -> Vec<String> {
         ),
         None => format!("Pair rates, where jobs share a GPU, are {unmeasured}."),
     });
-    if args.unmeasured == UnmeasuredArg::ClosedForm && runs.iter().any(|run| run.crowded) {
+    if args.unmeasured == UnmeasuredArg::ClosedForm && runs.iter().any(|run| run.has_three_tenants)
+    {
         notes.push(
             "Three or more tenants on a GPU run at the product of their pair rates: an assumption."
                 .to_owned(),

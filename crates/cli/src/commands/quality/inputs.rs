@@ -149,7 +149,7 @@ impl Inputs {
         if let (Some(_), Some(solo)) = (case.gpu_mib, &self.solo) {
             workload.offer_measured_sub_batches(&solo.profiles);
         }
-        let world = WorldOptions { spread_keeps: case.spread_keeps()?, ..WorldOptions::default() };
+        let world = WorldOptions { spread_rate: case.spread_keeps()?, ..WorldOptions::default() };
         let options = RunOptions { world, seed: self.seed, beliefs, ..RunOptions::default() };
         Ok(Prepared { workload, truth, options })
     }
