@@ -11,7 +11,10 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use std::sync::Arc;
-use tandem_core::{GpuId, Interference, JobId, JobSpec, Placement, Span, Time, Tolerance, Work};
+use tandem_core::{
+    GangGpu, GpuId, Interference, JobId, JobSpec, Placement, Ppm, Ratio, Span, Tenant, Time,
+    Tolerance, Work, rate_on_gpu,
+};
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::{self, Forecast, ForecastOptions, SnapshotJob};
 
@@ -235,6 +238,12 @@ impl Question {
     }
 }
 
+/// A placed job as the rate law sees it.
+fn tenant(job: &tandem_core::Job) -> Tenant<'_> {
+    let budget = job.placement().map_or(Ppm::ONE, |placement| placement.budget);
+    Tenant { profile: &job.spec.profile, budget }
+}
+
 /// What keeps a job from each device.
 fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
     let engine = scheduler.engine().state();
@@ -265,24 +274,10 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
         if tenants.len() >= engine.rules().tenants_max {
             return format!("{who}, as many as the policy allows");
         }
-        let kind = engine.cluster().gpu(gpu).kind;
-        let beliefs = scheduler.engine().learner();
-        let mut sum = 0.0;
-        let mut own = 1.0;
-        for &entry in tenants {
-            let other = engine.job(entry);
-            if other.spec.tolerance == Tolerance::Alone {
-                let job = scheduler.job_of(entry);
-                return format!(
-                    "{who}, and job {job} runs alone, by its wish or until it is known"
-                );
-            }
-            let rate = |one: &JobSpec, beside: &JobSpec| {
-                let rate = beliefs.pair_rate(&one.profile, &beside.profile, kind);
-                rate.map_or(0.0, |rate| rate.as_f64())
-            };
-            own *= rate(spec, &other.spec);
-            sum += rate(&other.spec, spec);
+        let is_alone = |entry: &&JobId| engine.job(**entry).spec.tolerance == Tolerance::Alone;
+        if let Some(&entry) = tenants.iter().find(is_alone) {
+            let job = scheduler.job_of(entry);
+            return format!("{who}, and job {job} runs alone, by its wish or until it is known");
         }
         let memory = |placement: Option<&Placement>| placement.map_or(1, |at| at.sub_batches);
         let used: u64 = tenants
@@ -294,6 +289,23 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
             let free = tandem_core::Memory(capacity.saturating_sub(used));
             return format!("{who}, {free} are free, {} are needed", spec.profile.memory);
         }
+        let others = tenants.iter().map(|&entry| (entry, tenant(engine.job(entry))));
+        let others: Vec<(JobId, Tenant<'_>)> = others.collect();
+        let rate = |job: Tenant<'_>, beside: &[Tenant<'_>]| {
+            let kind = engine.cluster().gpu(gpu).kind;
+            let gpu = GangGpu { kind, factor: Ratio::ONE, others: beside.iter().copied() };
+            let rate = rate_on_gpu(scheduler.engine().learner(), job, gpu);
+            rate.map_or(0.0, |rate| rate.as_f64())
+        };
+        let new = Tenant::uncapped(&spec.profile);
+        let beside: Vec<Tenant<'_>> = others.iter().map(|(_, other)| *other).collect();
+        let own = rate(new, &beside);
+        let of_other = |(entry, other): &(JobId, Tenant<'_>)| {
+            let beside = others.iter().filter(|(job, _)| job != entry).map(|(_, other)| *other);
+            let beside: Vec<Tenant<'_>> = beside.chain([new]).collect();
+            rate(*other, &beside)
+        };
+        let sum: f64 = others.iter().map(of_other).sum();
         format!("{who}; beside it this one would run at {own:.2}, the others at {sum:.2} in all")
     };
     (0..count).map(|device| DeviceReason { device, reason: reason(device) }).collect()

@@ -6,6 +6,8 @@ mod connections;
 mod events;
 mod metrics;
 mod routes;
+#[cfg(test)]
+mod tests;
 pub mod types;
 
 pub use auth::Tcp;

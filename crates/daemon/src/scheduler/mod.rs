@@ -14,6 +14,7 @@ mod eligible;
 mod exits;
 mod input;
 mod learn;
+mod rates;
 mod settle;
 mod start;
 mod stranded;

@@ -1,10 +1,10 @@
 //! Brings processes in line with what the engine wants, one step at a time.
 
 use super::active::{Active, Phase};
-use super::{Fact, Scheduler, Setup, ToJob};
+use super::{Scheduler, Setup, ToJob};
 use std::collections::BTreeMap;
 use tandem_backends::{DeviceAllocation, Launch, Op, OpId, Owner, RunId};
-use tandem_core::{GpuId, Placement, Ppm, Span, Time};
+use tandem_core::{GpuId, Placement, Span, Time};
 
 /// What is to become of a process.
 enum Want {
@@ -251,62 +251,6 @@ impl Scheduler {
         others.sort_unstable();
         others.dedup();
         others
-    }
-
-    /// A measured rate of a job as an observation among its present co-located jobs; `None` if it is alone.
-    pub fn observation(&self, id: u64, rate: f64, noise: f64) -> Option<Fact> {
-        let active = self.jobs.get(&id)?;
-        let class_of = |job: &u64| self.jobs.get(job).map(|active| active.job.class.clone());
-        let mut beside: Vec<Vec<String>> = Vec::new();
-        for &device in &active.seat.as_ref()?.devices {
-            let others = self.present[device as usize].iter().filter(|&&other| other != id);
-            let others: Vec<String> = others.filter_map(class_of).collect();
-            if !others.is_empty() && !beside.contains(&others) {
-                beside.push(others);
-            }
-        }
-        let class = active.job.class.clone();
-        (!beside.is_empty()).then_some(Fact::Observed { class, beside, rate, noise })
-    }
-
-    /// Where company changed, rates are what is believed of it until they are measured.
-    pub(super) fn refresh_rates(&mut self) {
-        let now = self.now.time();
-        let mut jobs: Vec<u64> = Vec::new();
-        for device in std::mem::take(&mut self.touched) {
-            jobs.extend(&self.present[device as usize]);
-        }
-        jobs.append(&mut self.left);
-        jobs.sort_unstable();
-        jobs.dedup();
-        for id in jobs {
-            let Some(active) = self.jobs.get(&id) else { continue };
-            let others = self.neighbours(id);
-            let rate = if active.phase == Phase::Running {
-                self.believed_rate(active, &others)
-            } else {
-                Ppm::ZERO
-            };
-            let active = self.jobs.get_mut(&id).expect("looked at above");
-            account(active, now);
-            if active.phase == Phase::Running {
-                active.since = Some((now, !others.is_empty()));
-            }
-            if self.setup.believe_rates {
-                active.pace.set_rate(now, rate);
-                self.tell_progress(id);
-            }
-            self.changed.insert(id);
-        }
-    }
-
-    fn believed_rate(&self, active: &Active, others: &[u64]) -> Ppm {
-        let mut rate = 1.0;
-        for other in others {
-            let beside = &self.jobs[other];
-            rate *= self.believed(&active.job.class, &beside.job.class).unwrap_or(0.5);
-        }
-        Ppm((rate * 1e6).round() as u32)
     }
 }
 

@@ -20,7 +20,7 @@ pub struct View {
     pub rate: f64,
     /// That speed was measured in this company; otherwise it is believed.
     pub measured: bool,
-    /// What was believed of this company.
+    /// What the engine's model predicts beside these jobs.
     pub predicted: f64,
     /// What its share means.
     pub enforcement: Enforcement,
@@ -180,15 +180,11 @@ impl Scheduler {
     pub fn view(&self, id: u64, now: Time) -> Option<View> {
         let active = self.jobs.get(&id)?;
         let beside = if active.phase.is_present() { self.neighbours(id) } else { Vec::new() };
-        let predicted = beside.iter().map(|other| {
-            let other = &self.jobs[other].job.class;
-            self.believed(&active.job.class, other).unwrap_or(0.5)
-        });
         let known = active.entry.and_then(|entry| self.engine.state().find(entry));
         Some(View {
             phase: active.phase,
             pid: active.pid,
-            predicted: predicted.product(),
+            predicted: self.predicted_rate(active).as_f64(),
             rate: f64::from(active.rate().0) / 1e6,
             measured: active.rate_is_measured(),
             enforcement: active.enforcement,
