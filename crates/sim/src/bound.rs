@@ -1,19 +1,19 @@
-//! A lower bound on the mean JCT that no policy can beat, so that everyone sees how much is left.
+//! A lower bound on the mean JCT of every policy, which shows how much improvement is possible.
 //!
-//! Gangs may be torn apart, stopping costs nothing, spreading costs nothing, and every pair that
-//! shares a GPU is the best pair that its jobs could form. What is left of a partition is one machine
-//! that pours its speed over the jobs as it likes. On it three things hold for every schedule, and the
-//! largest counts, partition by partition:
+//! The bound relaxes the problem: gangs may be split, stopping and spreading cost nothing, and every pair
+//! that shares a GPU is the best pair that its jobs could form. A partition becomes one machine that divides
+//! its speed over the jobs arbitrarily. Three bounds hold there for every schedule, and the largest counts,
+//! partition by partition:
 //!
-//! - a job takes at least its duration at the highest rate that it can have;
-//! - the total time in the system is at least that of the shortest remaining work first (SRPT),
-//!   which is optimal there;
-//! - a job that never runs faster than `r` ends at least `duration / 2r` after the mean instant of its
-//!   work, and the sum of those instants is least when the least work always goes first (Goemans).
+//! - a job takes at least its duration at its highest possible rate;
+//! - the total time in the system is at least that of shortest remaining processing time first (SRPT), which
+//!   is optimal there;
+//! - a job that never runs faster than `r` ends at least `duration / 2r` after the mean time of its work, and
+//!   the sum of these mean times is smallest if the job with the least total work always runs (Goemans).
 //!
-//! With sharing, a job's work is divided by the largest total rate of any group of tenants that it
-//! could be part of. That is valid: of the tenants of one GPU, each divides its rate by at least the
-//! total of their group, so that together they use at most one GPU.
+//! With sharing, the work of a job is divided by the largest total rate of any group of tenants that it could
+//! belong to. This is valid: each tenant of a GPU divides its rate by at least the total rate of its group,
+//! so that together they use at most one GPU.
 
 use crate::workload::{Workload, WorkloadJob};
 use serde::Serialize;
@@ -24,13 +24,12 @@ use tandem_core::{
     Partition, Ppm, Profile, Ratio, Tenant, Utilisation, rate_on_gpu,
 };
 
-/// Sums of floating-point numbers are off by less than this part, and so is a rate that is a product
-/// of several: nothing may be claimed that rounding has added.
+/// Relative error of floating-point sums and of rates that are products: the bound is lowered by it.
 const ROUNDING: f64 = 1e-9;
-/// Jobs of a class whose utilisations, in percent, share this many are bounded together.
+/// Jobs of a class are bounded together in steps of this utilisation, in percent.
 const UTILISATION_STEP: u32 = 10;
 
-/// What no policy can beat.
+/// A lower bound for every policy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LowerBound {
     /// On the mean JCT, if every GPU has at most one tenant.
@@ -40,9 +39,8 @@ pub struct LowerBound {
 }
 
 impl LowerBound {
-    /// For all policies with at most `tenants_max` jobs on a GPU, where pairs run as `truth` says. A
-    /// rate must not grow with the utilisation of either job, which holds for tables and the closed
-    /// form.
+    /// For all policies with at most `tenants_max` jobs on a GPU and the rates of `truth`. A rate must not
+    /// grow with the utilisation of either job, which holds for tables and the closed form.
     pub fn new(workload: &Workload, truth: &dyn Interference, tenants_max: usize) -> Self {
         let alone = Speeds::alone();
         let sharing = (tenants_max > 1).then(|| Speeds::sharing(workload, truth, tenants_max));
@@ -63,7 +61,7 @@ fn mean_s(workload: &Workload, speeds: &Speeds) -> f64 {
     total / workload.len().max(1) as f64 * (1.0 - ROUNDING)
 }
 
-/// The least total time in the system of the jobs of one partition.
+/// The smallest total time in the system of the jobs of one partition.
 fn total_s(
     workload: &Workload,
     partition: &Partition,
@@ -98,7 +96,7 @@ fn factors(cluster: &Cluster, partition: &Partition) -> Vec<f64> {
     kinds.map(|kind| as_speed(cluster.types()[kind.index()].factor)).collect()
 }
 
-/// A job on the one machine of speed 1.
+/// A job on one machine of speed 1.
 #[derive(Clone, Copy, Debug)]
 struct BoundTask {
     /// In ascending order.
@@ -106,7 +104,7 @@ struct BoundTask {
     work: f64,
 }
 
-/// The total time in the system if the task with the least work left always runs.
+/// The total time in the system if the task with the least remaining work always runs.
 fn shortest_remaining_first(tasks: &[BoundTask]) -> f64 {
     let mut left: BinaryHeap<Reverse<Positive>> = BinaryHeap::new();
     let (mut now, mut total) = (0.0_f64, 0.0_f64);
@@ -132,10 +130,10 @@ fn shortest_remaining_first(tasks: &[BoundTask]) -> f64 {
     total
 }
 
-/// The sum over all tasks of the mean instant of its work, counted from its release, if the one with
-/// the least work in all always runs.
+/// The sum over all tasks of the mean time of its work since its release, if the task with the least total
+/// work always runs.
 fn least_work_first(tasks: &[BoundTask]) -> f64 {
-    // Work in all, the task, and what is left of it.
+    // Total work, task and remaining work.
     let mut queue: BinaryHeap<Reverse<(Positive, usize)>> = BinaryHeap::new();
     let mut left: Vec<f64> = tasks.iter().map(|task| task.work).collect();
     let (mut now, mut total) = (0.0_f64, 0.0_f64);
@@ -160,7 +158,7 @@ fn least_work_first(tasks: &[BoundTask]) -> f64 {
     total
 }
 
-/// A number that is not negative: its bits are in the order of its values.
+/// A non-negative number whose bits are ordered like its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Positive(u64);
 
@@ -174,7 +172,7 @@ impl Positive {
     }
 }
 
-/// The best that company can do for a job, relative to being alone.
+/// The best rates of a job beside co-located jobs, relative to running alone.
 #[derive(Clone, Copy, Debug)]
 struct Best {
     /// Its own rate.
@@ -186,7 +184,7 @@ struct Best {
 /// Jobs that are bounded together: their class, and their utilisation in coarse steps.
 type JobKind = (Option<ClassId>, Option<u32>);
 
-/// The best for all kinds of jobs.
+/// The best rates by kind of job.
 struct Speeds(BTreeMap<JobKind, Best>);
 
 impl Speeds {
@@ -210,8 +208,8 @@ impl Speeds {
             .iter()
             .map(|job| best_pair(&workload.cluster, truth, job, &profiles))
             .collect();
-        let crowded = crowds(&pairs, tenants_max);
-        Self(kinds.into_keys().zip(crowded).collect())
+        let grouped = groups(&pairs, tenants_max);
+        Self(kinds.into_keys().zip(grouped).collect())
     }
 }
 
@@ -220,7 +218,7 @@ fn kind_of(profile: &Profile) -> JobKind {
     (profile.class, profile.gpu_util.map(|utilisation| utilisation.0 / step))
 }
 
-/// The best that one other job can do for `job`, on any kind of GPU.
+/// The best rates of `job` beside one other job, on any GPU type.
 fn best_pair(
     cluster: &Cluster,
     truth: &dyn Interference,
@@ -246,9 +244,9 @@ fn best_pair(
 
 /// From pairs to groups of up to `tenants_max`, whose members run at the product of their pair rates.
 ///
-/// With `m` at least 1 and every rate, each of `n` members runs at most at `m^(n-2)` × the mean of its
-/// pair rates, so their total is at most `m^(n-2) / (n-1)` × the sum of the totals of all pairs.
-fn crowds(pairs: &[Best], tenants_max: usize) -> Vec<Best> {
+/// With `m` ≥ 1 and at least every rate, each of `n` members has at most `m^(n-2)` × the mean of its pair
+/// rates, so their total is at most `m^(n-2) / (n-1)` × the sum of the totals of all pairs.
+fn groups(pairs: &[Best], tenants_max: usize) -> Vec<Best> {
     let fastest = pairs.iter().map(|best| best.rate).fold(1.0, f64::max);
     let largest = pairs.iter().map(|best| best.total).fold(1.0, f64::max);
     let grow = |pair: &Best| {
@@ -256,7 +254,7 @@ fn crowds(pairs: &[Best], tenants_max: usize) -> Vec<Best> {
         let mut surplus = 1.0;
         for others in 1..tenants_max.saturating_sub(1) {
             surplus *= fastest;
-            // The product is rounded to parts per million once more for every member.
+            // Rounding of the product to parts per million, for every member.
             let slack = (others + 2) as f64 / f64::from(PPM_ONE);
             let pairs_without_it = others as f64 / 2.0;
             best.rate = best.rate.max(pair.rate * surplus + slack);
@@ -296,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_instants_of_work_are_those_of_the_pieces() {
+    fn mean_times_of_work_are_those_of_the_pieces() {
         assert_eq!(least_work_first(&tasks(&[(1.0, 4.0)])), 2.0);
         // The first runs in 0..1 and 2..4: (0.5 × 1 + 3 × 2) / 3; the second in 1..2.
         let sum = least_work_first(&tasks(&[(0.0, 3.0), (1.0, 1.0)]));
@@ -304,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_bounded_by_its_pairs() {
+    fn a_group_is_bounded_by_its_pairs() {
         let pair = Best { rate: 1.0, total: 1.5 };
-        let two = crowds(&[pair], 2)[0];
+        let two = groups(&[pair], 2)[0];
         assert_eq!((two.rate, two.total), (1.0, 1.5));
-        let three = crowds(&[pair], 3)[0];
-        // Three tenants at 0.75² each have 1.69 in all.
+        let three = groups(&[pair], 3)[0];
+        // Three tenants at 0.75² each have 1.69 in total.
         assert!(three.total >= 3.0 * 0.75 * 0.75 && three.total < 2.26, "{three:?}");
     }
 }

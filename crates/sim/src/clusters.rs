@@ -6,11 +6,11 @@ use std::path::Path;
 use tandem_core::{Cluster, ClusterBuilder, Memory, Ratio};
 use thiserror::Error;
 
-/// Memory of a GPU where the description does not say.
+/// Memory of a GPU where the description does not state it.
 pub const DEFAULT_MEMORY: Memory = Memory::from_mib(24_576);
-/// GPUs of a node in a `partition,nodes` CSV.
+/// GPUs per node of a `partition,nodes` CSV.
 const CSV_GPUS_PER_NODE: u32 = 8;
-/// Upper limit of a cluster; a typing error should not take all memory.
+/// Upper limit of a cluster, so that a typing error does not take all memory.
 const GPUS_MAX: u64 = 4_000_000;
 const MEMORY_MIB_MAX: u64 = 1 << 40;
 
@@ -23,9 +23,9 @@ pub enum ClusterError {
         OneLine(spec)
     )]
     Io {
-        /// What was given.
+        /// The description.
         spec: String,
-        /// Why not.
+        /// The cause.
         cause: std::io::Error,
     },
     /// A line of a file.
@@ -33,7 +33,7 @@ pub enum ClusterError {
     Line {
         /// The file.
         file: String,
-        /// The line, counted from one.
+        /// The line, from one.
         line: usize,
         /// The field.
         field: String,
@@ -43,7 +43,7 @@ pub enum ClusterError {
     /// The description as a whole.
     #[error("cluster '{}': {}", OneLine(spec), OneLine(problem))]
     Whole {
-        /// What was given.
+        /// The description.
         spec: String,
         /// What is wrong.
         problem: String,
@@ -72,7 +72,7 @@ fn whole(spec: &str, problem: &str) -> ClusterError {
     ClusterError::Whole { spec: spec.to_owned(), problem: problem.to_owned() }
 }
 
-/// `None` if `spec` does not look like a shorthand at all.
+/// `None` if `spec` does not look like a shorthand.
 fn shorthand(spec: &str) -> Option<Result<Cluster, ClusterError>> {
     let (size, memory) = match spec.split_once(':') {
         Some((size, memory)) => (size, Some(memory)),
@@ -156,7 +156,7 @@ struct TypeEntry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PartitionEntry {
-    /// Absent in a cluster of one partition that takes every job.
+    /// Absent in a cluster with one partition that takes every job.
     name: Option<String>,
     nodes: Vec<NodesEntry>,
 }

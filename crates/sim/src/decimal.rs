@@ -1,10 +1,10 @@
-//! Decimal text to scaled integers and back, exactly: the edge between files and whole numbers.
+//! Decimal text to scaled integers and back, exactly.
 
 use std::fmt;
 use tandem_core::MICROS_PER_SECOND;
 use thiserror::Error;
 
-/// Why a text is not a usable number.
+/// Why a text is not a valid number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecimalError {
     /// Not a decimal number.
@@ -13,14 +13,14 @@ pub enum DecimalError {
     /// Below zero.
     #[error("negative")]
     Negative,
-    /// Too large to count with.
+    /// Too large for 64 bits.
     #[error("number overflow")]
     Overflow,
 }
 
-/// `text × 10^scale` as an integer, rounded to nearest (half up) where the text is finer than that.
+/// `text × 10^scale` as an integer; rounded to nearest, half up, where the text has more digits.
 ///
-/// Accepts what CSV writers produce: digits, a point, an exponent, a plus sign.
+/// Accepts the output of CSV writers: digits, a point, an exponent, a plus sign.
 pub fn parse_scaled(text: &str, scale: i32) -> Result<u64, DecimalError> {
     match parse_short(text.as_bytes(), scale) {
         Some(value) => Ok(value),
@@ -28,8 +28,8 @@ pub fn parse_scaled(text: &str, scale: i32) -> Result<u64, DecimalError> {
     }
 }
 
-/// The common case, a few plain digits with at most as many decimals as are kept. `None` says
-/// nothing about the text.
+/// The common case: a few digits with no more decimals than are kept. `None` means that the general parser
+/// decides.
 #[inline]
 pub(crate) fn parse_short(text: &[u8], scale: i32) -> Option<u64> {
     const DIGITS_MAX: usize = 12;
@@ -72,7 +72,7 @@ fn parse_any(text: &str, scale: i32) -> Result<u64, DecimalError> {
     if whole.is_empty() && fraction.is_empty() {
         return Err(DecimalError::NotANumber);
     }
-    // Where the last kept digit stands, counted from the decimal point.
+    // Position of the last kept digit, relative to the decimal point.
     let point = i64::from(exponent) + i64::from(scale);
     let mut value: u64 = 0;
     let mut nonzero = false;
@@ -85,7 +85,7 @@ fn parse_any(text: &str, scale: i32) -> Result<u64, DecimalError> {
         position -= 1;
         let digit = u64::from(byte - b'0');
         nonzero |= digit != 0;
-        // This digit counts 10^(position + point) of the result.
+        // The value of this digit is 10^(position + point).
         let weight = position + point;
         if weight >= 0 {
             value = value
@@ -127,7 +127,7 @@ pub(crate) fn push_seconds(out: &mut Vec<u8>, micros: u64) {
     }
 }
 
-/// Appends a whole number.
+/// Appends an integer.
 pub(crate) fn push_whole(out: &mut Vec<u8>, value: u64) {
     // Most numbers of a row have one digit.
     if let digit @ 0..10 = value {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_number() {
+    fn refuses_text_that_is_no_number() {
         for text in ["", ".", "-", "abc", "1.2.3", "0x10", "1e", "nan", "inf", "1 2", "１"] {
             assert_eq!(parse_scaled(text, 6), Err(DecimalError::NotANumber), "{text:?}");
         }

@@ -1,4 +1,4 @@
-//! Seeded GPU failures: every GPU fails after an exponential time and is repaired after another.
+//! Seeded GPU failures: times to failure and to repair are exponential.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -6,14 +6,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use tandem_core::{GpuId, Span, Time};
 
-/// How often GPUs fail and how long they are gone.
+/// How often GPUs fail and how long repairs take.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultOptions {
     /// Mean time between two failures of one GPU, in hours.
     pub mtbf_h: f64,
     /// Mean time to repair, in hours.
     pub repair_h: f64,
-    /// Jobs save their state whenever they have done this much more work.
+    /// Jobs write a checkpoint after this much work.
     pub checkpoint: Span,
 }
 
@@ -54,11 +54,11 @@ pub(crate) struct Fault {
     pub(crate) at: Time,
     pub(crate) gpu: GpuId,
     pub(crate) down: bool,
-    /// How many of this GPU's came before.
+    /// Number of previous faults of this GPU.
     nth: u32,
 }
 
-/// The failures and repairs to come, the next one of each GPU.
+/// The next failure or repair of each GPU.
 pub(crate) struct Faults {
     options: FaultOptions,
     seed: u64,
@@ -86,8 +86,8 @@ impl Faults {
         Some(fault)
     }
 
-    /// Draws what follows `last`: each GPU has a random stream of its own, so that the failures of
-    /// one do not depend on what happens to the others.
+    /// Draws the fault after `last`. Each GPU has its own random stream, so that its failures do not depend
+    /// on other GPUs.
     fn draw(&mut self, last: Fault) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(u64::from(last.gpu.0));
@@ -96,10 +96,10 @@ impl Faults {
         let down = !last.down;
         let mean_h = if down { self.options.mtbf_h } else { self.options.repair_h };
         let hours = -mean_h * (1.0 - uniform).ln();
-        // At least a second, so that time moves on however small the mean is.
+        // At least a second, so that time advances however small the mean is.
         let micros = (hours * 3600e6).clamp(1e6, 1e17);
         let at = last.at + Span(micros as u64);
-        // What would happen at the end of time does not happen.
+        // A fault at the end of time never happens.
         if at < Time::END {
             self.next.push(Reverse(Fault { at, gpu: last.gpu, down, nth: last.nth + 1 }));
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_options_say_what_is_known() {
+    fn bad_options_list_the_known_ones() {
         let error = |text| FaultOptions::parse(text).unwrap_err();
         assert_eq!(error("mtbf_h=10"), "both mtbf_h and repair_h are needed");
         assert_eq!(error("x=1"), "unknown key 'x'; known are mtbf_h, repair_h, checkpoint_min");

@@ -1,4 +1,4 @@
-//! A trace made ready for a cluster: partitions resolved, jobs checked, ordered and given estimates.
+//! A trace prepared for a cluster: partitions resolved, jobs checked, sorted and given estimates.
 
 use crate::interference::PairTable;
 use crate::profiles::SoloProfiles;
@@ -17,16 +17,16 @@ use tandem_models::history;
 use tandem_models::sub_batches;
 use tandem_models::throughput::Gang;
 
-/// What the policies are told about durations.
+/// How the policies' duration estimates are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Estimates {
-    /// The truth.
+    /// The true durations.
     True,
     /// The estimate column of the trace.
     Trace,
-    /// What the jobs that have finished in the run by then suggest when a job is submitted.
+    /// From the jobs that have finished in the run when a job is submitted.
     History,
-    /// The truth × e^(σ·N), N standard normal, seeded.
+    /// The true duration × e^(σ·N), N standard normal, seeded.
     Noisy {
         /// σ.
         sigma: f64,
@@ -41,7 +41,7 @@ pub struct LoadFactor {
 }
 
 impl LoadFactor {
-    /// LoadFactor 1: the trace as it is.
+    /// Load 1: the trace as it is.
     pub const ONE: LoadFactor = LoadFactor { numerator: 1, denominator: 1 };
 
     /// From decimal text; above zero, with at most nine decimals.
@@ -54,8 +54,8 @@ impl LoadFactor {
         in_range.then_some(Self { numerator, denominator })
     }
 
-    /// When a job submitted at `submit` comes in a trace that begins at `first`: inter-arrival times
-    /// are divided by the load, in whole seconds, rounded down. At the latest at the end of time.
+    /// The submission time of a job in a trace that begins at `first`: inter-arrival times are divided by the
+    /// load, in whole seconds, rounded down. Saturates.
     fn apply(self, first: Time, submit: Time) -> Time {
         if self.numerator == self.denominator {
             return submit;
@@ -67,20 +67,20 @@ impl LoadFactor {
     }
 }
 
-/// How a trace is made ready.
+/// Options of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadOptions {
     /// How durations are estimated.
     pub estimates: Estimates,
-    /// How much closer together the jobs come.
+    /// Divides the inter-arrival times.
     pub load: LoadFactor,
-    /// For whatever is drawn at random.
+    /// Seed of everything that is drawn at random.
     pub seed: u64,
-    /// How whole GPUs are chosen: a gang that can never be placed is refused here.
+    /// How GPUs are chosen for a job of its own: a gang that can never be placed is refused here.
     pub placement: PlacementRule,
-    /// Memory that each tenant takes beyond its own.
+    /// Memory of each tenant's context.
     pub context: Memory,
-    /// Leave unusable jobs out and count them instead of refusing the trace.
+    /// Skip and count unusable jobs instead of refusing the trace.
     pub skip_bad: bool,
 }
 
@@ -97,12 +97,12 @@ impl Default for WorkloadOptions {
     }
 }
 
-/// A job ready to be simulated.
+/// A job of a workload.
 #[derive(Clone, Debug)]
 pub struct WorkloadJob {
     /// What the scheduler is told.
     pub spec: JobSpec,
-    /// The truth.
+    /// True solo duration.
     pub duration: Span,
     /// The partition that the trace names, by its number there; [`UNNAMED`] if it names none.
     named_partition: u32,
@@ -112,36 +112,36 @@ pub struct WorkloadJob {
 
 const UNNAMED: u32 = u32::MAX;
 
-// Jobs take over the memory of the rows they come from, which works only if they are no larger.
+// Jobs reuse the memory of their rows, which requires that they are no larger.
 const _: () = assert!(size_of::<WorkloadJob>() <= size_of::<TraceJob>());
 
 impl WorkloadJob {
-    /// A job of no trace.
+    /// A job without a trace.
     pub(crate) fn assumed(spec: JobSpec, duration: Span) -> Self {
         Self { spec, duration, named_partition: UNNAMED, file_index: 0 }
     }
 
-    /// The partition that the trace names, by its number there; the cluster may not care.
+    /// The partition that the trace names, by its number there, even if the cluster ignores it.
     pub fn named_partition(&self) -> Option<u32> {
         (self.named_partition != UNNAMED).then_some(self.named_partition)
     }
 }
 
-/// Jobs ready to be simulated, by `JobId`: in order of submission.
+/// Jobs to simulate, by `JobId`: in order of submission.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The machines.
+    /// The hardware.
     pub cluster: Arc<Cluster>,
     /// By `JobId`.
     pub jobs: Vec<WorkloadJob>,
-    /// Names and ids; its jobs have become those of the workload.
+    /// Names and ids; its jobs have moved into the workload.
     pub trace: Trace,
     /// How durations are estimated.
     pub estimates: Estimates,
 }
 
 impl Workload {
-    /// Checks `trace` against `cluster` and puts it in order.
+    /// Checks `trace` against `cluster` and sorts it.
     pub fn new(
         mut trace: Trace,
         cluster: Arc<Cluster>,
@@ -151,7 +151,7 @@ impl Workload {
         let mut admission = Admission::new(&trace, &cluster, options);
         let mut bad = Vec::new();
         let mut ids = (0..).map(JobId);
-        // The rows are not needed again, so the jobs take over their memory.
+        // The rows are not needed any more, so the jobs reuse their memory.
         let rows = std::mem::take(&mut trace.jobs);
         let mut jobs: Vec<WorkloadJob> = rows
             .into_iter()
@@ -180,9 +180,9 @@ impl Workload {
                 job.spec.submit = options.load.apply(first, job.spec.submit);
             }
         }
-        // Most traces are, and every pass over the jobs of a long one is felt.
+        // Most traces are sorted, and every pass over a long one costs time.
         if !jobs.is_sorted_by_key(|job| job.spec.submit) {
-            // Stable: jobs of one instant stay in file order.
+            // Stable: jobs of one submission time stay in file order.
             jobs.sort_by_key(|job| job.spec.submit);
             for (id, job) in (0..).map(JobId).zip(&mut jobs) {
                 job.spec.id = id;
@@ -197,15 +197,14 @@ impl Workload {
         Ok(Self { cluster, jobs, trace, estimates: options.estimates })
     }
 
-    /// Tells every job how else it can run than in whole batches.
+    /// Sets the sub-batch options of every job.
     pub fn offer_sub_batches(&mut self, mut ways: impl FnMut(&JobSpec) -> SubBatches) {
         for job in &mut self.jobs {
             job.spec.sub_batches = ways(&job.spec);
         }
     }
 
-    /// Tells the jobs of classes that were measured at several batch sizes how they can run in smaller
-    /// ones.
+    /// Sets the sub-batch options of jobs whose class was measured at several batch sizes.
     pub fn offer_measured_sub_batches(&mut self, solo: &SoloProfiles) {
         let fits = solo.fits();
         let options = |class: &Class, memory: Memory| {
@@ -226,12 +225,12 @@ impl Workload {
         }
     }
 
-    /// How many jobs there are.
+    /// Number of jobs.
     pub fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no jobs.
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
@@ -241,12 +240,12 @@ impl Workload {
         &self.jobs[job.index()].spec
     }
 
-    /// How long a job really takes alone.
+    /// The true solo duration of a job.
     pub fn duration(&self, job: JobId) -> Span {
         self.jobs[job.index()].duration
     }
 
-    /// The id that the trace gives a job.
+    /// The id of a job in the trace.
     pub fn id(&self, job: JobId) -> &str {
         self.trace.ids.get(self.jobs[job.index()].file_index as usize)
     }
@@ -257,7 +256,7 @@ impl Workload {
     }
 }
 
-/// A row as a job; the effect of load, order and noise comes when all rows are known.
+/// A row as a job; load, order and noise are applied when all rows are known.
 fn prepare(
     row: &TraceJob,
     id: JobId,
@@ -267,7 +266,7 @@ fn prepare(
 ) -> WorkloadJob {
     let estimate = match estimates {
         Estimates::True | Estimates::Noisy { .. } => row.duration,
-        // Set when it is submitted in a run.
+        // Set at submission.
         Estimates::History => history::UNKNOWN,
         Estimates::Trace => row.estimate.expect("admission refuses a job without an estimate"),
     };
@@ -288,7 +287,7 @@ fn prepare(
         tolerance: row.tolerance,
         priority: row.priority,
         stoppable: true,
-        // As published systems take it to be; policies are not told what it really costs.
+        // The value of published systems; policies do not know the true cost.
         restore: Span::from_secs(if row.gpus <= 8 { 40 } else { 60 }),
     };
     WorkloadJob {
@@ -299,7 +298,7 @@ fn prepare(
     }
 }
 
-/// Gives every job a class of `table` at random, for traces without models.
+/// Gives every job a random class of `table`, for traces without models.
 pub fn assign_classes(trace: &mut Trace, table: &PairTable, seed: u64) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     trace.classes = table.classes.clone();
@@ -316,14 +315,14 @@ fn noisy(duration: Span, sigma: f64, rng: &mut ChaCha8Rng) -> Span {
     Span(micros.clamp(1e6, 1e17) as u64)
 }
 
-/// Whether a job can run on the cluster at all.
+/// Checks whether a job can ever run on the cluster.
 struct Admission<'a> {
     cluster: &'a Cluster,
     options: &'a WorkloadOptions,
-    /// By the trace's number of a partition name; the last one is for jobs that name none.
+    /// By the trace's number of a partition name; the last entry is for jobs that name none.
     partitions: Vec<Option<PartitionId>>,
     empty: Occupancy,
-    /// Whether a gang of some size can ever be placed in a partition, for all that were asked for.
+    /// Whether a gang size can ever be placed in a partition, as far as computed.
     placeable: FxHashMap<(PartitionId, u32), bool>,
     memory_min: Vec<Memory>,
 }

@@ -1,5 +1,5 @@
-//! No policy beats the lower bound: random small traces on mixed machines, with pairs that help and
-//! hurt each other.
+//! No policy beats the lower bound: random small traces on mixed clusters, with pairs that gain and pairs
+//! that lose.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -15,8 +15,8 @@ use tandem_core::{
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::{LowerBound, RunOptions, Workload, run};
 
-/// Pair rates by class, from a seed: some above 1, some pairs do not fit, and one kind of GPU is
-/// better at sharing than the other.
+/// Pair rates by class, from a seed: some above 1, some pairs do not fit, and one GPU type shares better than
+/// the other.
 struct Drawn(u64);
 
 impl Interference for Drawn {
@@ -55,7 +55,7 @@ fn jobs(rows: &[Row], cluster: Arc<Cluster>) -> Workload {
     workload(&csv, cluster)
 }
 
-/// Runs every policy and holds its mean JCT against the bound for as many tenants as it allows.
+/// Runs every policy and compares its mean JCT with the bound for its number of tenants.
 fn hold(workload: &Workload, truth: impl Interference + 'static) -> Result<(), TestCaseError> {
     let truth: Arc<dyn Interference> = Arc::new(truth);
     for policy in REGISTRY.iter().map(PolicySpec::of) {
@@ -101,7 +101,7 @@ fn small_cases_are_met_exactly() {
         assert!((found / wanted - 1.0).abs() < 1e-6, "{found} instead of {wanted}");
     };
     let header = "job_id,submit_s,gpus,duration_s,gpu_util\n";
-    // One GPU: the short one first, which any policy by duration does.
+    // One GPU: the short job first, as any policy by duration does.
     let queue = workload(&format!("{header}a,0,1,10,100\nb,0,1,30,100\n"), cluster("1x1"));
     let bound = LowerBound::new(&queue, &ClosedForm, 2);
     near(bound.exclusive_s, 25.0);
@@ -111,7 +111,7 @@ fn small_cases_are_met_exactly() {
             .avg_jct_s,
         25.0,
     );
-    // Two that want half of it each run side by side.
+    // Two jobs of half the utilisation each run side by side.
     let halves = workload(&format!("{header}a,0,1,10,50\nb,0,1,10,50\n"), cluster("1x1"));
     let bound = LowerBound::new(&halves, &ClosedForm, 2);
     near(bound.sharing_s, 10.0);

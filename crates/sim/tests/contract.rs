@@ -1,5 +1,5 @@
-//! What every registered policy must hold, whatever it decides: legal plans, the same result twice,
-//! no job lost, nothing to do when nothing changed. A policy joins by being in the registry.
+//! What holds for every registered policy: legal plans, equal results of equal runs, no lost job, no action
+//! without a change. Every policy of the registry is tested.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -62,7 +62,7 @@ fn every_policy_is_legal_idempotent_deterministic_and_loses_no_job() {
     }
 }
 
-/// The actions of a run are what became of its jobs.
+/// The actions of a run agree with the outcomes of its jobs.
 #[test]
 fn a_run_hands_out_its_actions_if_asked() {
     let workload = generated(100, 1.2, 2, cluster("2x8"));
@@ -148,7 +148,7 @@ fn every_policy_holds_on_a_shared_network_with_estimates_that_it_has_to_learn() 
 
 #[test]
 fn partitions_do_not_see_each_other() {
-    // The jobs of one partition run alike whether or not the other has any.
+    // The jobs of one partition run equally whether or not the other has any.
     let row = |id: u32, partition: &str| {
         format!("{id},{partition},{},{},{}\n", id * 7, id % 4 + 1, (id * 37) % 200 + 1)
     };

@@ -1,5 +1,5 @@
-//! Forecasts from a live present: they say what a run does, from its beginning and from its middle, and
-//! they end whatever they are given.
+//! Forecasts from a live state agree with a run, from its beginning and from its middle, and end for any
+//! input.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -33,13 +33,13 @@ fn present(workload: &Workload, policy: &PolicySpec) -> Snapshot {
 
 fn look_ahead(present: &Snapshot, policy: &PolicySpec) -> Forecast {
     let beliefs: Arc<dyn Interference> = Arc::new(ClosedForm);
-    // Some policies wake up again and again while a job runs for ages.
+    // Some policies wake up again and again while a job runs for very long.
     let options = ForecastOptions { events_max: 20_000, ..ForecastOptions::default() };
     forecast(present, policy, &beliefs, &options)
 }
 
 #[test]
-fn from_the_beginning_it_says_what_a_run_does() {
+fn a_forecast_from_the_beginning_equals_the_run() {
     let workload = generated(200, 1.2, 3, cluster("4x8"));
     for policy in REGISTRY.iter().map(PolicySpec::of) {
         let run = simulate(&workload, &policy, &RunOptions::default());
@@ -54,7 +54,7 @@ fn from_the_beginning_it_says_what_a_run_does() {
 }
 
 #[test]
-fn from_the_middle_it_says_what_the_run_goes_on_to_do() {
+fn a_forecast_from_the_middle_equals_the_rest_of_the_run() {
     let workload = generated(200, 1.2, 4, cluster("4x8"));
     let options = RunOptions { record: true, ..RunOptions::default() };
     for text in ["fifo", "fifo:backfill=true", "sjf"] {
@@ -90,7 +90,7 @@ fn from_the_middle_it_says_what_the_run_goes_on_to_do() {
 }
 
 #[test]
-fn what_is_closed_or_used_by_others_is_not_counted_on() {
+fn closed_gpus_and_reserved_memory_are_not_used() {
     let csv = "job_id,submit_s,gpus,duration_s\n0,0,1,100\n1,0,1,100\n2,0,1,100\n";
     let workload = common::workload(csv, cluster("1x2"));
     let policy = PolicySpec::parse("fifo").unwrap();
@@ -128,9 +128,9 @@ fn horizon_and_events_end_it() {
     assert_eq!(ends(&ForecastOptions { events_max: 0, ..ForecastOptions::default() }), None);
 }
 
-/// Jobs that cannot be, GPUs that are not there, more tenants than any plan would allow.
+/// Impossible jobs, unknown GPUs, more tenants than any plan would allow.
 #[test]
-fn it_ends_whatever_it_is_given() {
+fn a_forecast_ends_for_any_input() {
     let workload = generated(40, 1.5, 6, cluster("2x4"));
     for policy in REGISTRY.iter().map(PolicySpec::of) {
         let mut odd = present(&workload, &policy);

@@ -1,6 +1,6 @@
-//! The engine as a daemon drives it, under every registered policy: jobs become better known, GPUs are
-//! drained, lost and partly used by others, jobs were there before. Every plan is legal, every cross link
-//! holds, nobody who cannot be stopped leaves, and everyone ends.
+//! The engine as a daemon drives it, under every registered policy: descriptions change, GPUs are drained,
+//! lost and partly reserved, jobs are adopted. Every plan is legal, jobs and occupancy agree, jobs that
+//! cannot be stopped stay, and every job ends.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use rand::{RngExt, SeedableRng};
@@ -16,7 +16,7 @@ use tandem_policies::{PolicySpec, REGISTRY};
 const GPUS: u32 = 12;
 const GPU_MIB: u64 = 10_000;
 
-/// What a random user hands in, and what turns out about it.
+/// A random submission, and its later description.
 struct Users(ChaCha8Rng);
 
 impl Users {
@@ -75,7 +75,7 @@ struct Daemon {
     now: Time,
     wake: Option<Time>,
     submitted: usize,
-    /// Every job that is not over, and whether it sits.
+    /// Every job that has not ended, and whether it is placed.
     jobs: BTreeMap<JobId, bool>,
     events: Vec<Event>,
     text: String,
@@ -103,7 +103,7 @@ impl Daemon {
         }
     }
 
-    /// Jobs of an earlier life, some of which share GPUs beyond what any plan would allow.
+    /// Adopted jobs, some of which share GPUs beyond what any plan would allow.
     fn adopt(&mut self) {
         for id in 0..10 {
             let spec = self.users.spec(id, Time(0));
@@ -123,7 +123,7 @@ impl Daemon {
         self.jobs.keys().nth(nth).copied()
     }
 
-    /// Something happens.
+    /// A random event.
     fn happen(&mut self) {
         let kind = self.users.0.random_range(0..12);
         let gpu = self.users.gpu();
@@ -141,7 +141,7 @@ impl Daemon {
                 Event::Interrupted { job, kept: Work::ZERO }
             }
             (6 | 7, Some(job)) => {
-                // Some outgrow the GPUs.
+                // Some outgrow their GPUs.
                 let description = self.users.description(GPU_MIB * 5 / 4);
                 Event::Described { job, description }
             }
@@ -212,7 +212,7 @@ impl Daemon {
         self.now = self.wake.map_or(later, |wake| wake.min(later)).max(now);
     }
 
-    /// All GPUs are back and nobody else uses them: whoever can run gets to.
+    /// All GPUs are back and nothing is reserved: every job that can run does.
     fn drain(&mut self) {
         for gpu in (0..GPUS).map(GpuId) {
             self.events.push(Event::GpuUp { gpu });
@@ -237,7 +237,7 @@ impl Daemon {
 }
 
 #[test]
-fn every_policy_holds_whatever_becomes_of_jobs_and_gpus() {
+fn every_policy_holds_under_random_events() {
     for seed in 1..=6 {
         for policy in REGISTRY.iter().map(PolicySpec::of) {
             for placement in [PlacementRule::Strict, PlacementRule::Scatter] {

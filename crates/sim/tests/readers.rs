@@ -1,5 +1,5 @@
-//! Every reader against arbitrary and spoiled input: a result or an error of one line, never a
-//! panic; and what is written is read back.
+//! Every reader against arbitrary and damaged input: a result or an error of one line, never a panic; and
+//! written traces are read back.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -185,7 +185,7 @@ fn spoil(text: &str, edits: &[Edit]) -> String {
                 chars.into_iter().collect()
             }
             Edit::Field(at, new) => {
-                // What stands between two separators of any of the formats.
+                // The text between two separators of any format.
                 let ends = [',', '\t', '\n', ' ', '|'];
                 let mut fields: Vec<&str> = text.split_inclusive(ends).collect();
                 let at = at % fields.len();
@@ -215,7 +215,7 @@ fn assert_one_line(error: &impl Display) {
     assert!(!message.is_empty() && !message.contains(['\n', '\r']), "not one line: {message:?}");
 }
 
-/// Reads `bytes` in every way a trace can be read; only row problems may be forgiven.
+/// Reads `bytes` in every way; only row problems may be skipped.
 fn read_as_trace(bytes: &[u8], format: Option<TraceFormat>) {
     let speeds = speeds();
     for speeds in [None, Some(&speeds)] {
@@ -275,7 +275,7 @@ fn read_as_everything(bytes: &[u8]) {
     read_file("n.csv", bytes, read_shares);
 }
 
-/// Without this the tests below could pass on samples that no reader accepts.
+/// The tests below need samples that readers accept.
 #[test]
 fn the_samples_are_good() {
     let speeds = speeds();
@@ -307,7 +307,7 @@ fn the_samples_are_good() {
 }
 
 proptest! {
-    // The same cases in every run: a test that fails now and then is worse than none.
+    // The same cases in every run: tests must be deterministic.
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(2),
@@ -408,7 +408,7 @@ proptest! {
     }
 }
 
-/// A file is read piece by piece where it is plain, and as a whole where it is not.
+/// A plain file is read in pieces, any other as a whole.
 #[test]
 fn a_long_file_reads_like_the_same_text_in_memory() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the page of the report is given, on cases small enough to compute by hand.
+//! The data of the report page, on cases small enough to compute by hand.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -43,7 +43,7 @@ fn partners_are_counted_by_the_gpu_time_that_they_share() {
 }
 
 #[test]
-fn jobs_are_counted_by_the_parts_of_their_batches() {
+fn jobs_are_counted_by_their_sub_batches() {
     let rows = "a,0,1,1000,40,800\nb,1,1,10,40,700\n";
     let trace = format!("job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n{rows}");
     let mut workload = workload(&trace, cluster("1x1:1000"));

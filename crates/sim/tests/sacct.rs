@@ -1,5 +1,5 @@
-//! A Slurm history: recorded output of `sacct` 22.05.8 with slurmdbd, and rows made by hand for what a
-//! recording does not show.
+//! A Slurm history: recorded output of `sacct` 22.05.8 with slurmdbd, and rows written by hand for cases that
+//! it lacks.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -98,11 +98,11 @@ fn steps_dates_and_a_bar_at_the_end_change_nothing() {
 }
 
 #[test]
-fn columns_may_stand_anywhere_and_more_may_be_there() {
+fn columns_may_be_in_any_order_and_others_are_ignored() {
     let text = "JobName|ExitCode|AllocTRES|Elapsed|Timelimit|Submit|JobID\n\
                 a|b|c|0:0|cpu=1,gres/gpu=2|1-02:03:04|7-00:00:00|2026-01-31T12:00:00|9\n";
     assert_eq!(table(&read(text)), ["9  - 1769860800 2 93784 10080 a|b|c"]);
-    // Which of two free texts the bar belongs to cannot be told.
+    // It is undecidable which of two free texts the bar belongs to.
     let two = text.replace("ExitCode", "Comment");
     assert_eq!(refused(&two), "h.txt:2: row: row has 9 fields, the header has 7");
     let few = "JobIDRaw|Submit|ElapsedRaw|ReqTRES\n5|100|60|gres/gpu=1\n";
@@ -113,7 +113,7 @@ fn columns_may_stand_anywhere_and_more_may_be_there() {
 }
 
 #[test]
-fn gpus_are_counted_in_whatever_way_a_site_counts_them() {
+fn gpus_are_counted_in_all_notations_of_sites() {
     let gpus = |tres: &str| {
         let text = format!("{HEADER}\n1|u|p|COMPLETED|1|1|1|5||{tres}|5|n\n");
         parse(text.as_bytes(), "h.txt", &ReadOptions::default()).map(|trace| trace.jobs[0].gpus)
@@ -134,7 +134,7 @@ fn gpus_are_counted_in_whatever_way_a_site_counts_them() {
 }
 
 #[test]
-fn a_job_that_was_queued_again_is_its_last_run_and_came_with_its_first() {
+fn a_requeued_job_is_its_last_run_and_was_submitted_with_its_first() {
     let row = |submit: u64, state: &str, elapsed: u64| {
         format!("7|u|p|{state}|{submit}|{submit}|{submit}|{elapsed}||gres/gpu=1|5|n\n")
     };
@@ -144,7 +144,7 @@ fn a_job_that_was_queued_again_is_its_last_run_and_came_with_its_first() {
         assert_eq!(table(&trace), ["7 u p 10 1 40 5 n"]);
         assert_eq!(trace.sacct.unwrap().earlier_runs, 2);
     }
-    // Waiting to run again, it has run once so far.
+    // Pending again, it has run once so far.
     let waiting = "7|u|p|PENDING|50|Unknown|Unknown|0|gres/gpu=1||5|n\n";
     assert_eq!(table(&read(&format!("{HEADER}\n{}{waiting}", runs[0]))), ["7 u p 10 1 30 5 n"]);
 }
@@ -155,7 +155,7 @@ fn a_job_that_never_started_is_left_out() {
     for row in [
         "1_[5-9]|u|p|PENDING|1|1|Unknown|0|gres/gpu=1||5|n\n",
         "1|u|p|CANCELLED by 1000|1|1|None|0|gres/gpu=1||5|n\n",
-        // Slurm writes the end for the start of some.
+        // Slurm writes the end as the start of some.
         "1|u|p|CANCELLED by 1000|1|1|7|0|gres/gpu=1||5|n\n",
         "1|u|p|FAILED|1|1|1|0|gres/gpu=9999||Partition_Limit|n\n",
     ] {
@@ -169,7 +169,7 @@ fn a_job_that_never_started_is_left_out() {
 }
 
 #[test]
-fn a_job_comes_when_it_may_start() {
+fn a_job_is_submitted_when_it_becomes_eligible() {
     let text = format!("{HEADER}\n1|u|p|COMPLETED|100|250|300|5||gres/gpu=1|5|n\n");
     assert_eq!(read(&text).jobs[0].submit, Time::from_secs(250));
     let unknown = text.replace("|250|", "|Unknown|");
@@ -177,20 +177,20 @@ fn a_job_comes_when_it_may_start() {
 }
 
 #[test]
-fn a_name_of_several_lines_is_not_a_row_but_a_file_cut_off_is_noticed() {
+fn a_name_of_several_lines_is_not_a_row_but_a_truncated_file_is_detected() {
     let row = "1|u|p|COMPLETED|1|1|1|5||gres/gpu=1|5|n";
     let trace = read(&format!("{HEADER}\n{row}\nmore | of\r\n\nthe name\n2{}\n", &row[1..]));
     assert_eq!(trace.jobs.len(), 2);
     assert_eq!(trace.jobs[1].line, 6);
     let cut = format!("{HEADER}\n{row}\n2|u|p|COMPL");
     assert_eq!(refused(&cut), "h.txt:3: row: row has 4 fields, the header has 12");
-    // Without a name at the end no row can go on.
+    // Unless the name is the last column, no row can continue.
     let text = "JobID|Submit|ElapsedRaw|AllocTRES\n1|1|5|gres/gpu=1\nmore\n";
     assert_eq!(refused(text), "h.txt:3: row: row has 1 fields, the header has 4");
 }
 
 #[test]
-fn what_cannot_be_read_is_named() {
+fn unreadable_rows_are_reported() {
     let good = "1|u|p|COMPLETED|1|1|1|5||gres/gpu=1|5|n";
     for (from, to, says) in [
         ("|5||", "|x||", "ElapsedRaw: not a number: 'x'"),
@@ -226,7 +226,7 @@ fn what_cannot_be_read_is_named() {
     assert_eq!(refused(HEADER), "h.txt: has no jobs");
 }
 
-/// What the terminal of the operator shows is not for users to choose.
+/// Users must not control the operator's terminal.
 #[test]
 fn control_characters_of_names_are_replaced() {
     let text = format!("{HEADER}\n1|u|p|COMPLETED|1|1|1|5||gres/gpu=1|5|a\u{1b}[31m7\n");
@@ -234,14 +234,14 @@ fn control_characters_of_names_are_replaced() {
 }
 
 proptest! {
-    // The same cases in every run: a test that fails now and then is worse than none.
+    // The same cases in every run: tests must be deterministic.
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(7),
         ..ProptestConfig::with_cases(200)
     })]
 
-    /// Jobs written as Slurm writes them, among rows that are none, come back as they were.
+    /// Jobs written as Slurm writes them, among other rows, are read back.
     #[test]
     fn what_slurm_prints_is_read_back(
         jobs in prop::collection::vec(

@@ -1,5 +1,5 @@
-//! What must hold whenever jobs share GPUs, for every registered policy: checked against the recorded
-//! history, apart from the engine's own checks, on mixed machines with failures and awkward pairs.
+//! What holds whenever jobs share GPUs, for every registered policy: checked against the recorded history,
+//! independently of the engine's own checks, on mixed clusters with failures and pairs that do not fit.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -16,8 +16,7 @@ use tandem_sim::{FaultOptions, RunOptions, SimRun, Stay, Workload, WorkloadOptio
 
 const CONTEXT: Memory = Memory::from_mib(300);
 
-/// Rates that follow from the classes alone, different in either direction; one pair of eight does
-/// not fit.
+/// Rates by class, different in either direction; one pair in eight does not fit.
 struct Awkward;
 
 impl Interference for Awkward {
@@ -29,7 +28,7 @@ impl Interference for Awkward {
     }
 }
 
-/// Nodes of several sizes, with two kinds of GPU and of memory.
+/// Nodes of several sizes, with two GPU types and two memory sizes.
 fn cluster() -> Arc<Cluster> {
     let mut builder = ClusterBuilder::default();
     let (fast, slow) =
@@ -43,7 +42,7 @@ fn cluster() -> Arc<Cluster> {
     Arc::new(builder.taking_every_job().build())
 }
 
-/// Jobs that can halve their memory at a price of 10 % and quarter it at one of 30 %.
+/// Jobs that can halve their memory at a slow-down of 10 % and quarter it at one of 30 %.
 fn workload(jobs: usize, seed: u64) -> Workload {
     let trace = generate(&GenerateOptions { jobs, gpus: 16, load: 1.3, seed });
     let options =
@@ -73,7 +72,7 @@ fn simulate(workload: &Workload, policy: &PolicySpec, faults: Option<&str>, seed
     run(workload, policy, &truth, &options, &AtomicU64::new(0)).unwrap()
 }
 
-/// Gangs are whole, GPUs neither has_three_tenants nor overfull, pairs such that fit, and nobody is lost.
+/// Gangs are complete, tenants and memory within limits, pairs fit, and no job is lost.
 fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &SimRun) {
     let name = &policy.text;
     let stays = &run.record.as_ref().unwrap().stays;
@@ -88,7 +87,7 @@ fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &SimRun) {
     for (gpu, stays) in (0..).map(GpuId).zip(&by_gpu) {
         let described = workload.cluster.gpu(gpu);
         for first in stays {
-            // Whoever sits there when this one comes, itself included.
+            // All tenants when this one starts, itself included.
             let tenants =
                 stays.iter().filter(|stay| stay.from <= first.from && first.from < stay.to);
             let tenants: Vec<_> = tenants.collect();
@@ -134,7 +133,7 @@ fn every_policy_shares_soundly_with_and_without_failures() {
 }
 
 #[test]
-fn a_long_run_with_many_failures_loses_nobody() {
+fn a_long_run_with_many_failures_loses_no_job() {
     let workload = workload(1500, 11);
     for policy in REGISTRY.iter().filter(|entry| entry.tenants_max > 1).map(PolicySpec::of) {
         let run = simulate(&workload, &policy, Some("mtbf_h=30,repair_h=1,checkpoint_min=5"), 3);
@@ -169,8 +168,8 @@ fn every_setting_shares_soundly() {
     assert!(in_parts > 0, "somebody ran in sub-batches");
 }
 
-/// A shared gang sits on no more nodes than an exclusive one of its size: nodes of the largest size and
-/// a part of one more.
+/// A shared gang uses no more nodes than an exclusive one of its size: nodes of the largest size and a part
+/// of one more.
 fn assert_fewest_nodes(workload: &Workload, policy: &str, stays: &[Stay]) {
     let size = workload.cluster.partitions()[0].node_size_max();
     for stay in stays {

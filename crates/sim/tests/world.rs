@@ -1,4 +1,4 @@
-//! The rules of the world on cases small enough to compute by hand, with policies made for them.
+//! The rules of the simulated world on cases small enough to compute by hand, with policies made for them.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -16,7 +16,7 @@ use tandem_sim::{
     Estimates, FaultOptions, Network, RunOptions, Workload, WorkloadOptions, WorldOptions, run,
 };
 
-/// Puts every job on the GPUs from number 0 on, whoever sits there.
+/// Places every job on the GPUs from number 0 on, whatever other tenants are there.
 struct Pile(Vec<JobId>);
 
 const PILE: Entry = Entry {
@@ -42,7 +42,7 @@ impl Policy for Pile {
     }
 }
 
-/// Does `turn` to the only job at every event and at every tenth second.
+/// Applies `turn` to the only job at every event and every ten seconds.
 struct Script(fn(&mut Draft<'_>, JobId, u64));
 
 impl Policy for Script {
@@ -75,8 +75,8 @@ fn run_times(
 
 #[test]
 fn two_tenants_slow_each_other_down_and_the_survivor_speeds_up() {
-    // 80 % + 80 %: both run at 0.625. The short one ends at 10 / 0.625 = 16 s, by when the long
-    // one has done 10 of its 30 s; the other 20 it does alone.
+    // 80 % + 80 %: both run at 0.625. The short one ends at 10 / 0.625 = 16 s. By then the long one has done
+    // 10 of its 30 s; the other 20 it runs alone.
     let times = run_times(&PILE, "a,0,1,10,80,\nb,0,1,30,80,\n", "1x1", &RunOptions::default());
     assert_eq!(times, [(0.0, 16.0), (0.0, 36.0)]);
 }
@@ -127,7 +127,7 @@ fn gpu_types_and_spreading_change_the_rate() {
     let world = WorldOptions { spread_rate: Ratio::new(8, 10), ..WorldOptions::default() };
     let options = RunOptions { world, ..RunOptions::default() };
     let run = simulate(&workload, &PolicySpec::of(&PILE), &options);
-    // Alone on the fast GPU; then a gang of two on two nodes where one would do, at the slow pace.
+    // Alone on the fast GPU; then a gang of two on two nodes where one would suffice, at the slow rate.
     assert_eq!(times(&run), [(0.0, 5.0), (100.0, 125.0)]);
 }
 
@@ -151,7 +151,7 @@ fn a_pause_in_place_costs_only_its_own_length() {
     assert_eq!(times, [(0.0, 35.0)]);
 }
 
-/// Puts the first two jobs on one GPU, the second within half of it.
+/// Places the first two jobs on one GPU, the second within half of it.
 const CAPPED: Entry = Entry {
     name: "capped",
     summary: "two jobs on a GPU, one of them capped",
@@ -171,15 +171,15 @@ const CAPPED: Entry = Entry {
 };
 
 #[test]
-fn budgets_change_rates_where_the_device_model_is_the_truth_and_only_there() {
+fn budgets_change_rates_under_the_device_model_only() {
     let rows = "a,0,1,100,40,\nb,0,1,100,80,\n";
     let workload = workload(&format!("{HEADER}{rows}"), cluster("1x1"));
     let law = DutyShares::default();
     let truth: Arc<dyn Interference> = Arc::new(law);
     let (policy, options) = (PolicySpec::of(&CAPPED), RunOptions::default());
     let capped = run(&workload, &policy, &truth, &options, &AtomicU64::new(0)).unwrap();
-    // The first keeps what the second, held to half of the GPU, leaves it. Then that one runs alone
-    // within its half, at 5/8 of its speed.
+    // The first runs beside the second, which is capped to half of the GPU. Then the second runs alone within
+    // its half, at 5/8 of its speed.
     let kept = law.kept((0.4, 1.0), [(0.8, 0.5)]);
     let beside = law.kept((0.8, 0.5), [(0.4, 1.0)]);
     let first = 100.0 / kept;
@@ -187,7 +187,7 @@ fn budgets_change_rates_where_the_device_model_is_the_truth_and_only_there() {
     let ends: Vec<f64> = times(&capped).iter().map(|(_, end)| *end).collect();
     let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-4;
     assert!(near(ends[0], first) && near(ends[1], second), "{ends:?} {first} {second}");
-    // Pair rates alone know no budgets: 100 / 120 for both, then alone.
+    // Pair rates ignore budgets: 100 / 120 for both, then alone.
     let pairwise = times(&simulate(&workload, &policy, &options));
     assert!(pairwise.iter().all(|(_, end)| near(*end, 120.0)), "{pairwise:?}");
 }
@@ -258,7 +258,7 @@ fn a_lost_gpu_costs_the_work_since_the_last_checkpoint() {
     for seed in 1..=20 {
         let run = simulate(&workload, &policy, &RunOptions { seed, ..options.clone() });
         let stays = &run.record.as_ref().unwrap().stays;
-        // Replays what the world should have kept: whole checkpoint intervals of work.
+        // The world should have kept whole checkpoint intervals of work.
         let (mut kept, interval) = (0_u64, faults.checkpoint.0);
         for (index, stay) in stays.iter().enumerate() {
             let restore = if index == 0 { 0 } else { 40_000_000 };
@@ -279,8 +279,8 @@ fn a_plan_that_overfills_memory_is_a_bug() {
 }
 
 #[test]
-fn gangs_that_meet_on_a_link_divide_it() {
-    // Three of four GPUs span both nodes; the GPUs themselves are wide enough for two jobs.
+fn gangs_on_a_link_share_it() {
+    // Three of four GPUs span both nodes; the GPUs themselves take two jobs.
     let jobs = format!("{HEADER}1,0,3,100,10,1\n2,0,3,100,10,1\n3,200,3,100,10,1\n");
     let workload = workload(&jobs, cluster("2x2"));
     let network = Network { default_share: 0.25, ..Network::default() };
@@ -291,7 +291,7 @@ fn gangs_that_meet_on_a_link_divide_it() {
 }
 
 #[test]
-fn a_gang_that_could_sit_on_one_node_pays_for_the_network() {
+fn a_gang_on_two_nodes_that_fits_on_one_pays_for_the_network() {
     let jobs = "job_id,submit_s,gpus,duration_s,model\n1,0,1,1000,A\n2,0,2,75,A\n3,500,2,75,B\n";
     let workload = workload(jobs, cluster("2x2"));
     let network = Network { shares: [("A".to_owned(), 0.25)].into(), default_share: 0.5 };
@@ -305,7 +305,7 @@ fn a_gang_that_could_sit_on_one_node_pays_for_the_network() {
 }
 
 #[test]
-fn history_knows_what_has_finished_and_nothing_else() {
+fn estimates_from_history_use_finished_jobs_only() {
     let starts = |first_s: u64| {
         let jobs = format!(
             "job_id,user,submit_s,gpus,duration_s\n\
@@ -321,6 +321,6 @@ fn history_knows_what_has_finished_and_nothing_else() {
     };
     // A short job of user a has finished when both submit, so that a's next one goes first.
     assert_eq!(starts(10), [0.0, 10.0, 2020.0, 2010.0]);
-    // It has not: nothing is known of anybody, and they go in order of submission.
+    // It has not: nothing is known, and they go in order of submission.
     assert_eq!(starts(50), [0.0, 50.0, 2050.0, 4050.0]);
 }

@@ -1,12 +1,12 @@
-//! Gavel's throughput JSON: per GPU type, job types with solo and co-located steps per second.
-//! A co-located speed of zero means that the pair did not fit in memory.
+//! Gavel's throughput JSON: per GPU type, job types with solo and co-located steps per second. A co-located
+//! speed of zero means that the pair did not fit into memory.
 
 use super::{PairTable, TableEntry, TableError};
 use crate::trace::Class;
 use serde_json::{Map, Value};
 use tandem_core::Ratio;
 
-/// The GPU type that is read where none is asked for and there are several.
+/// The GPU type if the file has several and none is named.
 const DEFAULT_GPU: &str = "v100";
 
 pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairTable, TableError> {
@@ -26,7 +26,7 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
         let problem = format!("the table has no '{gpu}'; it has {}", known.join(", "));
         return Err(error(1, "gpu", problem));
     };
-    // The parsed tree has no line numbers; the quoted key of the row is found in the text instead.
+    // The parsed tree has no line numbers, so the quoted key of the row is searched in the text.
     let text = String::from_utf8_lossy(bytes);
     let bad = |key: &str, problem: &str| {
         let from = text.find(&format!("\"{gpu}\"")).unwrap_or(0);
@@ -50,7 +50,7 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
         for (other, speeds) in row.iter().filter(|(other, _)| *other != "null") {
             let (b, gang_b) =
                 job_type(other).ok_or_else(|| bad(other, "is not of the form ('TYPE', N)"))?;
-            // Rates of gangs follow from the single-GPU pairs on each of their GPUs.
+            // The rates of gangs follow from the single-GPU pairs.
             if gang_a != 1 || gang_b != 1 {
                 continue;
             }
@@ -61,7 +61,7 @@ pub(super) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<PairT
             else {
                 return Err(bad(key, &format!("pair with {other} lacks a speed")));
             };
-            // One of the two standing still means that they did not run together.
+            // If one of the two makes no progress, they did not run together.
             let fits = [of_a, of_b, solo_a, solo_b].iter().all(|&speed| speed > 0.0);
             let entry = |shared: f64, solo: f64| match fits {
                 true => TableEntry::Rate(Ratio::from_f64(shared / solo)),

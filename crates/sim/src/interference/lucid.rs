@@ -1,5 +1,5 @@
-//! Lucid's co-location CSV: one row per pair, speeds relative to running alone. A speed of zero means
-//! that the pair did not fit in memory.
+//! Lucid's co-location CSV: one row per pair, with speeds relative to running alone. A speed of zero means
+//! that the pair did not fit into memory.
 
 use super::{PairTable, TableEntry, TableError};
 use crate::sheet::{Column, Sheet, SheetRow};

@@ -1,4 +1,4 @@
-//! MeasuredRates pair rates: what really happens when two jobs share a GPU, as far as somebody measured.
+//! Measured pair rates: the true rates of co-located jobs, as far as they were measured.
 
 mod beliefs;
 mod gavel;
@@ -28,7 +28,7 @@ pub enum TableError {
     Io {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
     /// Something in it.
@@ -36,22 +36,22 @@ pub enum TableError {
     Line {
         /// The file.
         file: String,
-        /// The line, counted from one.
+        /// The line, from one.
         line: u64,
         /// The field.
         field: String,
         /// What is wrong.
         problem: String,
     },
-    /// The option after the file name.
+    /// The option after the file name is wrong.
     #[error("--interference '{}': {}", OneLine(text), OneLine(problem))]
     Option {
-        /// What was given.
+        /// The text.
         text: String,
         /// What is wrong.
         problem: String,
     },
-    /// A table that knows too few of the trace's classes.
+    /// The table knows too few of the trace's classes.
     #[error(
         "table {} knows the classes of {known} of {jobs} jobs, fewer than half; \
          use --classes table:SEED to give every job a class of the table",
@@ -67,29 +67,29 @@ pub enum TableError {
     },
 }
 
-/// What a table says about an ordered pair of classes.
+/// The entry of an ordered pair of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TableEntry {
-    /// Nothing.
+    /// Not measured.
     Missing,
-    /// The two do not fit in memory.
+    /// The two do not fit into memory.
     DoesNotFit,
-    /// Speed of the first next to the second.
+    /// Speed of the first beside the second.
     Rate(Ratio),
 }
 
 /// A table of measured pair rates.
 #[derive(Clone, Debug, Default)]
 pub struct PairTable {
-    /// The file it came from.
+    /// Its file.
     pub name: String,
-    /// The classes it knows.
+    /// Its classes.
     pub classes: Names<Class>,
-    /// `rates[a][b]`: speed of `a` next to `b`.
+    /// `rates[a][b]`: speed of `a` beside `b`.
     rates: Vec<Vec<TableEntry>>,
     /// Solo speeds in steps per second, where the table has them.
     pub speeds: SoloSpeeds,
-    /// Pairs that ran together, as measured: both classes by number, and their rates.
+    /// Pairs that ran together: both classes by number, and their rates.
     measured: Vec<([u32; 2], [Ratio; 2])>,
 }
 
@@ -97,7 +97,7 @@ impl PairTable {
     /// Reads `FILE[:gpu=NAME]`: Lucid's CSV or Gavel's JSON.
     pub fn read(text: &str) -> Result<Self, TableError> {
         let (file, gpu) = match text.rsplit_once(':') {
-            // A colon may be part of the path; only a known option is taken off.
+            // A colon may be part of the path; only a known option is split off.
             Some((file, option)) if option.contains('=') => {
                 let gpu = option.strip_prefix("gpu=").ok_or_else(|| TableError::Option {
                     text: text.to_owned(),
@@ -131,8 +131,8 @@ impl PairTable {
         number
     }
 
-    /// Takes in one measured pair, both directions; a pair that is known already keeps its first
-    /// value. A class next to itself takes the mean of its two speeds.
+    /// Adds a measured pair, both directions. The first value of a pair counts. A class beside itself gets
+    /// the mean of its two speeds.
     fn insert(&mut self, a: &Class, b: &Class, of_a: TableEntry, of_b: TableEntry) {
         let (a, b) = (self.intern(a), self.intern(b));
         if self.rates[a][b] != TableEntry::Missing {
@@ -155,13 +155,13 @@ impl PairTable {
         }
     }
 
-    /// Whether nothing was measured of a pair of classes, by their numbers.
+    /// Whether a pair of classes, by their numbers, was not measured.
     fn lacks(&self, a: Option<u32>, b: Option<u32>) -> bool {
         let entry = a.zip(b).map(|(a, b)| self.rates[a as usize][b as usize]);
         entry.is_none_or(|entry| entry == TableEntry::Missing)
     }
 
-    /// The table as it applies to the classes of `trace`.
+    /// The table for the classes of `trace`.
     pub fn for_trace(&self, trace: &Trace) -> Result<MeasuredRates, TableError> {
         let numbers: Vec<Option<u32>> =
             trace.classes.iter().map(|class| self.classes.find(class)).collect();
@@ -176,25 +176,25 @@ impl PairTable {
     }
 }
 
-/// MeasuredRates rates for the classes of one trace, with the closed form where nothing was measured.
+/// Measured rates for the classes of one trace, with the closed form for pairs that were not measured.
 #[derive(Clone, Debug)]
 pub struct MeasuredRates {
     /// From the trace's classes to the table's.
     numbers: Vec<Option<u32>>,
     rates: Vec<Vec<TableEntry>>,
-    /// What says more than the closed form where nothing was measured, and what budgets do.
+    /// A model for pairs that were not measured, and for budgets.
     device: Option<DutyShares>,
 }
 
 impl MeasuredRates {
-    /// The same, with the device model where nothing was measured: for pairs, for groups of which a pair
-    /// was not measured, and for what budgets change.
+    /// The same with the device model: for pairs that were not measured, for groups with such a pair, and for
+    /// the effect of budgets.
     #[must_use]
     pub fn with_device(self, device: DutyShares) -> Self {
         Self { device: Some(device), ..self }
     }
 
-    /// What was measured of the trace's class `a` beside `b`; zero if the two do not fit.
+    /// The measured rate of the trace's class `a` beside `b`; zero if the two do not fit.
     pub(crate) fn measured(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
         let (a, b) = (self.numbers[a.index()]?, self.numbers[b.index()]?);
         match self.rates[a as usize][b as usize] {
@@ -241,7 +241,7 @@ impl Interference for MeasuredRates {
         if !all_measured {
             return Some(within);
         }
-        // What was measured was measured without caps; the model says what they change.
+        // Rates were measured without caps; the model gives the effect of caps.
         let whole = Ppm::ONE;
         let beside: Vec<Tenant<'_>> =
             beside.iter().map(|tenant| Tenant { budget: whole, ..*tenant }).collect();
@@ -282,7 +282,7 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
     }
 
     #[test]
-    fn lucids_table_gives_rates_first_row_first_and_the_closed_form_where_it_is_silent() {
+    fn lucids_table_gives_the_rates_of_the_first_row_and_the_closed_form_for_other_pairs() {
         let table = lucid::parse(LUCID.as_bytes(), "t.csv").unwrap();
         let trace =
             crate::trace::parse(TRACE.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
@@ -329,7 +329,7 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
     }
 
     #[test]
-    fn the_device_model_speaks_where_the_table_is_silent_and_about_budgets() {
+    fn the_device_model_gives_unmeasured_pairs_and_the_effect_of_budgets() {
         let table = lucid::parse(LUCID.as_bytes(), "t.csv").unwrap();
         let trace =
             crate::trace::parse(TRACE.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
@@ -351,20 +351,20 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
             measured.group_rate(job, beside, GpuTypeId(0)).unwrap().as_f64()
         };
         let whole = 1_000_000;
-        // MeasuredRates pairs as measured, the product of several of them, the model for a group with a
-        // stranger.
+        // Measured pairs as measured, their product for groups, and the model for a group with an unmeasured
+        // pair.
         assert_eq!(rate(tenant(0, whole), &[tenant(1, whole)]), 0.9);
         let three = rate(tenant(0, whole), &[tenant(1, whole), tenant(0, whole)]);
         assert!((three - 0.9 * 0.85).abs() < 1e-9, "{three}");
-        let stranger = rate(tenant(0, whole), &[tenant(1, whole), tenant(2, whole)]);
-        assert!((stranger - law.kept((0.8, 1.0), [(0.8, 1.0); 2])).abs() < 1e-9, "{stranger}");
-        // A capped partner presses less, and a cap of one's own takes its part.
+        let unmeasured = rate(tenant(0, whole), &[tenant(1, whole), tenant(2, whole)]);
+        assert!((unmeasured - law.kept((0.8, 1.0), [(0.8, 1.0); 2])).abs() < 1e-9, "{unmeasured}");
+        // A capped partner slows the job less, and the job's own cap slows it.
         assert!(rate(tenant(0, whole), &[tenant(1, 300_000)]) > 0.9);
         assert!(rate(tenant(0, 400_000), &[tenant(1, whole)]) < 0.9 * 0.75);
     }
 
     #[test]
-    fn a_table_that_knows_few_of_the_jobs_is_refused() {
+    fn a_table_that_knows_too_few_of_the_jobs_is_refused() {
         let table = lucid::parse(LUCID.as_bytes(), "t.csv").unwrap();
         let trace = "job_id,submit_s,gpus,duration_s,model\n1,0,1,9,A\n2,0,1,9,B\n";
         let trace =

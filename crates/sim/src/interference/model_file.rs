@@ -1,5 +1,5 @@
-//! Fitted predictors in a file: JSON with a version and a checksum, so that a file of another version or
-//! a damaged one is refused instead of believed.
+//! Files of fitted predictors: JSON with a version and a checksum, so that damaged files and other versions
+//! are refused.
 
 use crate::one_line::OneLine;
 use serde::{Deserialize, Serialize};
@@ -19,10 +19,10 @@ pub enum ModelFileError {
     Io {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
-    /// It is something else, or cut off.
+    /// It is another kind of file, or cut off.
     #[error(
         "{}:{line}: not a model file: {}; make one with tandem model fit",
         OneLine(file),
@@ -31,12 +31,12 @@ pub enum ModelFileError {
     NotAModel {
         /// The file.
         file: String,
-        /// The line, counted from one.
+        /// The line, from one.
         line: usize,
         /// What is wrong.
         problem: String,
     },
-    /// Made by another version.
+    /// It has another version.
     #[error(
         "{}: is of version {found}, this program reads version {VERSION}; fit it again with tandem model fit",
         OneLine(file)
@@ -47,7 +47,7 @@ pub enum ModelFileError {
         /// Its version.
         found: u64,
     },
-    /// The contents are not what was written.
+    /// The contents do not match the checksum.
     #[error(
         "{}: is damaged: its checksum is not that of its contents; fit it again with tandem model fit",
         OneLine(file)
@@ -56,22 +56,22 @@ pub enum ModelFileError {
         /// The file.
         file: String,
     },
-    /// No predictor for a kind of GPU.
+    /// There is no predictor for a GPU type.
     #[error("{}: has no model for GPU '{}'; it has {known}", OneLine(file), OneLine(gpu))]
     UnknownGpu {
         /// The file.
         file: String,
-        /// What was asked for.
+        /// The requested type.
         gpu: String,
-        /// What there is.
+        /// The available types.
         known: String,
     },
 }
 
-/// A predictor for one kind of GPU and the classes it was trained on.
+/// A predictor for one GPU type and its training classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GpuModel {
-    /// The kind of GPU, as the table names it; empty where the table has only one.
+    /// The GPU type as the table names it; empty if the table has only one.
     pub gpu: String,
     /// Solo profiles of the classes.
     pub profiles: Vec<ClassProfile>,
@@ -82,9 +82,9 @@ pub struct GpuModel {
 /// Fitted predictors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelFile {
-    /// What it was trained on.
+    /// Its training data.
     pub trained_on: String,
-    /// One per kind of GPU.
+    /// One per GPU type.
     pub gpus: Vec<GpuModel>,
 }
 
@@ -97,7 +97,7 @@ struct Envelope {
 }
 
 impl ModelFile {
-    /// The predictors that come with the program.
+    /// The predictors that ship with the program.
     pub fn shipped() -> Self {
         Self::parse(SHIPPED, "the shipped model").expect("the shipped model is of this version")
     }
@@ -116,7 +116,7 @@ impl ModelFile {
             line: cause.line().max(1),
             problem: cause.to_string(),
         };
-        // The version comes first: the rest may look different in another one.
+        // The version comes first: other versions may have other fields.
         #[derive(Deserialize)]
         struct Header {
             format: String,
@@ -148,7 +148,7 @@ impl ModelFile {
         serde_json::to_string(&envelope).expect("plain data always serialises")
     }
 
-    /// The predictor for a kind of GPU; the first if none is named.
+    /// The predictor for a GPU type; the first if none is named.
     pub fn for_gpu(&self, gpu: Option<&str>, file: &str) -> Result<&GpuModel, ModelFileError> {
         let found = match gpu {
             None => self.gpus.first(),
@@ -165,7 +165,7 @@ impl ModelFile {
     }
 }
 
-/// FNV-1a over the canonical text of the contents: it finds damage, not forgery.
+/// FNV-1a over the canonical text of the contents: it detects damage, not forgery.
 fn checksum(model: &ModelFile) -> String {
     let text = serde_json::to_string(model).expect("plain data always serialises");
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_damage_is_noticed() {
+    fn written_models_are_read_back_and_damage_is_detected() {
         let model = ModelFile::shipped();
         let text = model.to_json();
         assert_eq!(ModelFile::parse(&text, "m.json").unwrap(), model);

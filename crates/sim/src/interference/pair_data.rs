@@ -1,4 +1,4 @@
-//! A table of pairs as the models learn from it.
+//! A table of pairs as training data.
 
 use super::PairTable;
 use crate::profiles::{SoloProfile, SoloProfiles};
@@ -8,8 +8,8 @@ use tandem_models::interference::evaluate::PairData;
 use tandem_models::interference::{ClassProfile, MeasuredPair};
 
 impl PairTable {
-    /// Pairs that ran together, and what is known of their classes from `solo` and from the table's own
-    /// solo speeds.
+    /// Pairs that ran together, and the profiles of their classes from `solo` and from the table's solo
+    /// speeds.
     pub fn pair_data(&self, solo: Option<&SoloProfiles>) -> PairData {
         let profile = |class: &Class| {
             let steps = self.speeds.get(&(class.clone(), 1)).copied();
@@ -27,14 +27,14 @@ impl PairTable {
         }
     }
 
-    /// Rates of exactly one: possible, but more likely a solo speed that was copied.
+    /// Rates of exactly one: possible, but more likely a copied solo speed.
     pub fn suspect_count(&self) -> usize {
         let rates = self.measured.iter().flat_map(|(_, rates)| rates);
         rates.filter(|&&rate| rate == Ratio::ONE).count()
     }
 }
 
-/// What is known of a class: its name says batch and precision, measurements the rest.
+/// The profile of a class: batch and precision from its name, the rest measured.
 pub(super) fn class_profile(
     class: &Class,
     solo: Option<&SoloProfile>,

@@ -1,24 +1,24 @@
-//! Operator traces made up from a seed, in the same columns as measured ones, to try things out with.
+//! Synthetic operator traces from a seed, in the columns of measured ones.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
 use std::io::{self, Write};
 
-/// What is wanted.
+/// Options of a synthetic operator trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GenerateOperators {
     /// Operators of an iteration.
     pub operators: u32,
     /// Their median duration in microseconds.
     pub duration_us: f64,
-    /// The median of the SMs they want.
+    /// Median of the SMs that they ask for.
     pub sms: f64,
     /// Seed.
     pub seed: u64,
 }
 
-/// Name, class, SMs and duration relative to the medians: the rhythm of a convolutional network.
+/// Name, class, SMs and duration relative to the medians: the pattern of a convolutional network.
 const RHYTHM: [(&str, i32, f64, f64); 3] =
     [("Conv", 1, 1.3, 1.6), ("BatchNorm", 0, 1.0, 0.7), ("elementwise_kernel", -1, 0.4, 0.4)];
 

@@ -1,4 +1,4 @@
-//! Lucid's table of jobs that run alone: `model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label`.
+//! Lucid's solo measurements: `model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label`.
 
 use super::StepGroup;
 use crate::interference::TableError;
@@ -9,41 +9,41 @@ use tandem_core::{Memory, Utilisation};
 use tandem_models::memory::MemoryFit;
 use tandem_models::throughput::{Compute, Gang, StepTime, Throughput};
 
-/// The column that tells these files from others.
+/// The column that identifies these files.
 pub(super) const SPEED: &str = "speed";
 
-/// What was measured of a class that runs alone on a GPU.
+/// Solo measurements of a class on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SoloProfile {
     /// Examples per second.
     pub speed: f64,
-    /// Share of time in which it keeps the GPU busy.
+    /// Share of time during which it keeps the GPU busy.
     pub gpu_util: Utilisation,
-    /// Share of the memory bandwidth it uses.
+    /// Share of the memory bandwidth that it uses.
     pub bandwidth_util: Utilisation,
-    /// Memory it takes.
+    /// Its memory.
     pub memory: Memory,
     /// Lucid's label, from 0 (light) to 2 (heavy), where the table has one.
     pub label: Option<u8>,
 }
 
-/// What follows from the measurements of a model, data set and precision at several batch sizes.
+/// Fits for a model, data set and precision at several batch sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassFit {
     /// The class, without a batch size.
     pub class: Class,
-    /// Batch sizes that were measured.
+    /// Number of measured batch sizes.
     pub batches: Vec<u32>,
-    /// How fast it runs on one GPU.
+    /// Its throughput on one GPU.
     pub throughput: Throughput,
-    /// How much memory it takes.
+    /// Its memory.
     pub memory: MemoryFit,
 }
 
 /// Solo measurements by class.
 #[derive(Clone, Debug, Default)]
 pub struct SoloProfiles {
-    /// The file they came from.
+    /// Their file.
     pub name: String,
     /// The classes, in order of appearance.
     pub classes: Names<Class>,
@@ -98,18 +98,17 @@ impl SoloProfiles {
         Ok(solo)
     }
 
-    /// What was measured of a class.
+    /// The measurements of a class.
     pub fn get(&self, class: &Class) -> Option<&SoloProfile> {
         self.classes.find(class).map(|number| &self.profiles[number as usize])
     }
 
-    /// All of them, in order of appearance.
+    /// All measurements, in order of appearance.
     pub fn iter(&self) -> impl Iterator<Item = (&Class, &SoloProfile)> {
         self.classes.iter().zip(&self.profiles)
     }
 
-    /// Classes that differ in their batch size only, under the class without one; in order of
-    /// appearance.
+    /// Classes that differ only in batch size, under the class without one, in order of appearance.
     fn groups(&self) -> Vec<(Class, Vec<(u32, &SoloProfile)>)> {
         let mut keys: Names<Class> = Names::default();
         let mut members: Vec<Vec<(u32, &SoloProfile)>> = Vec::new();
@@ -124,7 +123,7 @@ impl SoloProfiles {
         keys.iter().cloned().zip(members).collect()
     }
 
-    /// Fits of every model, data set and precision that was measured at two batch sizes at least.
+    /// Fits of every model, data set and precision with at least two batch sizes.
     pub fn fits(&self) -> Vec<ClassFit> {
         let fit = |(class, members): (Class, Vec<(u32, &SoloProfile)>)| {
             let times: Vec<_> = members.iter().map(|&(batch, solo)| seconds(batch, solo)).collect();
@@ -139,7 +138,7 @@ impl SoloProfiles {
         self.groups().into_iter().filter_map(fit).collect()
     }
 
-    /// The same measurements as steps on one GPU.
+    /// The measurements as step times on one GPU.
     pub(super) fn step_groups(&self) -> Vec<StepGroup> {
         let step = |&(batch, solo): &(u32, &SoloProfile)| {
             let (batch, seconds) = seconds(batch, solo);
@@ -153,7 +152,7 @@ impl SoloProfiles {
     }
 }
 
-/// The batch, and the time of one step.
+/// The batch size, and the time of a step.
 fn seconds(batch: u32, solo: &SoloProfile) -> (f64, f64) {
     (batch.into(), f64::from(batch) / solo.speed)
 }

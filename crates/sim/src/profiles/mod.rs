@@ -1,5 +1,5 @@
-//! Measurements of jobs that run alone, as the models take them: speed, utilisation and memory per
-//! class, and step times per placement and batch size. What they mean is the models' business.
+//! Solo measurements as input of the models: speed, utilisation and memory per class, and step times per
+//! placement and batch size.
 
 mod generate;
 mod lucid_solo;
@@ -18,21 +18,21 @@ use crate::interference::TableError;
 use crate::sheet::{Sheet, read_bytes};
 use tandem_models::throughput::StepTime;
 
-/// Steps of jobs that behave alike, at several batch sizes.
+/// Step times of equal jobs at several batch sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepGroup {
-    /// What they are called: the file, or the class without its batch size.
+    /// Their name: the file, or the class without its batch size.
     pub name: String,
-    /// What was measured.
+    /// The measurements.
     pub steps: Vec<StepTime>,
 }
 
-/// Reads step times: one group from Pollux's table of placements, or one for each model, data set and
-/// precision of Lucid's table of solo speeds.
+/// Reads step times: one group from Pollux's table of placements, or one per model, data set and precision
+/// from Lucid's solo measurements.
 pub fn read_steps(file: &str) -> Result<Vec<StepGroup>, TableError> {
     let bytes = read_bytes(file)?;
     let sheet = Sheet::parse(&bytes, file)?;
-    // A file that is neither is told what the first kind lacks.
+    // The error for any other file names what the first kind needs.
     if sheet.find(pollux::PLACEMENT).is_none() && sheet.find(lucid_solo::SPEED).is_some() {
         return Ok(SoloProfiles::parse(&sheet)?.step_groups());
     }

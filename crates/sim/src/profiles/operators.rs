@@ -1,5 +1,5 @@
-//! Operator traces in Orion's columns: one kernel per line, with its class, the SMs it wants and its
-//! duration in nanoseconds. Rows are read from the right, because names of kernels may hold commas.
+//! Operator traces in Orion's columns: one kernel per line, with its class, its SMs and its duration in
+//! nanoseconds. Rows are read from the right, because kernel names may contain commas.
 
 use crate::interference::TableError;
 use crate::sheet::{error, read_bytes};
@@ -18,7 +18,7 @@ pub fn read_operators(file: &str) -> Result<Vec<Operator>, TableError> {
     parse(&read_bytes(file)?, file)
 }
 
-/// The batch size in a file name such as `resnet50_4_fwd`: the last but one of its parts.
+/// The batch size in a file name such as `resnet50_4_fwd`: its second-to-last part.
 pub fn batch_in_name(file: &str) -> Option<u32> {
     let name = std::path::Path::new(file).file_stem()?.to_str()?;
     name.rsplit('_').nth(1)?.parse().ok().filter(|batch| *batch > 0)
@@ -45,7 +45,7 @@ pub(super) fn parse(bytes: &[u8], file: &str) -> Result<Vec<Operator>, TableErro
     Ok(operators)
 }
 
-/// Where each of the known columns stands, counted from the right.
+/// The position of each known column from the right.
 fn header_order(header: &str, file: &str) -> Result<[usize; 4], TableError> {
     let wrong = |field: &str, problem: &str| error(file, 1, field, problem.to_owned());
     if header.trim().is_empty() {
@@ -94,7 +94,7 @@ impl OperatorLine<'_> {
             "-1" => OperatorKind::Unknown,
             _ => return Err(self.bad(PROFILE, profile, "neither 1 (compute), 0 (memory) nor -1")),
         };
-        // Not used, but a file whose columns have slipped shows here.
+        // Not used, but it reveals files with shifted columns.
         self.number(FOOTPRINT, footprint).and_then(|value| match value >= 0.0 {
             true => Ok(()),
             false => Err(self.bad(FOOTPRINT, footprint, "negative")),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_is_named_by_line_and_field() {
+    fn errors_name_line_and_field() {
         let error = |text: &str| parse(text.as_bytes(), "t").unwrap_err().to_string();
         let row = |row: &str| error(&format!("{HEADER}ok,1,0,1,1\n{row}\n"));
         assert_eq!(error(""), "t:1: header: the file is empty");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_size_stands_in_the_name() {
+    fn the_batch_size_is_read_from_the_name() {
         assert_eq!(batch_in_name("a_b/resnet50_4_fwd"), Some(4));
         assert_eq!(batch_in_name("transformer_xl_16_fb1.csv"), Some(16));
         assert_eq!(batch_in_name("trace.csv"), None);

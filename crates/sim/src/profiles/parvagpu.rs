@@ -1,5 +1,5 @@
-//! Throughput of several copies of one model on one GPU, in ParvaGPU's columns: by size of the
-//! instance, batch size and number of processes; zero where they did not fit the memory.
+//! Throughput of several copies of one model on one GPU, in ParvaGPU's columns: by instance size, batch size
+//! and number of processes; zero if they did not fit into memory.
 
 use crate::interference::TableError;
 use crate::sheet::{Sheet, error, read_bytes};
@@ -11,11 +11,11 @@ pub struct CopiesPoint {
     pub instance: u32,
     /// Batch size.
     pub batch: u32,
-    /// Processes side by side.
+    /// Concurrent processes.
     pub copies: u32,
     /// Throughput of each; zero if they did not fit.
     pub throughput: f64,
-    /// Seconds that a batch took.
+    /// Seconds per batch.
     pub latency_s: f64,
 }
 
@@ -63,7 +63,7 @@ mod tests {
     const HEADER: &str = "Mig instance,Batch size,Workload Number,Throughput,Latency\n";
 
     #[test]
-    fn points_are_read_and_mistakes_named() {
+    fn points_are_read_and_errors_name_the_field() {
         let read =
             |text: &str| Sheet::parse(text.as_bytes(), "p.csv").and_then(|s| parse(&s, "p.csv"));
         let points = read(&format!("{HEADER}7,1,2,52.42,0.019\n7,1,3,0,0\n")).unwrap();

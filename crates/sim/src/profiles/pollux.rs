@@ -1,11 +1,11 @@
-//! Pollux's step times: `placement,local_bsz,step_time,sync_time`. A placement is one digit per node,
-//! the GPUs there: `24` is a gang of six on two nodes.
+//! Pollux's step times: `placement,local_bsz,step_time,sync_time`. A placement has one digit per node, its
+//! GPUs there: `24` is a gang of six on two nodes.
 
 use crate::interference::TableError;
 use crate::sheet::{Column, Sheet, SheetRow};
 use tandem_models::throughput::{Gang, StepTime};
 
-/// The column that tells these files from others.
+/// The column that identifies these files.
 pub(super) const PLACEMENT: &str = "placement";
 
 pub(super) fn parse(sheet: &Sheet<'_>) -> Result<Vec<StepTime>, TableError> {

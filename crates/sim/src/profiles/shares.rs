@@ -1,10 +1,10 @@
-//! Shares of communication by model: `model,share`, where `*` stands for every model that is not named.
+//! Communication shares by model: `model,share`, where `*` means all other models.
 
 use crate::interference::TableError;
 use crate::links::Network;
 use crate::sheet::{Sheet, read_bytes};
 
-/// The name that stands for every other model.
+/// The name for all other models.
 const ANY: &str = "*";
 
 /// Reads a file. The last of several rows of a model counts.

@@ -1,5 +1,5 @@
-//! A page that shows who ran when on the SMs of one GPU: one picture for each way to share, stacked SMs
-//! over time. Self-contained, without scripts.
+//! A page that shows the SMs of one GPU by tenant over time, one chart per sharing mode. Self-contained,
+//! without scripts.
 
 use super::escape_html;
 use std::fmt::Write;
@@ -7,14 +7,14 @@ use tandem_models::device::SmSegment;
 
 const WIDTH: f64 = 1100.0;
 const HEIGHT: f64 = 180.0;
-/// Okabe and Ito's colours, told apart by most people.
+/// Okabe and Ito's colours, which most people can distinguish.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999"];
 
-/// One picture.
+/// One chart.
 #[derive(Clone, Debug)]
 pub struct DevicePanel {
-    /// What it says above it.
+    /// Its title.
     pub title: String,
     /// In order of time.
     pub segments: Vec<SmSegment>,
@@ -55,7 +55,7 @@ fn colour(tenant: usize) -> &'static str {
 
 fn draw(page: &mut String, panel: &DevicePanel, sms: u32, span_ms: f64) {
     let title = escape_html(&panel.title);
-    // Nothing here can fail: the text is in memory.
+    // Writing to a string cannot fail.
     let _ = write!(
         page,
         "<h2>{title}</h2><svg viewBox=\"0 0 {WIDTH} {}\" role=\"img\" aria-label=\"{title}\">",
@@ -63,7 +63,7 @@ fn draw(page: &mut String, panel: &DevicePanel, sms: u32, span_ms: f64) {
     );
     let per_ns = WIDTH / (span_ms * 1e6);
     let per_sm = HEIGHT / f64::from(sms);
-    // The segments of one span begin together and are stacked from below, each tenant in its place.
+    // The segments of one time span begin together and are stacked from below, each tenant at its position.
     for span in panel.segments.chunk_by(|a, b| a.from_ns == b.from_ns) {
         let mut below = 0.0;
         let mut span: Vec<&SmSegment> = span.iter().collect();

@@ -1,4 +1,4 @@
-//! Which GPUs and which stretch of time the Gantt chart shows, and who sat there.
+//! The part of the cluster and of time that the Gantt chart shows, with the tenants.
 
 use super::seconds;
 use crate::record::Stay;
@@ -99,8 +99,8 @@ pub(super) fn gantt<'a>(
     (gantt, segments)
 }
 
-/// The partition with the highest demand per GPU, around the longest queue of the first run, for as
-/// long as the segments can still be told apart.
+/// The partition with the highest demand per GPU, around the longest queue of the first run, for as long as
+/// segments can be distinguished.
 fn choose(workload: &Workload, runs: &[SimRun]) -> GanttWindow {
     let cluster = &workload.cluster;
     let mut demand = vec![0_u128; cluster.partitions().len()];
@@ -133,7 +133,7 @@ fn choose(workload: &Workload, runs: &[SimRun]) -> GanttWindow {
     window
 }
 
-/// Cuts the stays on each row where tenants come and go, so that every piece knows its lane.
+/// Splits the placements of each row where tenants change, so that every piece knows its lane.
 fn segments(
     run: &SimRun,
     window: &GanttWindow,
@@ -162,7 +162,7 @@ fn segments(
         for group in changes.chunk_by(|a, b| a.0 == b.0) {
             let now = group[0].0;
             let mut present: BTreeSet<JobId> = open.keys().copied().collect();
-            // Whoever leaves and comes back at the same instant is still there.
+            // A job that leaves and returns at the same time stays.
             for (_, job, _) in group.iter().filter(|change| !change.2) {
                 present.remove(job);
             }

@@ -22,7 +22,7 @@ const CDF_POINTS_MAX: usize = 256;
 const SERIES_BINS_MAX: u64 = 400;
 const SCATTER_JOBS_MAX: usize = 2000;
 
-/// What the page is given. Times are seconds since the first submission.
+/// The data of the page. Times are seconds since the first submission.
 #[derive(Serialize)]
 struct Page<'a> {
     schema: u32,
@@ -36,7 +36,7 @@ struct Page<'a> {
     series: Axis,
     scatter: Scatter<'a>,
     gantt: Gantt<'a>,
-    /// Where pair rates come from a table.
+    /// Present if pair rates come from a table.
     pairs: Option<&'a PairRates>,
 }
 
@@ -70,7 +70,7 @@ struct Scatter<'a> {
     gpus: Vec<u32>,
 }
 
-/// Draws `runs` as one HTML file. They must have been run with a record.
+/// Writes `runs` as one HTML file. They need their history.
 pub fn html(
     workload: &Workload,
     lower_bound: LowerBound,
@@ -118,7 +118,7 @@ pub fn html(
     };
     let json = serde_json::to_string(&page).expect("plain data always serialises");
     let title = format!("Tandem: {} under {} policies", workload.trace.name, runs.len());
-    // No `<` in the data, so that no name can end the script element it stands in.
+    // No `<` in the data, so that no name can end the script element.
     TEMPLATE.replacen("__TITLE__", &escape_html(&title), 1).replacen(
         "__DATA__",
         &json.replace('<', "\\u003c"),
@@ -159,7 +159,7 @@ fn series(run: &SimRun, origin: Time, span: u64, gpus: usize) -> Series {
     let Some(record) = &run.record else { return Series::default() };
     let bins = SERIES_BINS_MAX.min(span);
     let width = span as f64 / bins as f64;
-    let mut sums = vec![[0.0; 3]; usize::try_from(bins).expect("few")];
+    let mut sums = vec![[0.0; 3]; usize::try_from(bins).expect("bins are few")];
     let samples = &record.samples;
     for (index, sample) in samples.iter().enumerate() {
         let from = sample.at.since(origin).0;
@@ -170,7 +170,7 @@ fn series(run: &SimRun, origin: Time, span: u64, gpus: usize) -> Series {
             let bin = ((at / width) as usize).min(sums.len() - 1);
             let bin_end =
                 if bin + 1 == sums.len() { span as f64 } else { (bin + 1) as f64 * width };
-            // Rounding may put the end of the bin at the instant itself; the next bin takes over.
+            // Rounding may put the end of the bin at this time; the next bin takes over.
             let until = bin_end.min(to as f64).max(at + 0.5);
             for (sum, value) in sums[bin].iter_mut().zip(values) {
                 *sum += value * (until - at);

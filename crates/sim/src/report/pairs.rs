@@ -1,4 +1,4 @@
-//! Pair rates of the trace's classes: what was measured and what was believed before the run.
+//! Pair rates of the trace's classes: measured, and believed before the run.
 
 use crate::interference::{Beliefs, MeasuredRates};
 use crate::trace::Trace;
@@ -6,10 +6,10 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use tandem_core::ClassId;
 
-/// More rows than this cannot be told apart.
+/// More rows cannot be distinguished.
 const CLASSES_MAX: usize = 60;
 
-/// Rates of the most frequent classes, for the page to draw.
+/// Rates of the most frequent classes.
 #[derive(Serialize)]
 pub struct PairRates {
     /// Their names, the most frequent first.
@@ -18,14 +18,14 @@ pub struct PairRates {
     jobs: Vec<usize>,
     /// Classes of the trace; `classes` may name fewer.
     all_classes: usize,
-    /// `measured[a][b]`: speed of `a` beside `b`; 0 if they do not fit, nothing if nobody measured.
+    /// `measured[a][b]`: speed of `a` beside `b`; 0 if they do not fit, null if not measured.
     measured: Vec<Vec<Option<f64>>>,
-    /// The same as policies believed when the run began, if they were not told the truth.
+    /// The believed rates at the start of the run, if the policies did not know the true ones.
     believed: Option<Vec<Vec<Option<f64>>>>,
 }
 
 impl PairRates {
-    /// Rates for the classes that occur in `trace`.
+    /// Rates for the classes of `trace`.
     pub fn new(trace: &Trace, truth: &MeasuredRates, beliefs: Option<&Beliefs>) -> Self {
         let mut counts = vec![0_usize; trace.classes.len()];
         for class in trace.jobs.iter().filter_map(|job| job.class) {

@@ -1,4 +1,4 @@
-//! Who shared with whom, in how many parts batches were computed, and what sharing cost.
+//! Which classes shared GPUs, sub-batches, and the cost of sharing.
 
 use super::{cdf, seconds};
 use crate::run::SimRun;
@@ -12,19 +12,19 @@ const PAIRS_MAX: usize = 20;
 
 #[derive(Serialize)]
 pub(super) struct SharingSummary {
-    /// ClassPair of two tenants and the GPU-seconds during which they shared, the most first.
+    /// Classes of two tenants and their shared GPU-seconds, the most first.
     pairs: Vec<(String, String, f64)>,
-    /// Kinds of pairs; `pairs` may show fewer.
+    /// Number of pairs of classes; `pairs` may list fewer.
     all_pairs: usize,
-    /// GPU-seconds of all of them.
+    /// Shared GPU-seconds of all pairs.
     all_gpu_s: f64,
-    /// Jobs by the largest number of parts in which they computed a batch.
+    /// Jobs by their largest number of sub-batches.
     sub_batches: Vec<(u32, usize)>,
     /// Distribution of time on GPUs ÷ solo duration, over the jobs that shared.
     slowdown: Vec<(f64, f64)>,
 }
 
-/// What a run shared; nothing if it did not, or left no record.
+/// The sharing of a run; `None` if there was none, or no history.
 pub(super) fn sharing(workload: &Workload, run: &SimRun) -> Option<SharingSummary> {
     let stays = &run.record.as_ref()?.stays;
     let times = shared_times(workload, run);
@@ -66,7 +66,7 @@ type ClassPair = [Option<ClassId>; 2];
 
 /// GPU-microseconds during which jobs of two classes shared a GPU.
 fn shared_times(workload: &Workload, run: &SimRun) -> BTreeMap<ClassPair, u64> {
-    // Whoever leaves at an instant does so before others enter.
+    // At equal times, jobs leave before others start.
     let mut changes: Vec<(GpuId, Time, bool, JobId)> = Vec::new();
     for stay in run.record.iter().flat_map(|record| &record.stays) {
         for &gpu in stay.gpus.iter() {

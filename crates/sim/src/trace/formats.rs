@@ -1,16 +1,16 @@
-//! The formats, as data: which column holds what, and in which unit.
+//! The trace formats as data: which column contains what, in which unit.
 
 use super::problem::Problem;
-use super::read::Field;
+use super::row::Field;
 use std::fmt;
 
 /// A trace format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceFormat {
-    /// Our own.
+    /// Tandem's own format.
     #[default]
     Tandem,
-    /// Helios and Lucid: SenseTime's clusters.
+    /// Helios and Lucid: clusters of SenseTime.
     Venus,
     /// Microsoft's Philly, as a table of one row per job.
     Philly,
@@ -18,24 +18,24 @@ pub enum TraceFormat {
     Muri,
     /// Pollux's workloads: applications and batch sizes, no durations.
     Pollux,
-    /// Gavel's, tab-separated without header, counting steps.
+    /// Gavel's, tab-separated without a header, with steps instead of durations.
     Gavel,
     /// Alibaba's GPU trace of 2023: pods.
     Alibaba2023,
-    /// A Slurm site's own history, as `sacct -P` prints it.
+    /// The history of a Slurm site, as printed by `sacct -P`.
     Sacct,
 }
 
-/// Where the solo duration comes from.
+/// The source of the solo duration.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DurationFrom {
     /// A column of its own.
     Column,
-    /// The time between two columns; the first may be empty.
+    /// The time between two columns, of which the first may be empty.
     Between { start: &'static str, end: &'static str },
     /// A number of steps, divided by the solo speed of the class.
     Steps,
-    /// What the application takes with this batch size on this many GPUs, in seconds.
+    /// The duration of the application with this batch size on this many GPUs, in seconds.
     Application(fn(&str, u32, u32) -> Option<f64>),
 }
 
@@ -45,8 +45,8 @@ impl PartialEq for DurationFrom {
     }
 }
 
-/// One format. A name of `""` means that the format has no such column; of alternatives separated
-/// by `|` the first that the header has counts.
+/// One format. An empty name means that the format has no such column. Of alternatives separated by `|`, the
+/// first that the header has counts.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) id: &'static str,
@@ -59,7 +59,7 @@ pub(super) struct Layout {
     pub(super) duration: DurationFrom,
     pub(super) estimate: &'static str,
     pub(super) model: &'static str,
-    /// The model column is a job type in Gavel's way of writing.
+    /// The model column contains a job type in Gavel's notation.
     pub(super) model_is_job_type: bool,
     pub(super) dataset: &'static str,
     pub(super) batch: &'static str,
@@ -205,13 +205,13 @@ const ALIBABA2023: Layout = Layout {
     gpus: "num_gpu",
     duration_column: "deletion_time",
     duration: DurationFrom::Between { start: "scheduled_time", end: "deletion_time" },
-    // A pod that asks for half a GPU is taken to keep it busy half of the time.
+    // A pod that asks for half a GPU is assumed to keep it busy half of the time.
     gpu_util: "gpu_milli",
     util_scale: 2,
     ..EMPTY
 };
 
-/// Only the names: what they hold takes more than a table to say.
+/// Only the names: their contents need more than a table to describe.
 const SACCT: Layout = Layout {
     id: "JobID|JobIDRaw",
     user: "User|UID",
@@ -226,7 +226,7 @@ const SACCT: Layout = Layout {
 };
 
 impl TraceFormat {
-    /// All of them, in the order in which they are listed.
+    /// All formats, in listed order.
     pub const ALL: [TraceFormat; 8] = [
         TraceFormat::Tandem,
         TraceFormat::Venus,
@@ -252,22 +252,22 @@ impl TraceFormat {
         }
     }
 
-    /// What its column of partitions is called; our own word where it has none.
+    /// The name of its partition column; Tandem's name if it has none.
     pub fn partition_column(self) -> &'static str {
         or_ours(self.layout().partition, TANDEM.partition)
     }
 
-    /// What its column of GPUs is called.
+    /// The name of its GPU column.
     pub fn gpus_column(self) -> &'static str {
         first_of(self.layout().gpus)
     }
 
-    /// What its column of memory is called; our own word where it has none.
+    /// The name of its memory column; Tandem's name if it has none.
     pub fn memory_column(self) -> &'static str {
         or_ours(self.layout().memory, TANDEM.memory)
     }
 
-    /// What its column of estimates is called; our own word where it has none.
+    /// The name of its estimate column; Tandem's name if it has none.
     pub fn estimate_column(self) -> &'static str {
         first_of(or_ours(self.layout().estimate, TANDEM.estimate))
     }
@@ -289,8 +289,8 @@ impl TraceFormat {
         }
     }
 
-    /// The format that a first line fits best: most of its needed columns, then most of all. A
-    /// header that lacks one needed column is still recognised, so that the message can name it.
+    /// The format that fits a first line best: most of its required columns, then most of all columns. A
+    /// header that lacks one required column is still recognised, so that the message can name it.
     pub(super) fn guess(first_line: &str) -> Option<TraceFormat> {
         if first_line.matches('\t').count() + 1 == GAVEL_COLUMNS.len() {
             return Some(TraceFormat::Gavel);
@@ -305,7 +305,7 @@ impl TraceFormat {
             };
             let needed = layout.needed();
             let missing = needed.len() - present(&needed);
-            // Of two formats that lack equally much, the one that explains more of the header.
+            // Of two formats that lack equally many, the one that explains more of the header.
             (missing, std::cmp::Reverse(present(&layout.all())))
         };
         let candidates = Self::ALL.into_iter().filter(|format| format.layout().has_header);
@@ -316,7 +316,7 @@ impl TraceFormat {
     }
 }
 
-/// The usual one of several names.
+/// The usual name of several alternatives.
 pub(super) fn first_of(names: &'static str) -> &'static str {
     names.split('|').next().unwrap_or(names)
 }
@@ -387,7 +387,7 @@ pub(super) struct Columns {
     pub(super) dataset: Option<Field>,
     pub(super) batch: Option<Field>,
     pub(super) amp: Option<Field>,
-    /// The first and the last column that make up the class.
+    /// The first and the last column of the class.
     pub(super) class_fields: Option<(usize, usize)>,
     pub(super) memory: Option<Field>,
     pub(super) gpu_util: Option<Field>,
@@ -452,7 +452,7 @@ fn split_header(line: &str, delimiter: u8) -> impl Iterator<Item = &str> {
     line.split(char::from(delimiter)).map(|name| name.trim().trim_matches('"'))
 }
 
-/// The column of one of the names, the first that there is.
+/// The column of the first name that the header has.
 pub(super) fn find(header: &[&str], names: &'static str) -> Option<Field> {
     names.split('|').filter(|name| !name.is_empty()).find_map(|name| {
         let index = header.iter().position(|&column| column == name)?;
@@ -460,10 +460,10 @@ pub(super) fn find(header: &[&str], names: &'static str) -> Option<Field> {
     })
 }
 
-/// Seconds that one of Pollux's applications takes with a fixed global batch size: epochs × examples
-/// ÷ batch iterations of α + β · (batch ÷ GPUs) each. α and β are one-GPU fits of its published step
-/// times. Epochs and data set sizes are our assumptions of the right order, not checked against the
-/// paper, so these durations rank jobs plausibly and reproduce nothing. Communication is left out.
+/// Duration in seconds of one of Pollux's applications with a fixed global batch size: epochs × examples ÷
+/// batch iterations of α + β · (batch ÷ GPUs) each. α and β are one-GPU fits of the published step times.
+/// Epochs and data set sizes are our own assumptions, not checked against the paper, so these durations rank
+/// jobs plausibly and reproduce nothing. Communication is left out.
 fn pollux_seconds(application: &str, batch: u32, gpus: u32) -> Option<f64> {
     let (epochs, examples, alpha, beta) = match application {
         "cifar10" => (100.0, 50_000.0, 0.0172, 0.000664),

@@ -23,14 +23,14 @@ use rand_distr::{Distribution, Exp, Geometric, StandardNormal};
 use std::fmt::Write;
 use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, Time, Tolerance, UserId, Utilisation};
 
-/// What to generate.
+/// Options of a synthetic trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GenerateOptions {
-    /// How many jobs.
+    /// Number of jobs.
     pub jobs: usize,
     /// GPUs of the cluster: no gang is larger, and the load refers to them.
     pub gpus: u32,
-    /// GPU time asked for ÷ GPU time there is between the first and the last submission.
+    /// Requested GPU time ÷ available GPU time between the first and the last submission.
     pub load: f64,
     /// The same seed gives the same trace.
     pub seed: u64,
@@ -38,8 +38,7 @@ pub struct GenerateOptions {
 
 const HOUR_S: f64 = 3600.0;
 const HOURS_PER_WEEK: usize = 168;
-/// Longest span of arrivals, three hundred years: a load of almost nothing still gives times that
-/// the reader accepts.
+/// Longest span of arrivals, three hundred years: even a load near zero gives times that the reader accepts.
 const SPAN_MAX_S: f64 = 1e10;
 
 /// Relative intensity by hour of the day, from midnight: a deep night, a dip at lunch, a peak in
@@ -58,13 +57,13 @@ const BATCH_STOP: f64 = 0.2;
 const BATCH_MAX: usize = 64;
 /// Mean time between two jobs of a batch, which a script submits.
 const BATCH_GAP_S: f64 = 3.0;
-/// Probability that a job of a batch has the batch's kind of duration. Some configurations of a
-/// search fail or are stopped early, so not all of them do.
+/// Probability that a job of a batch has the batch's kind of duration. Some configurations of a search fail
+/// or are stopped early.
 const BATCH_KEEPS_KIND: f64 = 0.5;
 /// Correlation of the logarithms of two durations of the same kind in a batch.
 const BATCH_CORRELATION: f64 = 0.7;
 
-/// Gang sizes. Those of more than 64 GPUs, one job in 100, are left out.
+/// Gang sizes. Gangs of more than 64 GPUs, one job in 100, are left out.
 const GANG_SIZES: [u32; 14] = [1, 2, 3, 4, 6, 7, 8, 16, 24, 32, 40, 48, 56, 64];
 /// Their shares of the jobs, in thousandths.
 const GANG_SHARES: [f64; 14] =
@@ -81,9 +80,8 @@ struct DurationKind {
 const SHORT: DurationKind = DurationKind { median_s: 98.0, sigma: 1.4 };
 /// Evaluation, fine-tuning, small models.
 const MEDIUM: DurationKind = DurationKind { median_s: 1_800.0, sigma: 1.0 };
-/// Training. A tenth of the jobs and nearly all of the time. With a larger sigma and the same mean
-/// a few jobs would decide the sample mean, and seeds would differ in load pattern more than
-/// policies do in result.
+/// Training: a tenth of the jobs and nearly all of the time. With a larger sigma and the same mean, a few
+/// jobs would decide the sample mean, and seeds would differ more than policies.
 const LONG: DurationKind = DurationKind { median_s: 72_000.0, sigma: 1.0 };
 const MEDIUM_SHARE: f64 = 0.2;
 /// Share of `LONG` among one-GPU jobs: mean about two hours.
@@ -92,31 +90,31 @@ const LONG_SHARE_ONE_GPU: f64 = 0.052;
 const LONG_SHARE_GANG: f64 = 0.14;
 const DURATION_MAX_S: f64 = 30.0 * 86_400.0;
 
-/// A user's guess for a job of median duration; guesses err on the long side.
+/// A user's estimate for a job of median duration; users overestimate.
 const ESTIMATE_ANCHOR_S: f64 = 600.0;
-/// The duration that is guessed as the anchor.
+/// The duration whose estimate is the anchor.
 const ESTIMATE_MEDIAN_S: f64 = 200.0;
-/// How much of a difference in (log) duration shows in the guess.
+/// Slope of the logarithm of the estimate over that of the duration.
 const ESTIMATE_SLOPE: f64 = 0.3;
-/// Standard deviation of the logarithm of the guess around that.
+/// Standard deviation of the logarithm of the estimate around that.
 const ESTIMATE_SIGMA: f64 = 1.5;
 
 /// Users ≈ 0.75 √jobs: about 150 for the 40,000 jobs of a real quarter.
 const USERS_PER_ROOT_JOB: f64 = 0.75;
-/// Activity of the user of rank r (from 1) ∝ (r + shift)^−exponent. The shift keeps the first
-/// user well below a tenth of the jobs instead of the fifth that plain Zipf gives.
+/// Activity of the user of rank r (from 1) ∝ (r + shift)^−exponent. The shift keeps the first user well below
+/// a tenth of the jobs, where plain Zipf gives a fifth.
 const ACTIVITY_SHIFT: f64 = 10.0;
 const ACTIVITY_EXPONENT: f64 = 1.5;
 /// Probability of the first, second and third favourite class; otherwise any class.
 const FAVOURITES: [f64; 3] = [0.5, 0.25, 0.15];
 
 const MEMORY_MAX_MIB: f64 = 24_000.0;
-/// Relative standard deviation of a job's memory and utilisation around its class's.
+/// Relative standard deviation of a job's memory and utilisation around those of its class.
 const MEMORY_NOISE: f64 = 0.03;
 const UTILISATION_NOISE: f64 = 0.05;
 
-/// Model, data set, batch size, mixed precision, popularity, and what such jobs do to a GPU: memory
-/// in MiB, GPU utilisation and bandwidth utilisation in percent.
+/// Model, data set, batch size, mixed precision, popularity, and load on a GPU: memory in MiB, GPU
+/// utilisation and bandwidth utilisation in percent.
 type ClassRow = (&'static str, &'static str, u32, bool, f64, [f64; 3]);
 
 /// Most jobs are small and leave most of the GPU idle, a few fill it.
@@ -143,7 +141,7 @@ const CLASSES: [ClassRow; 20] = [
     ("DQN", "Atari", 32, false, 6.0, [2_000.0, 16.0, 4.0]),
 ];
 
-/// Generates a trace. Any options give one: values that make no sense are brought into range.
+/// Generates a trace. Values out of range are clamped.
 pub fn generate(options: &GenerateOptions) -> Trace {
     let mut rng = ChaCha8Rng::seed_from_u64(options.seed);
     let mut trace = Trace { name: "generated".to_owned(), ..Trace::default() };
@@ -160,16 +158,16 @@ pub fn generate(options: &GenerateOptions) -> Trace {
     trace
 }
 
-/// The span, in whole seconds, over which the jobs are the wanted load.
+/// The span of arrivals, in whole seconds, that gives the requested load.
 fn span_s(jobs: &[TraceJob], options: &GenerateOptions) -> f64 {
     let work = |job: &TraceJob| u128::from(job.gpus) * u128::from(job.duration.0);
     let work_s = jobs.iter().map(work).sum::<u128>() as f64 / MICROS_PER_SECOND as f64;
     let span = work_s / (f64::from(options.gpus.max(1)) * options.load.max(0.0));
-    // The quotient is infinite or undefined for a load of zero; `min` turns both into the limit.
+    // The quotient is infinite or NaN for a load of zero; `min` turns both into the limit.
     span.min(SPAN_MAX_S).round()
 }
 
-/// Who submits what.
+/// Users and their classes.
 struct Population {
     activity: WeightedAliasIndex<f64>,
     favourites: Vec<[usize; FAVOURITES.len()]>,
@@ -195,9 +193,9 @@ impl Population {
         }
     }
 
-    /// Adds one submission of at most `room` jobs and says how many it has. What they have in
-    /// common is drawn once. They have no times yet, but submissions come in order of time, so
-    /// that names are numbered by first appearance, as in a trace that was read.
+    /// Adds one submission of at most `room` jobs and returns their number. Common properties are drawn once.
+    /// The jobs have no times yet, but submissions come in order of time, so that names are numbered by first
+    /// appearance, as in a trace that was read.
     fn submit(&self, room: usize, trace: &mut Trace, rng: &mut ChaCha8Rng) -> usize {
         let user = self.activity.sample(rng);
         let (model, dataset, batch, amp, _, profile) = CLASSES[self.class_for(user, rng)];
@@ -262,8 +260,8 @@ fn draw_kind(gpus: u32, rng: &mut ChaCha8Rng) -> DurationKind {
     }
 }
 
-/// Jobs of a batch share `kind` and `common` in part, yet each alone has the distribution of a
-/// job that came by itself, so that batches leave the totals as they are.
+/// Jobs of a batch share `kind` and `common` in part, yet each has the distribution of a single job, so that
+/// batches do not change the totals.
 fn draw_duration(kind: DurationKind, common: f64, gpus: u32, rng: &mut ChaCha8Rng) -> f64 {
     let kind = if rng.random_bool(BATCH_KEEPS_KIND) { kind } else { draw_kind(gpus, rng) };
     let own: f64 = rng.sample(StandardNormal);
@@ -271,8 +269,7 @@ fn draw_duration(kind: DurationKind, common: f64, gpus: u32, rng: &mut ChaCha8Rn
     (kind.median_s * (kind.sigma * normal).exp()).round().clamp(1.0, DURATION_MAX_S)
 }
 
-/// The noise is independent even within a batch: a guess that ranked the jobs of a search
-/// correctly would be worth more than any that people make.
+/// The noise is independent even within a batch: users cannot rank the jobs of a search.
 fn draw_estimate(duration_s: f64, rng: &mut ChaCha8Rng) -> Span {
     let noise: f64 = rng.sample(StandardNormal);
     let known = ESTIMATE_SLOPE * (duration_s / ESTIMATE_MEDIAN_S).ln();
@@ -285,14 +282,14 @@ fn draw_memory(mib: f64, rng: &mut ChaCha8Rng) -> Memory {
     Memory::from_mib((mib * (MEMORY_NOISE * noise).exp()).min(MEMORY_MAX_MIB).round() as u64)
 }
 
-/// Rounded to a tenth of a percent, which is finer than it can be measured.
+/// Rounded to a tenth of a percent, finer than it can be measured.
 fn draw_utilisation(percent: f64, rng: &mut ChaCha8Rng) -> Utilisation {
     let noise: f64 = rng.sample(StandardNormal);
     let tenths = (percent * 10.0 * (UTILISATION_NOISE * noise).exp()).round() as u32;
     Utilisation(tenths * 100).min(Utilisation::FULL)
 }
 
-/// The weekly rhythm: intensity summed up to the start of each hour of the week.
+/// The weekly pattern: intensity summed up to the start of each hour of the week.
 struct Rhythm {
     before: Vec<f64>,
     week: f64,
@@ -327,8 +324,8 @@ impl Rhythm {
         (weeks * HOURS_PER_WEEK as f64 + hour as f64 + within) * HOUR_S
     }
 
-    /// `count` instants in order. Given their number, the events of a Poisson process are
-    /// independent draws with its intensity as density; those are made by inversion.
+    /// `count` times in order. Given their number, the events of a Poisson process are independent draws with
+    /// its intensity as density; they are drawn by inversion.
     fn arrivals(&self, count: usize, span_s: f64, rng: &mut ChaCha8Rng) -> Vec<f64> {
         let total = self.sum_until(span_s);
         let mut sums: Vec<f64> = (0..count).map(|_| rng.random::<f64>() * total).collect();
@@ -341,9 +338,9 @@ fn intensity(hour_of_week: usize) -> f64 {
     BY_HOUR[hour_of_week % 24] * BY_DAY[hour_of_week / 24]
 }
 
-/// Gives the jobs their submit times in whole seconds and sorts them. The first job is moved to the
-/// origin and the last to the end of the span: the load that a reader computes from the file is
-/// then the load that was asked for, however few jobs there are.
+/// Sets submission times in whole seconds and sorts the jobs. The first job moves to the origin and the last
+/// to the end of the span, so that the load computed from the file is the requested load, however few jobs
+/// there are.
 fn set_times(
     jobs: &mut [TraceJob],
     submissions: &[usize],
@@ -369,7 +366,7 @@ fn set_times(
     }
 }
 
-/// Ids from 1, and the lines that the jobs get in a file below its header.
+/// Ids from 1, and the lines of the jobs in a file with a header.
 fn number(trace: &mut Trace) {
     let mut id = String::new();
     for (line, job) in (2..).zip(&mut trace.jobs) {
@@ -445,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn estimates_know_a_little() {
+    fn estimates_correlate_weakly_with_durations() {
         let correlation = info(&sample(20_000, 512, 0.8, 2)).estimate_spearman.unwrap();
         assert!((0.3..0.5).contains(&correlation), "{correlation}");
     }

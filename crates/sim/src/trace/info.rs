@@ -1,5 +1,4 @@
-//! What is in a trace: the numbers that decide whether it is worth simulating, for people and for
-//! programs. Reading and checking it is the reader's work; `text` shows the numbers on a terminal.
+//! A summary of a trace that shows whether it is useful for simulation, as JSON and as text (`text`).
 
 mod text;
 
@@ -11,10 +10,9 @@ use tandem_models::errors::spearman;
 
 /// Version of the JSON form.
 const SCHEMA: u32 = 1;
-/// How many classes are listed.
+/// Number of classes listed.
 const TOP_CLASSES: usize = 8;
-/// Where the bars of the histogram of durations begin: steps of about a factor of three at
-/// durations that people have words for.
+/// Lower limits of the histogram of durations: steps of about a factor of three, at familiar durations.
 const BAR_EDGES_S: [u64; 12] =
     [0, 3, 10, 30, 120, 300, 900, 3_600, 10_800, 43_200, 172_800, 604_800];
 const HOUR_S: u64 = 3_600;
@@ -31,9 +29,9 @@ pub struct TraceInfo {
     pub jobs: usize,
     /// Distinct users.
     pub users: usize,
-    /// Distinct partitions; 0 where the trace names none.
+    /// Distinct partitions; 0 if the trace names none.
     pub partitions: usize,
-    /// Distinct classes; 0 where the trace names none.
+    /// Distinct classes; 0 if the trace names none.
     pub classes: usize,
     /// The earliest submission.
     pub first_submit_s: f64,
@@ -59,11 +57,11 @@ pub struct TraceInfo {
     pub gangs: Vec<GangShare>,
     /// The most frequent classes, most frequent first.
     pub top_classes: Vec<ClassShare>,
-    /// Memory per GPU, where any job states it.
+    /// Memory per GPU, if any job states it.
     pub memory_mib: Option<ValueRange>,
-    /// Solo GPU utilisation, where any job states it.
+    /// Solo GPU utilisation, if any job states it.
     pub gpu_util_percent: Option<ValueRange>,
-    /// Solo bandwidth utilisation, where any job states it.
+    /// Solo bandwidth utilisation, if any job states it.
     pub bandwidth_util_percent: Option<ValueRange>,
     /// Jobs with a duration estimate.
     pub estimates: usize,
@@ -71,9 +69,9 @@ pub struct TraceInfo {
     pub estimate_spearman: Option<f64>,
     /// Durations below one second that were raised to it.
     pub durations_raised: usize,
-    /// Rows that were left out as bad.
+    /// Bad rows that were skipped.
     pub rows_skipped: usize,
-    /// What a Slurm history had beside jobs.
+    /// Rows of a Slurm history that are no jobs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sacct: Option<SacctCounts>,
     /// Jobs by duration, on a logarithmic scale.
@@ -198,7 +196,7 @@ fn gpu_time(job: &TraceJob) -> u128 {
     u128::from(job.gpus) * u128::from(job.duration.0)
 }
 
-/// `part / whole`, and 0 where there is nothing to share.
+/// `part / whole`; 0 if `whole` is 0.
 fn share(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -316,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_trace_for_people() {
+    fn a_small_trace_as_text() {
         expect![[r#"
             trace           small.csv
             jobs            4 (1 user, 0 partitions, 1 class)
@@ -360,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_trace_for_programs() {
+    fn a_small_trace_as_json() {
         let mut summary = info(&small());
         summary.duration_histogram.retain(|bar| bar.jobs > 0);
         let json = serde_json::to_string(&summary).unwrap().replace(",\"", ",\n\"");

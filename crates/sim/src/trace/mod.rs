@@ -6,6 +6,7 @@ mod info;
 mod names;
 mod problem;
 mod read;
+mod row;
 mod sacct;
 mod split;
 mod write;
@@ -21,12 +22,12 @@ pub use write::write;
 
 use tandem_core::{ClassId, Memory, Span, Time, Tolerance, UserId, Utilisation};
 
-/// A trace as read: jobs in file order, names interned.
+/// A trace as read: jobs in file order, interned names.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// The name of the file it came from.
     pub name: String,
-    /// The format it was read from: what its columns are called.
+    /// Its format, which names its columns.
     pub format: TraceFormat,
     /// Jobs in file order.
     pub jobs: Vec<TraceJob>,
@@ -38,11 +39,11 @@ pub struct Trace {
     pub partitions: Names,
     /// Classes, by `ClassId`.
     pub classes: Names<Class>,
-    /// How many durations below one second were raised to one second.
+    /// Number of durations below one second that were raised to one second.
     pub raised: usize,
-    /// Rows left out under `skip_bad`.
+    /// Rows skipped under `skip_bad`.
     pub skipped: Vec<BadRow>,
-    /// What a Slurm history had beside jobs.
+    /// Rows of a Slurm history that are no jobs.
     pub sacct: Option<SacctCounts>,
 }
 
@@ -61,7 +62,7 @@ pub struct TraceJob {
     pub duration: Span,
     /// GPUs of its gang.
     pub gpus: u32,
-    /// Duration estimate that comes with the trace.
+    /// Its duration estimate in the trace.
     pub estimate: Option<Span>,
     /// Index into `Trace::classes`.
     pub class: Option<ClassId>,
@@ -71,20 +72,20 @@ pub struct TraceJob {
     pub gpu_util: Option<Utilisation>,
     /// Solo utilisation of the memory bandwidth.
     pub bandwidth_util: Option<Utilisation>,
-    /// What it puts up with beside others.
+    /// The slow-down that it accepts.
     pub tolerance: Tolerance,
-    /// How urgent it is; 0 is usual.
+    /// Each step doubles its weight; 0 is the default.
     pub priority: i8,
 }
 
 impl Trace {
-    /// The partition a job names.
+    /// The partition that a job names.
     pub fn partition_of(&self, job: &TraceJob) -> Option<&str> {
         job.partition.map(|index| self.partitions.get(index).as_str())
     }
 }
 
-/// Many short texts in one allocation.
+/// Many short strings in one allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Ids {
     text: String,
@@ -92,7 +93,7 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// Adds one.
+    /// Adds a string.
     pub fn push(&mut self, id: &str) {
         self.text.push_str(id);
         self.ends.push(self.text.len());
@@ -104,12 +105,12 @@ impl Ids {
         &self.text[start..self.ends[index]]
     }
 
-    /// How many there are.
+    /// Number of strings.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no strings.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

@@ -1,11 +1,11 @@
-//! Interned names: text in the file, a small number inside.
+//! Interned names: text in the file, a small number in memory.
 
 use rustc_hash::FxHashMap;
 use std::fmt;
 use std::hash::Hash;
 
-/// Distinct values in order of first appearance. The hash map is only looked up, never iterated,
-/// so its order cannot be seen.
+/// Distinct values in order of first appearance. The hash map is never iterated, so its order does not
+/// matter.
 #[derive(Clone, Debug)]
 pub struct Names<T = String> {
     values: Vec<T>,
@@ -49,18 +49,18 @@ impl<T: Clone + Eq + Hash> Names<T> {
         self.values.iter()
     }
 
-    /// How many there are.
+    /// Number of values.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 }
 
-/// A class of jobs that behave alike.
+/// A class of jobs with equal behaviour.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
     /// Such as `ResNet18`.
@@ -74,7 +74,7 @@ pub struct Class {
 }
 
 impl Class {
-    /// A class from Gavel's way of naming it: `ResNet-18 (batch size 32)`, `A3C`.
+    /// A class from Gavel's notation: `ResNet-18 (batch size 32)`, `A3C`.
     pub fn from_job_type(job_type: &str) -> Self {
         let parsed = job_type.strip_suffix(')').and_then(|rest| {
             let (model, batch) = rest.rsplit_once(" (batch size ")?;

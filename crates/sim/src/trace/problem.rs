@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a trace, in words that name file, line and field.
+//! Everything that can be wrong with a trace; messages name file, line and field.
 
 use super::formats::TraceFormat;
 use crate::decimal::DecimalError;
@@ -14,7 +14,7 @@ pub enum TraceError {
     Io {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         cause: std::io::Error,
     },
     /// The file as a whole is unusable.
@@ -25,12 +25,12 @@ pub enum TraceError {
         /// What is wrong.
         problem: Problem,
     },
-    /// One row is.
+    /// One row is unusable.
     #[error("{}:{row}", OneLine(file))]
     Row {
         /// The file.
         file: String,
-        /// Which one and what is wrong.
+        /// The row and its problem.
         row: BadRow,
     },
 }
@@ -39,7 +39,7 @@ pub enum TraceError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{line}: {}: {}", OneLine(field), OneLine(problem))]
 pub struct BadRow {
-    /// Line of the file, counted from one.
+    /// Line of the file, from one.
     pub line: u64,
     /// The column.
     pub field: String,
@@ -47,7 +47,7 @@ pub struct BadRow {
     pub problem: Problem,
 }
 
-/// One thing that can be wrong with a trace.
+/// One problem of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Problem {
     /// Not text.
@@ -62,7 +62,7 @@ pub enum Problem {
     /// A header and nothing else.
     #[error("has no jobs")]
     NoJobs,
-    /// A Slurm history of processors only.
+    /// A Slurm history without GPU jobs.
     #[error(
         "has no jobs with a GPU; Slurm records them where slurm.conf has AccountingStorageTRES=gres/gpu"
     )]
@@ -70,7 +70,7 @@ pub enum Problem {
     /// A header that fits no format.
     #[error("line 1: header fits no known format; give --format, one of {}", TraceFormat::list())]
     UnknownFormat,
-    /// A column that the format needs.
+    /// The format needs a column.
     #[error("line 1: missing column {column}, which format {format} needs")]
     MissingColumn {
         /// The column.
@@ -86,7 +86,7 @@ pub enum Problem {
         /// Fields of the header.
         expected: usize,
     },
-    /// Nothing where something is needed.
+    /// A required field is empty.
     #[error("is empty")]
     MissingValue,
     /// Not a usable number.
@@ -94,10 +94,10 @@ pub enum Problem {
     Number {
         /// The text.
         text: String,
-        /// Why it is not.
+        /// The cause.
         cause: DecimalError,
     },
-    /// A number that should be whole.
+    /// A number that should be an integer.
     #[error("not a whole number: '{text}'")]
     NotWhole {
         /// The text.
@@ -109,13 +109,13 @@ pub enum Problem {
         /// The text.
         text: String,
     },
-    /// A duration in none of Slurm's ways of writing it.
+    /// A duration in none of Slurm's notations.
     #[error("neither a number nor a duration such as 1-02:03:04: '{text}'")]
     NotADuration {
         /// The text.
         text: String,
     },
-    /// A flag that is neither on nor off.
+    /// A flag other than 0 or 1.
     #[error("neither 0 nor 1: '{text}'")]
     NotAFlag {
         /// The text.
@@ -127,7 +127,7 @@ pub enum Problem {
         /// The text.
         text: String,
     },
-    /// A limit on slow-downs that cannot be one.
+    /// A slow-down limit out of range.
     #[error("not a slow-down from 1 to 1000: '{text}'")]
     NotASlowdown {
         /// The text.
@@ -148,7 +148,7 @@ pub enum Problem {
         /// The id.
         id: String,
     },
-    /// A job type whose speed nobody gave.
+    /// A job type without a known speed.
     #[error(
         "no solo speed is known for '{job_type}'; give a table that has it with --interference"
     )]
@@ -161,15 +161,15 @@ pub enum Problem {
         "format gavel counts steps, not seconds; give the table of solo speeds with --interference"
     )]
     NeedsSpeeds,
-    /// A partition that the cluster lacks.
+    /// A partition that the cluster does not have.
     #[error("unknown partition '{name}'; the cluster has {known}")]
     UnknownPartition {
         /// The name.
         name: String,
-        /// What there is.
+        /// The partitions of the cluster.
         known: String,
     },
-    /// More GPUs than the partition can give.
+    /// More GPUs than the partition can place.
     #[error("job needs {gpus} GPUs, more than partition '{partition}' can place ({size} GPUs)")]
     LargerThanPartition {
         /// GPUs of the job.
@@ -189,7 +189,7 @@ pub enum Problem {
         /// Memory of its smallest GPU.
         available: Memory,
     },
-    /// No estimate where one is needed.
+    /// A required estimate is missing.
     #[error("has no estimate, which --estimates trace needs")]
     NoEstimate,
 }

@@ -1,36 +1,31 @@
-//! Reads a trace: text to rows, rows to jobs, and every complaint with file, line and field.
+//! Reads a trace: text to rows, rows to jobs. Errors name file, line and field.
 
 use super::formats::{Columns, DurationFrom, Layout, TraceFormat};
 use super::names::Class;
 use super::problem::{BadRow, Problem, TraceError};
+use super::row::{MICROS_MAX, TraceRow};
 use super::split::visit_ends;
 use super::{Trace, TraceJob};
-use crate::decimal::{DecimalError, parse_scaled, parse_short};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use tandem_core::{
-    ClassId, MICROS_PER_SECOND, Memory, PPM_ONE, Span, Time, Tolerance, UserId, Utilisation,
-};
+use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, UserId};
 
-/// The longest time that a field may state: about three thousand years. A hundred of them still add
-/// up within 64 bits of microseconds; a run that needs more is stopped.
-pub(super) const MICROS_MAX: u64 = 100_000_000_000 * MICROS_PER_SECOND;
 /// Model, data set, batch size, precision.
 const CLASS_COLUMNS: usize = 4;
-/// The largest memory that a field may state, in thousandths of a MiB.
+/// The largest memory in a field, in thousandths of a MiB.
 const MEMORY_MAX: u64 = 1 << 50;
 
-/// Solo speeds in steps per second, by class and gang size: what turns steps into seconds.
+/// Solo speeds in steps per second, by class and gang size, to convert steps to seconds.
 pub type SoloSpeeds = BTreeMap<(Class, u32), f64>;
 
-/// How to read.
+/// Options of the reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadOptions<'a> {
     /// The format; guessed from the header if absent.
     pub format: Option<TraceFormat>,
-    /// Leave bad rows out and count them instead of refusing the file.
+    /// Skip and count bad rows instead of refusing the file.
     pub skip_bad: bool,
     /// For formats that count steps.
     pub speeds: Option<&'a SoloSpeeds>,
@@ -53,12 +48,12 @@ pub fn read(path: &Path, options: &ReadOptions<'_>) -> Result<Trace, TraceError>
     Ok(Trace { name, ..parse(&bytes, &file, options)? })
 }
 
-/// Reads a file of plain rows piece by piece, so that its text does not take memory of its own. `None`
-/// if there is anything else about it, good or bad: reading it as a whole will tell.
+/// Reads a file of plain rows in pieces, so that its text takes no memory. `None` if the file needs the
+/// general reader, which also reports errors.
 fn read_in_pieces(path: &Path, options: &ReadOptions<'_>) -> Option<Trace> {
     const PIECE: usize = 1 << 16;
     let mut file = std::fs::File::open(path).ok()?;
-    // What is not a file cannot be read a second time.
+    // Only a regular file can be read a second time.
     if options.skip_bad || !file.metadata().ok()?.is_file() {
         return None;
     }
@@ -83,7 +78,7 @@ fn read_in_pieces(path: &Path, options: &ReadOptions<'_>) -> Option<Trace> {
             None => {
                 let first_line = text.lines().next()?;
                 let format = format_of(first_line, options).ok()?;
-                // Its jobs are spread over several rows.
+                // The jobs of this format span several rows.
                 if format == TraceFormat::Sacct {
                     return None;
                 }
@@ -123,7 +118,7 @@ pub fn parse(bytes: &[u8], file: &str, options: &ReadOptions<'_>) -> Result<Trac
     let outcome = reader.rows(text);
     let Reader { mut trace, layout, .. } = reader;
     let skipped = std::mem::take(&mut trace.skipped);
-    // An id that repeats before the row that stopped the reader is the first complaint.
+    // A duplicate id before the bad row is reported first.
     let duplicate = drop_duplicates(&mut trace, layout.id_name());
     if options.skip_bad {
         trace.skipped = skipped;
@@ -142,15 +137,15 @@ fn format_of(first_line: &str, options: &ReadOptions<'_>) -> Result<TraceFormat,
     options.format.or_else(|| TraceFormat::guess(first_line)).ok_or(Problem::UnknownFormat)
 }
 
-/// Looks at whole blocks without a branch per byte, which the compiler turns into wide comparisons.
+/// Compares whole blocks without a branch per byte, which the compiler vectorises.
 fn has_quote(text: &str) -> bool {
     let is_in = |block: &[u8]| block.iter().fold(false, |found, &byte| found | (byte == b'"'));
     text.as_bytes().chunks(4096).any(is_in)
 }
 
-/// Removes every job whose id came before, and says which.
+/// Removes and returns every job with a duplicate id.
 fn drop_duplicates(trace: &mut Trace, id_name: &str) -> Vec<BadRow> {
-    // Ids that only grow, as most traces number their jobs, cannot repeat.
+    // Ascending ids, as most traces have, cannot repeat.
     let keys = (0..trace.jobs.len()).map(|index| trace.ids.get(index)).map(|id| (id.len(), id));
     if keys.is_sorted_by(|one, next| one < next) {
         return Vec::new();
@@ -187,8 +182,8 @@ struct Reader<'a> {
     speeds: Option<&'a SoloSpeeds>,
     skip_bad: bool,
     trace: Trace,
-    /// Classes seen, by the text from their first field to their last: where these stand side by side,
-    /// a class is put together once and not once per row.
+    /// Known classes by the text from their first field to their last. If these fields are adjacent, a class
+    /// is assembled once and not once per row.
     classes: FxHashMap<String, ClassId>,
 }
 
@@ -221,9 +216,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes in text without quotes, where a row is a line and a field is what stands between two
-    /// delimiters. Its first line is number `line`; returns the number of the line after its last
-    /// line break.
+    /// Reads text without quotes, where a row is a line and delimiters separate fields. The first line has
+    /// number `line`; returns the number of the line after the last line break.
     fn plain_rows(&mut self, text: &str, mut line: u64) -> Result<u64, Box<BadRow>> {
         let bytes = text.as_bytes();
         let mut fields = Vec::new();
@@ -252,7 +246,7 @@ impl<'a> Reader<'a> {
         line: u64,
     ) -> Result<(), Box<BadRow>> {
         if let Some((last_start, end)) = fields.last_mut() {
-            // The carriage return of a line that ends in CR LF is nobody's content.
+            // The carriage return of CR LF is not content.
             let ends_in_cr = *end > *last_start && text.as_bytes()[*end - 1] == b'\r';
             *end -= usize::from(ends_in_cr);
         }
@@ -281,7 +275,7 @@ impl<'a> Reader<'a> {
             fields.clear();
             let ranges = (0..record.len()).filter_map(|index| record.range(index));
             fields.extend(ranges.map(|range| (range.start, range.end)));
-            // The crate's own line number is one short after a line that ends in CR LF.
+            // The line number of the `csv` crate is one short after CR LF.
             let at = record.position().map_or(0, |position| position.byte() as usize);
             let blank = text[at..].bytes().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
             line += text[counted..at + blank].bytes().filter(|&byte| byte == b'\n').count() as u64;
@@ -291,7 +285,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Takes in a row, or puts it aside.
+    /// Adds a row, or counts it as bad.
     fn take(&mut self, row: &TraceRow<'_, '_>) -> Result<(), Box<BadRow>> {
         match self.row(row) {
             Err(bad) if self.skip_bad => {
@@ -331,7 +325,7 @@ impl<'a> Reader<'a> {
             Some(field) => row.required(field)?,
             None => "",
         };
-        // All fields are good: from here on the trace is changed.
+        // All fields are valid: from here on the trace changes.
         if duration.0 < MICROS_PER_SECOND {
             duration = Span::from_secs(1);
             self.trace.raised += 1;
@@ -369,7 +363,7 @@ impl<'a> Reader<'a> {
             DurationFrom::Column => row.span(columns.duration, self.layout.time_scale),
             DurationFrom::Between { start, end } => {
                 let ended = row.time(columns.duration, self.layout.time_scale)?;
-                // A job that never started has no start; it then counts from its submission.
+                // A job that never started has no start: its submission counts instead.
                 let started = match columns.start.filter(|&field| !row.text(field).is_empty()) {
                     Some(field) => row.time(field, self.layout.time_scale)?,
                     None => row.time(columns.submit, self.layout.time_scale)?,
@@ -416,7 +410,7 @@ impl<'a> Reader<'a> {
         }
         let Some(class) = self.class(row)? else { return Ok(None) };
         let class = ClassId(self.trace.classes.intern(&class));
-        // Where other columns stand between them this would remember a class many times over.
+        // If other columns are in between, this would store a class many times.
         if last - first < CLASS_COLUMNS {
             self.classes.insert(written.to_owned(), class);
         }
@@ -441,179 +435,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A column: where it stands and what it is called.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Field {
-    pub(super) index: usize,
-    pub(super) name: &'static str,
-}
-
-pub(super) struct TraceRow<'a, 'f> {
-    pub(super) text: &'a str,
-    /// Where each field stands in `text`.
-    pub(super) fields: &'f [(usize, usize)],
-    pub(super) line: u64,
-}
-
-impl<'a> TraceRow<'a, '_> {
-    pub(super) fn text(&self, field: Field) -> &'a str {
-        let (start, end) = self.fields[field.index];
-        let text = &self.text[start..end];
-        // Fields are rarely padded, and looking costs less than trimming.
-        match (text.as_bytes().first(), text.as_bytes().last()) {
-            (Some(first), Some(last)) if *first > b' ' && *last > b' ' => text,
-            _ => text.trim_ascii(),
-        }
-    }
-
-    pub(super) fn required(&self, field: Field) -> Result<&'a str, Box<BadRow>> {
-        match self.text(field) {
-            "" => Err(self.bad(field.name, Problem::MissingValue)),
-            text => Ok(text),
-        }
-    }
-
-    #[inline]
-    pub(super) fn optional<T>(
-        &self,
-        field: Option<Field>,
-        read: impl FnOnce(Field) -> Result<T, Box<BadRow>>,
-    ) -> Result<Option<T>, Box<BadRow>> {
-        match field {
-            Some(field) if !self.is_blank(field) => read(field).map(Some),
-            _ => Ok(None),
-        }
-    }
-
-    #[inline]
-    fn is_blank(&self, field: Field) -> bool {
-        match self.bytes(field).first() {
-            None => true,
-            Some(&first) => first <= b' ' && self.text(field).is_empty(),
-        }
-    }
-
-    #[inline]
-    fn bytes(&self, field: Field) -> &'a [u8] {
-        let (start, end) = self.fields[field.index];
-        &self.text.as_bytes()[start..end]
-    }
-
-    /// A number that is written in the plainest way.
-    #[inline]
-    fn short(&self, field: Field, scale: i32) -> Option<u64> {
-        parse_short(self.bytes(field), scale)
-    }
-
-    #[inline]
-    fn scaled(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
-        match self.short(field, scale) {
-            Some(value) => Ok(value),
-            None => self.scaled_from_any(field, scale),
-        }
-    }
-
-    #[cold]
-    fn scaled_from_any(&self, field: Field, scale: i32) -> Result<u64, Box<BadRow>> {
-        let text = self.text(field);
-        match parse_scaled(text, scale) {
-            Ok(value) => Ok(value),
-            Err(_) if text.is_empty() => Err(self.bad(field.name, Problem::MissingValue)),
-            Err(cause) => Err(self.number(field, text, cause)),
-        }
-    }
-
-    /// A number whose unit is 10^(scale − 6) seconds.
-    #[inline]
-    pub(super) fn span(&self, field: Field, scale: i32) -> Result<Span, Box<BadRow>> {
-        let micros = self.scaled(field, scale)?;
-        if micros > MICROS_MAX { Err(self.overflow(field)) } else { Ok(Span(micros)) }
-    }
-
-    /// A number like that, or a date and time.
-    pub(super) fn time(&self, field: Field, scale: i32) -> Result<Time, Box<BadRow>> {
-        if let Some(micros) = self.short(field, scale) {
-            return Ok(Time(micros));
-        }
-        let text = self.text(field);
-        if text.len() >= 10 && text.as_bytes()[4] == b'-' && !text.starts_with('-') {
-            let not_a_time = || self.bad(field.name, Problem::NotATime { text: text.to_owned() });
-            let civil: jiff::civil::DateTime = text.parse().map_err(|_| not_a_time())?;
-            let zoned = civil.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| not_a_time())?;
-            let micros = u64::try_from(zoned.timestamp().as_microsecond());
-            return micros.map(Time).map_err(|_| not_a_time());
-        }
-        Ok(Time(self.span(field, scale)?.0))
-    }
-
-    #[inline]
-    fn whole(&self, field: Field) -> Result<u32, Box<BadRow>> {
-        // Spreadsheets and pandas write whole numbers as 8.0.
-        let thousandths = self.scaled(field, 3)?;
-        if !thousandths.is_multiple_of(1000) {
-            let text = self.text(field).to_owned();
-            return Err(self.bad(field.name, Problem::NotWhole { text }));
-        }
-        u32::try_from(thousandths / 1000).map_err(|_| self.overflow(field))
-    }
-
-    fn utilisation(&self, field: Field, scale: i32) -> Result<Utilisation, Box<BadRow>> {
-        u32::try_from(self.scaled(field, scale)?).map(Utilisation).map_err(|_| self.overflow(field))
-    }
-
-    fn flag(&self, field: Field) -> Result<bool, Box<BadRow>> {
-        match self.text(field) {
-            "0" | "false" | "False" => Ok(false),
-            "1" | "true" | "True" => Ok(true),
-            text => Err(self.bad(field.name, Problem::NotAFlag { text: text.to_owned() })),
-        }
-    }
-
-    /// A factor from 1 to 1000, in parts per million.
-    fn slowdown(&self, field: Field) -> Result<u32, Box<BadRow>> {
-        let most = self.scaled(field, 6)?;
-        let one = u64::from(PPM_ONE);
-        let in_range = (one..=1000 * one).contains(&most);
-        let text = || self.text(field).to_owned();
-        let most = u32::try_from(most).ok().filter(|_| in_range);
-        most.ok_or_else(|| self.bad(field.name, Problem::NotASlowdown { text: text() }))
-    }
-
-    /// What its user says that it puts up with beside others.
-    fn tolerance(&self, columns: &Columns) -> Result<Tolerance, Box<BadRow>> {
-        let slowdown = self.optional(columns.slowdown_max, |field| self.slowdown(field))?;
-        let exclusive = self.optional(columns.exclusive, |field| self.flag(field))?;
-        Ok(match (exclusive, slowdown) {
-            (Some(true), _) => Tolerance::Alone,
-            (_, Some(most)) => Tolerance::Slowdown(most),
-            _ => Tolerance::Any,
-        })
-    }
-
-    fn priority(&self, field: Field) -> Result<i8, Box<BadRow>> {
-        let text = self.text(field);
-        let priority = text.parse().ok().filter(|priority| (-10..=10).contains(priority));
-        priority
-            .ok_or_else(|| self.bad(field.name, Problem::NotAPriority { text: text.to_owned() }))
-    }
-
-    fn overflow(&self, field: Field) -> Box<BadRow> {
-        self.number(field, self.text(field), DecimalError::Overflow)
-    }
-
-    pub(super) fn number(&self, field: Field, text: &str, cause: DecimalError) -> Box<BadRow> {
-        self.bad(field.name, Problem::Number { text: text.to_owned(), cause })
-    }
-
-    pub(super) fn bad(&self, field: &str, problem: Problem) -> Box<BadRow> {
-        Box::new(BadRow { line: self.line, field: field.to_owned(), problem })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tandem_core::{Time, Utilisation};
 
     fn read(text: &str) -> Result<Trace, String> {
         let trace = parse(text.as_bytes(), "t.csv", &ReadOptions::default());

@@ -1,14 +1,14 @@
-//! Reads a Slurm site's own history: what `sacct -P` prints.
+//! Reads the history of a Slurm site: the output of `sacct -P`.
 //!
-//! It is no table of jobs. Steps have rows of their own, a job that was queued again has one row per
-//! run (`-D`), the parts of a heterogeneous job have one each, most rows of a usual site have no GPU,
-//! and nothing is quoted: a name may hold bars and line breaks. What is left out on purpose is counted,
-//! what cannot be read is a bad row as in every other format.
+//! It is no table of jobs. Steps have rows of their own, a requeued job has one row per run (`-D`), the
+//! components of a heterogeneous job have one each, most rows of a typical site have no GPU, and nothing is
+//! quoted: a name may contain bars and line breaks. Rows that are left out on purpose are counted; unreadable
+//! ones are bad rows as in every other format.
 
 use super::formats::{TraceFormat, find, first_of};
 use super::names::Class;
 use super::problem::{BadRow, Problem, TraceError};
-use super::read::{Field, TraceRow};
+use super::row::{Field, MICROS_MAX, TraceRow};
 use super::{Trace, TraceJob};
 use crate::decimal::{DecimalError, parse_scaled};
 use rustc_hash::FxHashMap;
@@ -16,8 +16,8 @@ use serde::Serialize;
 use tandem_core::{ClassId, MICROS_PER_SECOND, Span, Time, Tolerance, UserId};
 use tandem_models::history::pattern;
 
-/// SacctColumns whose text users choose, bars included. One of them can be told apart from its neighbours,
-/// which have none; two cannot.
+/// Columns with text of the users, which may contain bars. One such column can be separated from its
+/// neighbours, two cannot.
 const FREE_TEXT: [&str; 9] = [
     "JobName",
     "Comment",
@@ -29,31 +29,30 @@ const FREE_TEXT: [&str; 9] = [
     "WCKey",
     "Extra",
 ];
-/// States of jobs that have more to do.
+/// States of jobs that have not ended.
 const UNFINISHED: [&str; 4] = ["RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"];
 /// Power of ten from seconds to microseconds.
 const SECONDS: i32 = 6;
 
-/// What became of the rows that are no jobs of the trace, and of jobs that are told with less than is
-/// known of others.
+/// Counts of rows that are no jobs of the trace, and of jobs with incomplete data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SacctCounts {
     /// Rows of job steps.
     pub steps: usize,
     /// Rows of jobs without a GPU.
     pub without_gpus: usize,
-    /// Rows of jobs that had not started: waiting, or cancelled before.
+    /// Rows of jobs that had not started: pending, or cancelled while pending.
     pub never_started: usize,
-    /// Runs before the last of a job that was queued again.
+    /// Runs of a requeued job before the last one.
     pub earlier_runs: usize,
-    /// Jobs of the trace that still ran; their duration is what they had run.
+    /// Jobs of the trace that were running; their duration is their time so far.
     pub unfinished: usize,
-    /// Jobs of the trace that asked for a share of a GPU (shards, MPS) and take a whole one.
+    /// Jobs of the trace that asked for a share of a GPU (shards, MPS) and count as one GPU.
     pub shares: usize,
 }
 
 impl SacctCounts {
-    /// What there is to say, a short text for each.
+    /// The counts above zero, as short texts.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         let remarks = [
             (self.steps, "rows of steps left out"),
@@ -68,7 +67,7 @@ impl SacctCounts {
     }
 }
 
-/// The names of a header, split by whatever `--delimiter` was given: names are letters and digits.
+/// The column names, split by any `--delimiter`: names consist of letters and digits.
 pub(super) fn split_header(line: &str) -> Vec<&str> {
     line.split(delimiter(line)).collect()
 }
@@ -119,7 +118,7 @@ struct SacctColumns {
     requested: Option<Field>,
     limit: Option<Field>,
     name: Option<Field>,
-    /// The one column that bars beyond the header's belong to.
+    /// The one column that extra bars belong to.
     free: Option<usize>,
 }
 
@@ -158,13 +157,13 @@ impl SacctColumns {
     }
 }
 
-/// One run of a job, or of a part of one.
+/// One run of a job, or of a component of one.
 struct SacctRun<'a> {
-    /// Which part of a heterogeneous job; empty for every other.
+    /// The component of a heterogeneous job; empty for all others.
     part: &'a str,
     line: u64,
     submit: Time,
-    /// When it could first have started.
+    /// When it became eligible.
     arrival: Time,
     elapsed: Span,
     gpus: u32,
@@ -182,11 +181,11 @@ struct SacctReader<'a> {
     ends_rows: bool,
     columns: SacctColumns,
     counts: SacctCounts,
-    /// Jobs in order of their first row: id, and the last run of every part.
+    /// Jobs in order of their first row: id, and the last run of every component.
     jobs: Vec<(&'a str, Vec<SacctRun<'a>>)>,
     index: FxHashMap<&'a str, usize>,
     fields: Vec<(usize, usize)>,
-    /// Whether a row stands above, whose name may go on in the next line.
+    /// Whether the previous line was a row, whose name may continue on this line.
     is_after_row: bool,
 }
 
@@ -237,7 +236,7 @@ impl<'a> SacctReader<'a> {
         self.columns.free == Some(self.columns.count - 1)
     }
 
-    /// Finds the fields of a line. Bars that are too many belong to the one column that can have them.
+    /// Finds the fields of a line. Extra bars belong to the one column that can contain them.
     fn split(&self, line: &str, fields: &mut Vec<(usize, usize)>) -> Split {
         let line = match line.strip_suffix(self.delimiter) {
             Some(rest) if self.ends_rows => rest,
@@ -274,7 +273,7 @@ impl<'a> SacctReader<'a> {
         }
         let elapsed = duration(row, columns.elapsed, 1)?;
         let text = |field: Option<Field>| field.map_or("", |field| row.text(field));
-        // A job that never started was given nothing, whatever it asked for.
+        // A job that never started had no resources, whatever it asked for.
         let is_given = !text(columns.allocated).is_empty();
         let tres = if is_given { columns.allocated } else { columns.requested };
         let gpus = tres.map(|field| gpus(row, field)).transpose()?.unwrap_or_default();
@@ -284,7 +283,7 @@ impl<'a> SacctReader<'a> {
         }
         let knows_start = columns.start.is_none_or(|field| is_known(row.text(field)));
         let is_waiting = text(columns.state).starts_with("PENDING");
-        // Cancelled while it waited, a job has a start in some cases all the same: its end.
+        // Some jobs that were cancelled while pending have their end as start.
         let was_given = match columns.allocated {
             Some(_) => is_given,
             None => !text(columns.state).starts_with("CANCELLED"),
@@ -329,7 +328,7 @@ impl<'a> SacctReader<'a> {
             parts.push(run);
             return;
         };
-        // Queued again, it starts anew: the last run is its work. It has waited since the first.
+        // The last run of a requeued job is its work. It has been waiting since the first.
         self.counts.earlier_runs += 1;
         let arrival = known.arrival.min(run.arrival);
         if run.submit >= known.submit {
@@ -345,7 +344,7 @@ impl<'a> SacctReader<'a> {
         let mut classes: FxHashMap<&str, ClassId> = FxHashMap::default();
         for (id, runs) in self.jobs {
             let Some(first) = runs.first() else { continue };
-            // Parts of a job run together, all or none, as long as the longest.
+            // The components of a job run together, as long as the longest.
             let gpus = runs.iter().fold(0_u32, |sum, run| sum.saturating_add(run.gpus));
             let elapsed = runs.iter().map(|run| run.elapsed).max().unwrap_or_default();
             let arrival = runs.iter().map(|run| run.arrival).max().unwrap_or_default();
@@ -354,8 +353,8 @@ impl<'a> SacctReader<'a> {
             trace.raised += usize::from(elapsed.0 < MICROS_PER_SECOND);
             let class = (!first.name.is_empty()).then(|| {
                 *classes.entry(first.name).or_insert_with(|| {
-                    // What repeated submissions have in common, as the estimates from history want it.
-                    // Anyone may name a job, and names reach the operator's terminal.
+                    // The common pattern of repeated submissions, for estimates from history. Users choose
+                    // the names, and names reach the operator's terminal.
                     let model = pattern(first.name).replace(char::is_control, "?");
                     let class = Class { model, dataset: String::new(), batch: None, amp: false };
                     ClassId(trace.classes.intern(&class))
@@ -390,13 +389,13 @@ enum Split {
     Long,
 }
 
-/// What Slurm writes where it knows no time.
+/// Slurm's text for an unknown time.
 fn is_known(time: &str) -> bool {
     !matches!(time, "" | "Unknown" | "None")
 }
 
-/// A time limit, in minutes (`TimelimitRaw`) or as a duration; `None` where there is none or where it
-/// is the partition's, which is not said.
+/// A time limit, in minutes (`TimelimitRaw`) or as a duration; `None` if there is none or if it is the
+/// partition's, which is unknown.
 fn limit(row: &TraceRow<'_, '_>, field: Field) -> Result<Option<Span>, Box<BadRow>> {
     match row.text(field) {
         "UNLIMITED" | "Partition_Limit" | "INVALID" => Ok(None),
@@ -426,7 +425,7 @@ fn duration(row: &TraceRow<'_, '_>, field: Field, unit_s: u64) -> Result<Span, B
 }
 
 fn is_in_range(span: &Span) -> bool {
-    span.0 <= super::read::MICROS_MAX
+    span.0 <= MICROS_MAX
 }
 
 #[derive(Clone, Copy, Default)]
@@ -452,9 +451,9 @@ fn gpus(row: &TraceRow<'_, '_>, field: Field) -> Result<GpuCounts, Box<BadRow>> 
             _ => {}
         }
     }
-    // Where types are counted, so is their sum, unless a site counts the types only.
+    // A site that counts types usually counts their sum too.
     let count = all.unwrap_or(typed);
-    // How large a share is, and of which GPU, is not said: one on every node.
+    // The size of a share is unknown: count one GPU per node.
     let is_share = count == 0 && shares > 0;
     Ok(GpuCounts { count: if is_share { nodes.max(1) } else { count }, is_share })
 }

@@ -1,11 +1,11 @@
-//! Finds where fields end, a block of bytes at a time. Fields of a trace are a few bytes long, and a
-//! search that starts anew for each of them costs more than looking at every byte.
+//! Finds the ends of fields, a block of bytes at a time. Fields are a few bytes long, and a search per field
+//! costs more than a test of every byte.
 
 const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
 const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const SIDE_BY_SIDE: u64 = 0x0102_0408_1020_4080;
 const NEWLINES: u64 = u64::from_ne_bytes([b'\n'; 8]);
-/// As many bytes as a word has bits: a bit says that a field ends there.
+/// One byte per bit of a word: the bit says that a field ends there.
 const BLOCK: usize = 64;
 
 /// Calls `visit` with every position at which a delimiter or a line break ends a field, in order, and
@@ -22,8 +22,8 @@ pub(super) fn visit_ends<E>(
     let mut last = [0; BLOCK];
     last[..rest.len()].copy_from_slice(rest);
     for (base, block) in (0..).step_by(BLOCK).zip(blocks.iter().chain([&last])) {
-        // How many fields end in a block cannot be predicted: better to be wrong once per block than
-        // once per word.
+        // The number of fields in a block cannot be predicted: one wrong branch per block is better than one
+        // per word.
         let mut ends = ends_in(block, delimiters);
         while ends != 0 {
             let end = ends.trailing_zeros() as usize % BLOCK;
@@ -41,14 +41,14 @@ fn ends_in(block: &[u8; BLOCK], delimiters: u64) -> u64 {
     let bits = words.iter().enumerate().map(|(index, word)| {
         let word = u64::from_le_bytes(*word);
         let others = differ(word, NEWLINES) & differ(word, delimiters);
-        // Every byte is 0 or 1; the product has them side by side in its top byte.
+        // Every byte is 0 or 1; the product collects them in its top byte.
         let ends = (!others >> 7) & ONES;
         (ends.wrapping_mul(SIDE_BY_SIDE) >> 56) << (8 * index)
     });
     bits.fold(0, |all, bits| all | bits)
 }
 
-/// The top bit of every byte in which two words differ; the other bits mean nothing.
+/// The top bit of every byte in which two words differ; the other bits are undefined.
 fn differ(word: u64, pattern: u64) -> u64 {
     let different = word ^ pattern;
     ((different & LOW_BITS) + LOW_BITS) | different

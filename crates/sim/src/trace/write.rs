@@ -5,8 +5,7 @@ use crate::decimal::{Seconds, Thousandths};
 use std::io::{self, Write};
 use tandem_core::{Span, Tolerance};
 
-/// The columns of a format as we write it; `None` where a format has no place for durations, or
-/// is only Slurm's to write.
+/// The columns of a format as written; `None` if a format has no durations, or only Slurm writes it.
 fn columns(format: TraceFormat) -> Option<&'static [&'static str]> {
     match format {
         TraceFormat::Tandem => Some(&[
@@ -64,11 +63,11 @@ impl TraceFormat {
     }
 }
 
-/// Columns that few traces fill: they are written where a job does.
-const WISHES: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
+/// Columns that few traces have: they are written if any job has a value.
+const OPTIONAL: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
 
-/// Writes `trace` as CSV with a header. Columns that no job fills stay empty, so that all files of a
-/// format have the same header; only what users asked for of a job has columns where they did.
+/// Writes `trace` as CSV with a header. Empty columns are written too, so that all files of a format have the
+/// same header, except for the [`OPTIONAL`] ones.
 ///
 /// # Panics
 /// For a format that is not [writable](TraceFormat::is_writable).
@@ -76,7 +75,7 @@ pub fn write(trace: &Trace, format: TraceFormat, out: &mut impl Write) -> io::Re
     let mut columns = columns(format).expect("the caller asks for a writable format").to_vec();
     let wishes = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
     if format == TraceFormat::Tandem && trace.jobs.iter().any(wishes) {
-        columns.extend(WISHES);
+        columns.extend(OPTIONAL);
     }
     let mut csv = csv::Writer::from_writer(out);
     csv.write_record(&columns).map_err(io_error)?;
@@ -89,7 +88,7 @@ pub fn write(trace: &Trace, format: TraceFormat, out: &mut impl Write) -> io::Re
     csv.flush()
 }
 
-/// The error underneath, so that its kind is not lost: a closed pipe is none.
+/// The underlying I/O error, so that its kind is kept: a closed pipe is no failure.
 fn io_error(error: csv::Error) -> io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(cause) => cause,
@@ -127,7 +126,7 @@ fn field(trace: &Trace, index: usize, job: &TraceJob, format: TraceFormat, colum
         "amp" => class.map_or(String::new(), |class| u8::from(class.amp).to_string()),
         "memory_mib" | "gmem" => thousandths(job.memory.map(|memory| memory.0)),
         "gpu_util" => thousandths(job.gpu_util.map(|util| u64::from(util.0))),
-        // Thousandths of a GPU; a job that fills its GPUs, or is not known to leave some, asks for all.
+        // Thousandths of a GPU; a job of full or unknown utilisation asks for all.
         "gpu_milli" => job.gpu_util.map_or(1000, |util| (util.0 / 100).clamp(1, 1000)).to_string(),
         "gmem_util" | "bandwidth_util" => {
             thousandths(job.bandwidth_util.map(|util| u64::from(util.0)))

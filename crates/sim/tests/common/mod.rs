@@ -1,4 +1,4 @@
-//! What the simulation tests share.
+//! Helpers of the simulation tests.
 #![allow(dead_code, reason = "every test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -13,7 +13,7 @@ pub(crate) fn cluster(spec: &str) -> Arc<Cluster> {
     Arc::new(clusters::cluster(spec).unwrap())
 }
 
-/// A workload from CSV in our own format.
+/// A workload from CSV in Tandem's own format.
 pub(crate) fn workload(csv: &str, cluster: Arc<Cluster>) -> Workload {
     let trace = parse(csv.as_bytes(), "trace.csv", &ReadOptions::default()).unwrap();
     Workload::new(trace, cluster, "trace.csv", &WorkloadOptions::default()).unwrap()

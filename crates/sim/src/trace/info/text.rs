@@ -5,7 +5,7 @@ use std::fmt;
 
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 86_400.0;
-/// How many gang sizes the terminal shows one by one; JSON has all.
+/// Gang sizes listed one by one; JSON has all.
 const GANG_ROWS: usize = 12;
 
 /// Widths of the terminal form, in columns.
@@ -156,14 +156,14 @@ fn bar_label(bar: &Bar) -> String {
     }
 }
 
-/// A bar in eighths of a column, so that even a rare kind of job leaves a mark.
+/// A bar in eighths of a column, so that even a small share is visible.
 fn blocks(jobs: usize, longest: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (jobs * BAR * 8).div_ceil(longest.max(1));
     format!("{}{}", "█".repeat(eighths / 8), PARTS[eighths % 8])
 }
 
-/// A duration in the unit that people would use, with at most one decimal.
+/// A duration in a familiar unit, with at most one decimal.
 fn human(seconds: f64) -> String {
     let (value, unit) = match seconds {
         s if s < 120.0 => (s, "s"),
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_said_as_people_do() {
+    fn durations_are_shown_in_familiar_units() {
         let said = [1.0, 119.5, 120.0, 3_599.0, 3_600.0, 100_000.0, 200_000.0].map(human);
         assert_eq!(said, ["1 s", "119.5 s", "2 min", "60 min", "1 h", "27.8 h", "2.3 d"]);
     }
