@@ -277,7 +277,7 @@ fn start(
             let local = LocalOptions {
                 supervisor: options.supervisor.clone(),
                 sample_every: options.sample_every,
-                groups: options.cgroups,
+                cgroups: options.cgroups,
                 ..LocalOptions::new(&options.state)
             };
             let backend = LocalBackend::new(local, provider, sink)?;

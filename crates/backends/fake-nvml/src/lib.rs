@@ -1,6 +1,6 @@
-//! A library with the functions of NVML that `tandem-backends` calls. What they answer is written in a
-//! JSON file that is read at every call: the one that `FAKE_NVML_STATE` names, else `state.json` beside
-//! the library, so that tests of one process can each have a copy of the library with a state of its own.
+//! A fake NVML with the functions that `tandem-backends` calls. Their answers come from a JSON file that is
+//! read at every call: the one that `FAKE_NVML_STATE` names, else `state.json` beside the library. Tests in
+//! one process can so have a copy of the library each, with a state of its own.
 //!
 //! ```json
 //! {"driver": true, "driver_version": "550.54.15", "devices": [
@@ -25,18 +25,18 @@ const UNKNOWN: c_int = 999;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct State {
-    #[serde(default = "yes")]
+struct FakeState {
+    #[serde(default = "default_driver")]
     driver: bool,
     #[serde(default)]
     driver_version: String,
     #[serde(default)]
-    devices: Vec<Gpu>,
+    devices: Vec<FakeGpu>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Gpu {
+struct FakeGpu {
     uuid: String,
     name: String,
     memory_total: Option<u64>,
@@ -48,22 +48,22 @@ struct Gpu {
     #[serde(default)]
     lost: bool,
     #[serde(default)]
-    compute: Vec<Process>,
+    compute: Vec<FakeProcess>,
     #[serde(default)]
-    graphics: Vec<Process>,
+    graphics: Vec<FakeProcess>,
     #[serde(default)]
-    mps: Vec<Process>,
+    mps: Vec<FakeProcess>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Process {
+struct FakeProcess {
     pid: u32,
-    /// Not known if absent.
+    /// Unknown if absent.
     memory: Option<u64>,
 }
 
-fn yes() -> bool {
+fn default_driver() -> bool {
     true
 }
 
@@ -80,7 +80,7 @@ unsafe extern "C" {
     fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
 }
 
-/// Lies in this library and nowhere else.
+/// An address in this library.
 static HERE: u8 = 0;
 
 fn path() -> Option<PathBuf> {
@@ -97,19 +97,19 @@ fn path() -> Option<PathBuf> {
     if unsafe { dladdr((&raw const HERE).cast(), &mut info) } == 0 || info.file.is_null() {
         return None;
     }
-    // SAFETY: `dladdr` succeeded, so that the name is a string that lives as long as the library.
+    // SAFETY: `dladdr` succeeded, so the name is a string that lives as long as the library.
     let file = unsafe { CStr::from_ptr(info.file) };
     Some(Path::new(OsStr::from_bytes(file.to_bytes())).with_file_name("state.json"))
 }
 
-fn state() -> Result<State, c_int> {
+fn state() -> Result<FakeState, c_int> {
     let text = std::fs::read_to_string(path().ok_or(UNKNOWN)?).map_err(|_| UNKNOWN)?;
-    let state: State = serde_json::from_str(&text).map_err(|_| UNKNOWN)?;
+    let state: FakeState = serde_json::from_str(&text).map_err(|_| UNKNOWN)?;
     if state.driver { Ok(state) } else { Err(DRIVER_NOT_LOADED) }
 }
 
-/// A device is known by its index plus one, so that it is never null.
-fn gpu(device: *mut c_void) -> Result<Gpu, c_int> {
+/// The handle of a device is its index plus one, so it is never null.
+fn gpu(device: *mut c_void) -> Result<FakeGpu, c_int> {
     let index = (device as usize).checked_sub(1).ok_or(INVALID_ARGUMENT)?;
     let gpu = state()?.devices.into_iter().nth(index).ok_or(INVALID_ARGUMENT)?;
     if gpu.lost { Err(GPU_IS_LOST) } else { Ok(gpu) }
@@ -127,7 +127,7 @@ unsafe fn write_text(text: &str, to: *mut c_char, len: c_uint) -> Result<(), c_i
     if text.len() >= len as usize {
         return Err(INSUFFICIENT_SIZE);
     }
-    // SAFETY: it fits, as was just seen.
+    // SAFETY: it fits, as checked above.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr(), to.cast(), text.len());
         *to.add(text.len()) = 0;
@@ -137,7 +137,7 @@ unsafe fn write_text(text: &str, to: *mut c_char, len: c_uint) -> Result<(), c_i
 
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
-pub struct Memory {
+pub struct NvmlMemory {
     version: c_uint,
     total: c_ulonglong,
     reserved: c_ulonglong,
@@ -166,7 +166,7 @@ pub struct ProcessInfo {
 /// # Safety
 /// `count` must say for how many entries `to` has room.
 unsafe fn write_processes(
-    list: &[Process],
+    list: &[FakeProcess],
     count: *mut c_uint,
     to: *mut ProcessInfo,
 ) -> Result<(), c_int> {
@@ -278,7 +278,10 @@ pub unsafe extern "C" fn nvmlDeviceGetName(
 
 /// As in NVML.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: *mut c_void, to: *mut Memory) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
+    device: *mut c_void,
+    to: *mut NvmlMemory,
+) -> c_int {
     code(gpu(device).and_then(|gpu| {
         let total = gpu.memory_total.ok_or(NOT_SUPPORTED)?;
         // SAFETY: NVML's callers give a place to write to.

@@ -1,10 +1,9 @@
-//! The control group of one run: a directory of its own for each controller, limits, and whether the
-//! system ended a process in it for want of memory.
+//! The control group of one run: limits of CPU time and memory, and whether the OOM killer killed a process
+//! of it.
 //!
-//! The daemon decides where the group is to be and records that; the supervisor, which has the run to
-//! itself, makes it, puts the process in before its program begins, and removes it. Whoever finds the
-//! records of a run knows its group. Nothing here can fail a run: what cannot be had is left out, and
-//! the caller learns what holds.
+//! The daemon chooses the path of the group and records it. The supervisor creates the group, adds the
+//! process before its program starts, and removes the group. Nothing here can fail a run: a limit that cannot
+//! be set is left out, and the caller learns which limits are enforced.
 
 use super::cgroups::{CgroupParent, CgroupVersion};
 use crate::op::{DeviceAllocation, Launch};
@@ -16,142 +15,147 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Over what time a quota is counted, in microseconds.
+/// The period of a CPU quota, in microseconds.
 const PERIOD_US: u64 = 100_000;
-/// The least quota that the system takes.
+/// The smallest quota that the kernel accepts.
 const QUOTA_MIN_US: u64 = 1_000;
-/// What a group counts and a process does not have resident: tables of pages, stacks in the kernel,
-/// files on their way to the disk. A part that grows with the limit, and one that does not.
-const HEADROOM_PART: u64 = 32;
+/// Memory that a group counts beyond the resident memory of its processes: page tables, kernel stacks, dirty
+/// pages. A fraction of the limit, and a constant.
+const HEADROOM_FRACTION: u64 = 32;
 const HEADROOM_BYTES: u64 = 16 << 20;
-/// Between attempts to remove a group: processes that were killed take a moment to be gone.
-const PATIENCE_MS: [u64; 4] = [0, 1, 5, 20];
+/// Delays between attempts to remove a group: killed processes take a moment to disappear.
+const REMOVE_DELAYS_MS: [u64; 4] = [0, 1, 5, 20];
 
-/// How much processor time a run has.
+/// The CPU time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CpuLimit {
     /// Weight against other runs on the same cores; 1 is one whole core.
     weight: f64,
-    /// The most that it may use, in parts per million of one core; all of its cores if absent.
-    most_ppm: Option<u64>,
+    /// The most CPU time that it may use, in parts per million of one core; unlimited if absent.
+    #[serde(rename = "most_ppm")]
+    quota_ppm: Option<u64>,
 }
 
 impl CpuLimit {
-    /// That of an allocation on cores. On a core of its own a run stays within its share too: a share is the
-    /// most that it may use, on cores as on GPUs.
+    /// The limit for an allocation of cores. It holds also on a core without other runs: a share is an upper
+    /// limit, on cores as on GPUs.
     pub(super) fn of(allocation: &DeviceAllocation) -> Self {
         let cores = allocation.devices.len().max(1) as u64;
         let share_ppm = u64::from(allocation.share_ppm.min(1_000_000));
         CpuLimit {
             weight: cores as f64 * share_ppm as f64 / 1e6,
-            most_ppm: (share_ppm < 1_000_000).then_some(cores * share_ppm),
+            quota_ppm: (share_ppm < 1_000_000).then_some(cores * share_ppm),
         }
     }
 
-    /// Writes them into a group.
+    /// Sets the limit of a group.
     fn write(&self, dir: &Path, version: CgroupVersion) -> io::Result<()> {
-        let quota_us = self.most_ppm.map(|most| (most * PERIOD_US / 1_000_000).max(QUOTA_MIN_US));
-        let scaled = |usual: f64, least: f64, most: f64| {
-            (self.weight * usual).round().clamp(least, most).to_string()
+        let quota_us =
+            self.quota_ppm.map(|quota| (quota * PERIOD_US / 1_000_000).max(QUOTA_MIN_US));
+        let scaled = |default: f64, min: f64, max: f64| {
+            (self.weight * default).round().clamp(min, max).to_string()
         };
         match version {
             CgroupVersion::V2 => {
                 put(dir, "cpu.weight", &scaled(100.0, 1.0, 10_000.0))?;
                 let quota = quota_us.map_or("max".to_owned(), |quota| quota.to_string());
-                unless_absent(quota_us, put(dir, "cpu.max", &format!("{quota} {PERIOD_US}")))
+                ignore_without_quota(quota_us, put(dir, "cpu.max", &format!("{quota} {PERIOD_US}")))
             }
             CgroupVersion::V1 => {
                 put(dir, "cpu.shares", &scaled(1024.0, 2.0, 262_144.0))?;
                 let period = put(dir, "cpu.cfs_period_us", &PERIOD_US.to_string());
                 let quota = quota_us.map_or("-1".to_owned(), |quota| quota.to_string());
                 let quota = period.and_then(|()| put(dir, "cpu.cfs_quota_us", &quota));
-                unless_absent(quota_us, quota)
+                ignore_without_quota(quota_us, quota)
             }
         }
     }
 }
 
-/// Some kernels know no quotas, which is only in the way of one that was asked for.
-fn unless_absent(quota_us: Option<u64>, written: io::Result<()>) -> io::Result<()> {
+/// Some kernels have no quotas, which is an error only if one is set.
+fn ignore_without_quota(quota_us: Option<u64>, written: io::Result<()>) -> io::Result<()> {
     if quota_us.is_some() { written } else { Ok(()) }
 }
 
-/// A group of one controller.
+/// The group of one controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ControllerCgroup {
     dir: PathBuf,
     version: CgroupVersion,
 }
 
-/// Where the group of a run is, and what it is to limit.
+/// The group of a run and its limits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RunCgroup {
-    /// That of the processor's controller.
+    /// The group of the CPU controller.
     cpu: Option<ControllerCgroup>,
-    /// That of the memory's controller; the same directory in version 2.
+    /// The group of the memory controller; the same directory in version 2.
     memory: Option<ControllerCgroup>,
-    processor: CpuLimit,
+    #[serde(rename = "processor")]
+    cpu_limit: CpuLimit,
     memory_limit_bytes: Option<u64>,
 }
 
 impl RunCgroup {
-    /// The group of a run, which need not exist; `None` if there is no place for one.
+    /// The group of a run, which need not exist yet; `None` if none can be created.
     pub(super) fn new(
         cpu: Option<&CgroupParent>,
         memory: Option<&CgroupParent>,
         name: &str,
         launch: &Launch,
     ) -> Option<Self> {
-        let part = |place: &CgroupParent| ControllerCgroup {
-            dir: place.dir.join(name),
-            version: place.version,
+        let child = |parent: &CgroupParent| ControllerCgroup {
+            dir: parent.dir.join(name),
+            version: parent.version,
         };
         (cpu.is_some() || memory.is_some()).then(|| RunCgroup {
-            cpu: cpu.map(part),
-            memory: memory.map(part),
-            processor: CpuLimit::of(&launch.allocation),
+            cpu: cpu.map(child),
+            memory: memory.map(child),
+            cpu_limit: CpuLimit::of(&launch.allocation),
             memory_limit_bytes: launch
                 .memory_limit_bytes
-                .map(|limit| limit.saturating_add(limit / HEADROOM_PART + HEADROOM_BYTES)),
+                .map(|limit| limit.saturating_add(limit / HEADROOM_FRACTION + HEADROOM_BYTES)),
         })
     }
 
-    /// Makes the group, and puts a process in, which must have one thread and no children yet. Returns as
-    /// much of the group as is the run's then, and how strictly its share is kept; `otherwise` if not
-    /// everything holds.
-    pub(super) fn admit(&self, pid: u32, otherwise: Enforcement) -> (RunCgroup, Enforcement) {
-        // What is made anew has counted nothing yet, and nobody else is in it.
-        let entered = |dir: &Path| {
+    /// Creates the group and adds a process, which must have one thread and no children yet. Returns the group
+    /// with the controllers that it got, and how the share is enforced: `otherwise` if a limit is missing.
+    pub(super) fn create(&self, pid: u32, otherwise: Enforcement) -> (RunCgroup, Enforcement) {
+        let added = |dir: &Path| {
             make(dir).is_ok_and(|()| put(dir, "cgroup.procs", &pid.to_string()).is_ok())
         };
-        let ours: Vec<PathBuf> =
-            self.dirs().into_iter().filter(|dir| entered(dir)).map(Path::to_owned).collect();
-        let of_ours =
-            |part: &Option<ControllerCgroup>| part.clone().filter(|part| ours.contains(&part.dir));
-        let group =
-            RunCgroup { cpu: of_ours(&self.cpu), memory: of_ours(&self.memory), ..self.clone() };
-        let weighed = group
+        let created: Vec<PathBuf> =
+            self.dirs().into_iter().filter(|dir| added(dir)).map(Path::to_owned).collect();
+        let if_created = |part: &Option<ControllerCgroup>| {
+            part.clone().filter(|part| created.contains(&part.dir))
+        };
+        let group = RunCgroup {
+            cpu: if_created(&self.cpu),
+            memory: if_created(&self.memory),
+            ..self.clone()
+        };
+        let has_cpu_limit = group
             .cpu
             .as_ref()
-            .is_some_and(|part| self.processor.write(&part.dir, part.version).is_ok());
-        let limited = self.memory_limit_bytes.is_none_or(|limit| {
+            .is_some_and(|part| self.cpu_limit.write(&part.dir, part.version).is_ok());
+        let has_memory_limit = self.memory_limit_bytes.is_none_or(|limit| {
             let limit =
                 |part: &ControllerCgroup| limit_memory(&part.dir, part.version, limit).is_ok();
             group.memory.as_ref().is_some_and(limit)
         });
-        (group, if weighed && limited { Enforcement::Cgroup } else { otherwise })
+        (group, if has_cpu_limit && has_memory_limit { Enforcement::Cgroup } else { otherwise })
     }
 
-    /// Gives the run the processor time of another allocation.
-    pub(super) fn reseat(&self, allocation: &DeviceAllocation) -> io::Result<()> {
+    /// Sets the CPU limit for another allocation.
+    pub(super) fn update(&self, allocation: &DeviceAllocation) -> io::Result<()> {
         self.cpu
             .as_ref()
             .map_or(Ok(()), |part| CpuLimit::of(allocation).write(&part.dir, part.version))
     }
 
-    /// Whether the system ended a process of the run for want of memory.
-    pub(super) fn ran_out_of_memory(&self) -> bool {
-        let killed = |part: &ControllerCgroup| {
+    /// Whether the OOM killer killed a process of the group.
+    pub(super) fn had_oom_kill(&self) -> bool {
+        let kills = |part: &ControllerCgroup| {
             let file = match part.version {
                 CgroupVersion::V2 => "memory.events",
                 CgroupVersion::V1 => "memory.oom_control",
@@ -160,10 +164,10 @@ impl RunCgroup {
             let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
             count.trim().parse::<u64>().ok()
         };
-        self.memory.as_ref().and_then(killed).is_some_and(|count| count > 0)
+        self.memory.as_ref().and_then(kills).is_some_and(|count| count > 0)
     }
 
-    /// Removes the group, if no process is in it. One that stays is found by a later daemon.
+    /// Removes the group, if it has no processes. A later daemon removes one that stays.
     pub(super) fn remove(&self) {
         for dir in self.dirs() {
             let _ = remove(dir);
@@ -181,8 +185,8 @@ impl RunCgroup {
     }
 }
 
-/// Limits the memory of a group. Beyond it a process is ended and does not go to the disk instead: that
-/// would be slower for everybody, and a device has no more than it has.
+/// Limits the memory of a group, without swap: a run that exceeds its memory is killed, as on a GPU, instead
+/// of slowing everything down.
 fn limit_memory(dir: &Path, version: CgroupVersion, limit_bytes: u64) -> io::Result<()> {
     let limit = limit_bytes.to_string();
     let (file, with_swap, swap) = match version {
@@ -192,13 +196,13 @@ fn limit_memory(dir: &Path, version: CgroupVersion, limit_bytes: u64) -> io::Res
         }
     };
     put(dir, file, &limit)?;
-    // Where swap is not counted there may be none.
+    // The file is missing where the kernel does not count swap.
     let _ = put(dir, with_swap, swap);
     Ok(())
 }
 
-/// Makes a directory that was not there. One that is was left by an attempt whose supervisor died; while
-/// processes are in it, it is not ours to use.
+/// Creates a new directory, whose counters start at zero. An existing one was left by an attempt whose
+/// supervisor died; it cannot be used while it has processes.
 fn make(dir: &Path) -> io::Result<()> {
     match fs::create_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -209,10 +213,10 @@ fn make(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the directory of a group; fine if there is none.
+/// Removes the directory of a group, if there is one.
 fn remove(dir: &Path) -> io::Result<()> {
     let mut result = Ok(());
-    for pause in PATIENCE_MS {
+    for pause in REMOVE_DELAYS_MS {
         sleep(Duration::from_millis(pause));
         result = match fs::remove_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -259,38 +263,38 @@ mod tests {
     }
 
     fn group(dir: &Path, version: CgroupVersion, launch: &Launch) -> RunCgroup {
-        let place = CgroupParent { dir: dir.to_owned(), version };
-        RunCgroup::new(Some(&place), Some(&place), "run", launch).unwrap()
+        let parent = CgroupParent { dir: dir.to_owned(), version };
+        RunCgroup::new(Some(&parent), Some(&parent), "run", launch).unwrap()
     }
 
-    /// A folder in which files may be made is not a control group, but takes the same writes.
+    /// A plain folder accepts the same writes as a control group.
     #[test]
-    fn version_2_is_written_as_the_kernel_reads_it() {
+    fn writes_the_files_of_version_2() {
         let own = tempfile::tempdir().unwrap();
         let run = launch(allocation(1, 250_000), Some(320 << 20));
         let group = group(own.path(), CgroupVersion::V2, &run);
-        assert_eq!(group.admit(17, Enforcement::Advisory).1, Enforcement::Cgroup);
+        assert_eq!(group.create(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let read = |file: &str| fs::read_to_string(own.path().join("run").join(file)).unwrap();
         assert_eq!((read("cpu.weight"), read("cpu.max")), ("25".into(), "25000 100000".into()));
         assert_eq!(read("memory.max"), ((320u64 + 10 + 16) << 20).to_string());
         assert_eq!((read("memory.swap.max"), read("cgroup.procs")), ("0".into(), "17".into()));
-        group.reseat(&allocation(2, 1_000_000)).unwrap();
+        group.update(&allocation(2, 1_000_000)).unwrap();
         assert_eq!((read("cpu.weight"), read("cpu.max")), ("200".into(), "max 100000".into()));
-        assert!(!group.ran_out_of_memory());
+        assert!(!group.had_oom_kill());
         let events = "low 0\nhigh 0\nmax 12\noom 1\noom_kill 0\noom_group_kill 0\n";
         fs::write(own.path().join("run/memory.events"), events).unwrap();
-        assert!(!group.ran_out_of_memory());
+        assert!(!group.had_oom_kill());
         let events = events.replace("oom_kill 0", "oom_kill 1");
         fs::write(own.path().join("run/memory.events"), events).unwrap();
-        assert!(group.ran_out_of_memory());
+        assert!(group.had_oom_kill());
     }
 
     #[test]
-    fn version_1_is_written_as_the_kernel_reads_it() {
+    fn writes_the_files_of_version_1() {
         let own = tempfile::tempdir().unwrap();
         let run = launch(allocation(2, 500_000), Some(0));
         let group = group(own.path(), CgroupVersion::V1, &run);
-        assert_eq!(group.admit(17, Enforcement::Advisory).1, Enforcement::Cgroup);
+        assert_eq!(group.create(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let read = |file: &str| fs::read_to_string(own.path().join("run").join(file)).unwrap();
         assert_eq!(read("cpu.shares"), "1024");
         assert_eq!(
@@ -304,38 +308,38 @@ mod tests {
             "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
         )
         .unwrap();
-        assert!(group.ran_out_of_memory());
-        group.reseat(&allocation(1, 1_000_000)).unwrap();
+        assert!(group.had_oom_kill());
+        group.update(&allocation(1, 1_000_000)).unwrap();
         assert_eq!((read("cpu.shares"), read("cpu.cfs_quota_us")), ("1024".into(), "-1".into()));
     }
 
     #[test]
-    fn what_does_not_hold_is_not_claimed() {
+    fn enforcement_is_not_claimed_if_a_limit_is_missing() {
         let own = tempfile::tempdir().unwrap();
-        // No group can be made.
+        // The group cannot be created.
         let run = launch(allocation(1, 1_000_000), None);
         let absent = group(&own.path().join("absent"), CgroupVersion::V2, &run);
-        assert_eq!(absent.admit(17, Enforcement::Advisory).1, Enforcement::Advisory);
+        assert_eq!(absent.create(17, Enforcement::Advisory).1, Enforcement::Advisory);
         absent.remove();
-        // One that others are in is not used.
+        // A group with other processes is not used.
         let taken = group(own.path(), CgroupVersion::V2, &run);
         fs::create_dir_all(own.path().join("run/child")).unwrap();
-        let (ours, enforcement) = taken.admit(17, Enforcement::Advisory);
+        let (ours, enforcement) = taken.create(17, Enforcement::Advisory);
         assert_eq!((ours.dirs().len(), enforcement), (0, Enforcement::Advisory));
         fs::write(own.path().join("run/memory.events"), "oom_kill 1\n").unwrap();
-        assert!(taken.ran_out_of_memory() && !ours.ran_out_of_memory());
+        assert!(taken.had_oom_kill() && !ours.had_oom_kill());
         fs::remove_file(own.path().join("run/memory.events")).unwrap();
         assert!(!own.path().join("run/cgroup.procs").exists());
         fs::remove_dir(own.path().join("run/child")).unwrap();
-        // Shares without memory are enough unless memory is to be limited.
-        let place = CgroupParent { dir: own.path().to_owned(), version: CgroupVersion::V2 };
-        let cpu = RunCgroup::new(Some(&place), None, "run", &run).unwrap();
-        assert_eq!(cpu.admit(17, Enforcement::Advisory).1, Enforcement::Cgroup);
+        // The memory controller is needed only for a memory limit.
+        let parent = CgroupParent { dir: own.path().to_owned(), version: CgroupVersion::V2 };
+        let cpu = RunCgroup::new(Some(&parent), None, "run", &run).unwrap();
+        assert_eq!(cpu.create(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let limited = launch(allocation(1, 1_000_000), Some(1 << 30));
-        let cpu = RunCgroup::new(Some(&place), None, "more", &limited).unwrap();
-        assert_eq!(cpu.admit(17, Enforcement::Advisory).1, Enforcement::Advisory);
-        let memory = RunCgroup::new(None, Some(&place), "less", &limited).unwrap();
-        assert_eq!(memory.admit(17, Enforcement::None).1, Enforcement::None);
+        let cpu = RunCgroup::new(Some(&parent), None, "more", &limited).unwrap();
+        assert_eq!(cpu.create(17, Enforcement::Advisory).1, Enforcement::Advisory);
+        let memory = RunCgroup::new(None, Some(&parent), "less", &limited).unwrap();
+        assert_eq!(memory.create(17, Enforcement::None).1, Enforcement::None);
         assert!(own.path().join("less/memory.max").exists());
         assert_eq!(RunCgroup::new(None, None, "none", &limited), None);
     }

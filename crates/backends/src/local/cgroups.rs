@@ -1,10 +1,11 @@
-//! Whether this system lets us make control groups, and where. Mounts say nothing about permissions: a
-//! place is one in which a group was made and took a limit.
+//! Finds out where this process can create control groups. Mounts do not show permissions, so a group is
+//! created and limited on trial.
 //!
-//! For each controller version 2 is tried first, then version 1, in the group of this process: what
-//! limits us limits our runs. In version 2 a group with processes of its own cannot hand on controllers.
-//! So a daemon whose group is called [`LEAF`] makes the groups of its runs beside its own, in the group
-//! that was handed over to it; systemd's `DelegateSubgroup` arranges it like that.
+//! For each controller version 2 is tried first, then version 1. Groups are created in the group of this
+//! process, so that the limits of the daemon hold for its runs too. In version 2 a group with processes cannot
+//! enable controllers for child groups. A daemon whose group is called [`DAEMON_CGROUP`] therefore creates the
+//! groups of its runs beside its own, in the group that was delegated to it. systemd's `DelegateSubgroup` sets
+//! this up.
 
 use super::cgroup::put;
 use super::record;
@@ -18,12 +19,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The group of a daemon that may make others beside it.
-pub const LEAF: &str = "tandem-daemon";
-/// How the names of groups begin.
+/// The name of the daemon's own group, beside which it creates the groups of its runs.
+pub const DAEMON_CGROUP: &str = "tandem-daemon";
+/// The prefix of the names of groups.
 const PREFIX: &str = "tandem";
 
-/// Which of its two interfaces the kernel offers.
+/// The version of the kernel's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum CgroupVersion {
@@ -40,14 +41,14 @@ impl fmt::Display for CgroupVersion {
     }
 }
 
-/// A group in which others can be made.
+/// A group in which others can be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CgroupParent {
     pub(super) dir: PathBuf,
     pub(super) version: CgroupVersion,
 }
 
-/// Where groups can be made for shares of the processor and for memory, or why they cannot.
+/// Where groups with CPU and memory limits can be created, or why they cannot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroups {
     pub(super) cpu: Result<CgroupParent, String>,
@@ -55,7 +56,7 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Tries what this process may do. A group is made and removed for each controller.
+    /// Finds out what this process may do. A group is created and removed for each controller.
     pub fn find() -> Self {
         let read = |file| fs::read_to_string(file).map_err(|error| format!("{file}: {error}"));
         let found = read("/proc/self/cgroup").and_then(|own| {
@@ -63,7 +64,7 @@ impl Cgroups {
             Ok(CgroupHierarchies::new(&own, &mounts))
         });
         match found {
-            Ok(found) => Cgroups { cpu: found.place("cpu"), memory: found.place("memory") },
+            Ok(found) => Cgroups { cpu: found.parent("cpu"), memory: found.parent("memory") },
             Err(reason) => Cgroups::none(&reason),
         }
     }
@@ -73,20 +74,19 @@ impl Cgroups {
         Cgroups { cpu: Err(reason.to_owned()), memory: Err(reason.to_owned()) }
     }
 
-    /// Whether shares of the processor and memory can be limited.
+    /// Whether both CPU time and memory can be limited.
     pub fn are_complete(&self) -> bool {
         self.cpu.is_ok() && self.memory.is_ok()
     }
 
-    /// Removes groups without processes whose runs have no records. They are found by their name, in the
-    /// places of this daemon.
-    pub(super) fn sweep(&self, state: &Path, owner: &str) {
-        for place in [&self.cpu, &self.memory].into_iter().flatten() {
-            let entries = fs::read_dir(&place.dir).into_iter().flatten().flatten();
+    /// Removes groups of this daemon that have no processes and whose runs have no records.
+    pub(super) fn remove_leftovers(&self, state: &Path, prefix: &str) {
+        for parent in [&self.cpu, &self.memory].into_iter().flatten() {
+            let entries = fs::read_dir(&parent.dir).into_iter().flatten().flatten();
             for entry in entries {
                 let name = entry.file_name();
                 let run =
-                    name.to_str().and_then(|name| name.strip_prefix(owner)?.strip_prefix('-'));
+                    name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_prefix('-'));
                 let Some(run) = run.and_then(record::run_of) else { continue };
                 if !record::directory(state, run, 0).exists() {
                     let _ = fs::remove_dir(entry.path());
@@ -105,8 +105,8 @@ impl fmt::Display for Cgroups {
             (Err(cpu), Err(memory)) if cpu == memory => write!(f, "none: {cpu}"),
             (Err(cpu), Err(memory)) => write!(f, "none: cpu: {cpu}; memory: {memory}"),
             (cpu, memory) => {
-                let show = |name, place: &Result<CgroupParent, String>| match place {
-                    Ok(place) => format!("{}: {name} in {}", place.version, place.dir.display()),
+                let show = |name, parent: &Result<CgroupParent, String>| match parent {
+                    Ok(parent) => format!("{}: {name} in {}", parent.version, parent.dir.display()),
                     Err(reason) => format!("no {name}: {reason}"),
                 };
                 write!(f, "{}, {}", show("cpu", cpu), show("memory", memory))
@@ -115,24 +115,24 @@ impl fmt::Display for Cgroups {
     }
 }
 
-/// Names the groups of a daemon. Its state folder is what it has to itself.
-pub(super) fn owner(state: &Path) -> io::Result<String> {
+/// The prefix of the names of a daemon's groups. Its state folder is unique to it.
+pub(super) fn prefix(state: &Path) -> io::Result<String> {
     let data = fs::metadata(state)?;
     let (device, inode) =
         (std::os::unix::fs::MetadataExt::dev(&data), std::os::unix::fs::MetadataExt::ino(&data));
     Ok(format!("{PREFIX}-{device:x}-{inode:x}"))
 }
 
-/// Names the group of a run.
-pub(super) fn name(owner: &str, run: RunId) -> String {
-    format!("{owner}-{run}")
+/// The name of the group of a run.
+pub(super) fn name(prefix: &str, run: RunId) -> String {
+    format!("{prefix}-{run}")
 }
 
-/// The group of this process in every hierarchy, as far as it is mounted.
+/// The group of this process in every mounted hierarchy.
 struct CgroupHierarchies {
-    /// That of version 2.
+    /// In version 2.
     unified: Option<PathBuf>,
-    /// Those of version 1, by controller.
+    /// In version 1, by controller.
     legacy: Vec<(String, PathBuf)>,
 }
 
@@ -144,7 +144,7 @@ impl CgroupHierarchies {
             MountInfos::from_buf_read(mounts.as_bytes()).map_or(Vec::new(), |mounts| mounts.0);
         let below = |path: &str, fits: &dyn Fn(&MountInfo) -> bool| {
             mounts.iter().filter(|mount| fits(mount)).find_map(|mount| {
-                // Only a part of the hierarchy may be mounted, and we may be outside of it.
+                // Only a part of the hierarchy may be mounted, and this process may be outside of it.
                 let inside = Path::new(path).strip_prefix(&mount.root).ok()?;
                 let above = inside.components().any(|part| part.as_os_str() == "..");
                 let dir = mount.mount_point.components().chain(inside.components());
@@ -167,29 +167,29 @@ impl CgroupHierarchies {
         found
     }
 
-    /// Where groups with a controller can be made, or why they cannot.
-    fn place(&self, controller: &str) -> Result<CgroupParent, String> {
+    /// Where groups with a controller can be created, or why they cannot.
+    fn parent(&self, controller: &str) -> Result<CgroupParent, String> {
         let unified = match &self.unified {
             Some(own) => in_version_2(own, controller),
             None => Err("control groups v2 are not mounted".to_owned()),
         };
         let legacy = self.legacy.iter().find(|(name, _)| name == controller);
         match (unified, legacy) {
-            (Ok(place), _) => Ok(place),
+            (Ok(parent), _) => Ok(parent),
             (Err(reason), None) => Err(reason),
             (Err(reason), Some((_, dir))) => {
-                let place = CgroupParent { dir: dir.clone(), version: CgroupVersion::V1 };
-                let tried = try_out(&place, controller);
-                tried.map(|()| place).map_err(|error| format!("{reason}; {error}"))
+                let parent = CgroupParent { dir: dir.clone(), version: CgroupVersion::V1 };
+                let tried = try_controller(&parent, controller);
+                tried.map(|()| parent).map_err(|error| format!("{reason}; {error}"))
             }
         }
     }
 }
 
-/// A place in the unified hierarchy, with the controller handed on to the groups in it.
+/// The parent for groups in the unified hierarchy, with the controller enabled for its children.
 fn in_version_2(own: &Path, controller: &str) -> Result<CgroupParent, String> {
     let dir = match own.parent() {
-        Some(above) if own.file_name().is_some_and(|name| name == LEAF) => above,
+        Some(above) if own.file_name().is_some_and(|name| name == DAEMON_CGROUP) => above,
         _ => own,
     };
     let shown = dir.display();
@@ -204,33 +204,34 @@ fn in_version_2(own: &Path, controller: &str) -> Result<CgroupParent, String> {
     if !has("cgroup.subtree_control")? {
         put(dir, "cgroup.subtree_control", &format!("+{controller}")).map_err(|error| {
             if error.kind() == io::ErrorKind::ResourceBusy {
-                format!("{shown} has processes of its own and cannot hand on {controller}")
+                format!("{shown} has processes of its own and cannot enable {controller} for child groups")
             } else {
-                format!("{shown} does not hand on {controller}: {error}")
+                format!("{shown} cannot enable {controller} for child groups: {error}")
             }
         })?;
     }
-    let place = CgroupParent { dir: dir.to_owned(), version: CgroupVersion::V2 };
-    try_out(&place, controller).map(|()| place)
+    let parent = CgroupParent { dir: dir.to_owned(), version: CgroupVersion::V2 };
+    try_controller(&parent, controller).map(|()| parent)
 }
 
-/// Makes a group, sets a limit that is none, and removes it.
-fn try_out(place: &CgroupParent, controller: &str) -> Result<(), String> {
+/// Creates a group, sets a limit that limits nothing, and removes it.
+fn try_controller(parent: &CgroupParent, controller: &str) -> Result<(), String> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let dir = place.dir.join(format!("{PREFIX}-probe-{}-{count}", std::process::id()));
+    let dir = parent.dir.join(format!("{PREFIX}-probe-{}-{count}", std::process::id()));
     fs::create_dir(&dir)
-        .map_err(|error| format!("no group can be made in {}: {error}", place.dir.display()))?;
-    let (file, value) = match (place.version, controller) {
+        .map_err(|error| format!("cannot create a group in {}: {error}", parent.dir.display()))?;
+    let (file, value) = match (parent.version, controller) {
         (CgroupVersion::V2, "cpu") => ("cpu.weight", "100"),
         (CgroupVersion::V2, _) => ("memory.max", "max"),
         (CgroupVersion::V1, "cpu") => ("cpu.shares", "1024"),
         (CgroupVersion::V1, _) => ("memory.limit_in_bytes", "-1"),
     };
     let written = put(&dir, file, value);
-    // A group without processes can be removed.
     let _ = fs::remove_dir(&dir);
-    written.map_err(|error| format!("a group in {} takes no {file}: {error}", place.dir.display()))
+    written.map_err(|error| {
+        format!("cannot write {file} of a group in {}: {error}", parent.dir.display())
+    })
 }
 
 #[cfg(test)]
@@ -247,7 +248,7 @@ mod tests {
 ";
 
     #[test]
-    fn where_we_are_in_a_hybrid() {
+    fn finds_its_groups_in_a_hybrid_hierarchy() {
         let found = CgroupHierarchies::new(HYBRID_OWN, HYBRID_MOUNTS);
         assert_eq!(found.unified, Some("/sys/fs/cgroup/unified".into()));
         let legacy = |name: &str| found.legacy.iter().find(|(other, _)| other == name).unwrap();
@@ -256,49 +257,49 @@ mod tests {
     }
 
     #[test]
-    fn where_we_are_elsewhere() {
-        // One mount for two controllers, of which a part is mounted.
+    fn finds_its_groups_in_a_container() {
+        // A partial mount with two controllers.
         let mounts =
             "32 31 0:29 /docker/x /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n";
         let found = CgroupHierarchies::new("3:cpu,cpuacct:/docker/x/job\n", mounts);
         assert_eq!(found.legacy[0].1, Path::new("/sys/fs/cgroup/cpu,cpuacct/job"));
-        assert_eq!(found.place("memory").unwrap_err(), "control groups v2 are not mounted");
-        // Outside of what is mounted, or of the namespace.
+        assert_eq!(found.parent("memory").unwrap_err(), "control groups v2 are not mounted");
+        // Outside of the mount, or of the namespace.
         assert!(CgroupHierarchies::new("3:cpu,cpuacct:/docker/y\n", mounts).legacy.is_empty());
         let mounts = "41 31 0:38 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
         assert_eq!(CgroupHierarchies::new("0::/../other\n", mounts).unified, None);
         let slice = "0::/system.slice/tandem.service\n";
         let own = Path::new("/sys/fs/cgroup/system.slice/tandem.service");
         assert_eq!(CgroupHierarchies::new(slice, mounts).unified.as_deref(), Some(own));
-        assert!(CgroupHierarchies::new("", "").place("cpu").is_err());
+        assert!(CgroupHierarchies::new("", "").parent("cpu").is_err());
         assert!(CgroupHierarchies::new("nonsense", "nonsense").legacy.is_empty());
     }
 
-    /// A folder in the shape of version 2; the kernel would make and remove the files of its groups.
-    fn unified(dir: &Path, controllers: &str, handed_on: &str) {
+    /// A folder with the files of version 2, which the kernel would create.
+    fn unified(dir: &Path, controllers: &str, enabled: &str) {
         fs::create_dir_all(dir).unwrap();
         fs::write(dir.join("cgroup.controllers"), controllers).unwrap();
-        fs::write(dir.join("cgroup.subtree_control"), handed_on).unwrap();
+        fs::write(dir.join("cgroup.subtree_control"), enabled).unwrap();
     }
 
     #[test]
-    fn version_2_hands_controllers_on() {
+    fn version_2_enables_controllers_for_child_groups() {
         let own = tempfile::tempdir().unwrap();
         unified(own.path(), "cpuset cpu io memory pids\n", "cpu\n");
-        let place = CgroupParent { dir: own.path().to_owned(), version: CgroupVersion::V2 };
-        assert_eq!(in_version_2(own.path(), "cpu"), Ok(place.clone()));
+        let parent = CgroupParent { dir: own.path().to_owned(), version: CgroupVersion::V2 };
+        assert_eq!(in_version_2(own.path(), "cpu"), Ok(parent.clone()));
         let control = || fs::read_to_string(own.path().join("cgroup.subtree_control")).unwrap();
         assert_eq!(control(), "cpu\n");
-        assert_eq!(in_version_2(own.path(), "memory"), Ok(place.clone()));
+        assert_eq!(in_version_2(own.path(), "memory"), Ok(parent.clone()));
         assert_eq!(control(), "+memory");
-        // A daemon in a leaf makes groups beside it.
-        assert_eq!(in_version_2(&own.path().join(LEAF), "memory"), Ok(place));
+        // A daemon in its own group creates groups beside it.
+        assert_eq!(in_version_2(&own.path().join(DAEMON_CGROUP), "memory"), Ok(parent));
         let reason = in_version_2(own.path(), "rdma").unwrap_err();
         assert!(reason.ends_with("has no controller rdma"), "{reason}");
     }
 
     #[test]
-    fn version_2_without_controllers_gives_way() {
+    fn version_1_is_used_where_version_2_has_no_controllers() {
         let own = tempfile::tempdir().unwrap();
         let (two, one) = (own.path().join("unified"), own.path().join("cpu"));
         unified(&two, "hugetlb\n", "");
@@ -306,39 +307,39 @@ mod tests {
         let mut found =
             CgroupHierarchies { unified: Some(two), legacy: vec![("cpu".to_owned(), one.clone())] };
         assert_eq!(
-            found.place("cpu"),
+            found.parent("cpu"),
             Ok(CgroupParent { dir: one.clone(), version: CgroupVersion::V1 })
         );
-        let reason = found.place("memory").unwrap_err();
+        let reason = found.parent("memory").unwrap_err();
         assert!(reason.ends_with("unified has no controller memory"), "{reason}");
         found.legacy[0].1 = one.join("absent");
-        let reason = found.place("cpu").unwrap_err();
-        assert!(reason.contains("no controller cpu; no group can be made in "), "{reason}");
-        let groups = Cgroups { cpu: found.place("cpu"), memory: found.place("memory") };
+        let reason = found.parent("cpu").unwrap_err();
+        assert!(reason.contains("no controller cpu; cannot create a group in "), "{reason}");
+        let groups = Cgroups { cpu: found.parent("cpu"), memory: found.parent("memory") };
         assert!(!groups.are_complete());
         assert!(groups.to_string().starts_with("none: cpu: "), "{groups}");
     }
 
     #[test]
-    fn leftovers_are_swept_and_only_those() {
+    fn only_leftovers_are_removed() {
         let own = tempfile::tempdir().unwrap();
         let (state, base) = (own.path().join("state"), own.path().join("groups"));
         fs::create_dir_all(state.join("runs/2.1")).unwrap();
-        let mine = owner(&state).unwrap();
+        let mine = prefix(&state).unwrap();
         let run = |job| name(&mine, RunId { job, run: 1 });
-        let strange = format!("{mine}0-1.1");
-        for group in [run(1), run(2), run(3), strange.clone(), format!("{mine}-other")] {
+        let other = format!("{mine}0-1.1");
+        for group in [run(1), run(2), run(3), other.clone(), format!("{mine}-other")] {
             fs::create_dir_all(base.join(group)).unwrap();
         }
         // With processes it cannot be removed.
         fs::write(base.join(run(3)).join("process"), "").unwrap();
-        let place = CgroupParent { dir: base.clone(), version: CgroupVersion::V1 };
-        Cgroups { cpu: Ok(place.clone()), memory: Ok(place) }.sweep(&state, &mine);
+        let parent = CgroupParent { dir: base.clone(), version: CgroupVersion::V1 };
+        Cgroups { cpu: Ok(parent.clone()), memory: Ok(parent) }.remove_leftovers(&state, &mine);
         let entries = fs::read_dir(&base).unwrap();
         let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string();
         let mut left: Vec<String> = entries.map(|entry| name(entry).unwrap()).collect();
         left.sort();
-        let mut expected = vec![run(2), run(3), strange, format!("{mine}-other")];
+        let mut expected = vec![run(2), run(3), other, format!("{mine}-other")];
         expected.sort();
         assert_eq!(left, expected);
     }

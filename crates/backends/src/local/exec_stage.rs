@@ -1,13 +1,12 @@
-//! The second stage of a run: a process that waits for its order, takes the user's place, and becomes
-//! the program. Until it has the whole order it does nothing, so that a run whose supervisor died
-//! first has not begun.
+//! The second stage of a run: a process that waits for its order, changes to the job's user, and executes the
+//! program. Without a complete order it does nothing: if its supervisor dies first, the run has not started.
 //!
-//! Signals that were ignored when the daemon was started stay ignored, as under any shell; their mask
-//! is cleared.
+//! Signals that were ignored when the daemon was started stay ignored, as in a shell. The signal mask is
+//! cleared.
 
 use super::run_as::groups;
 use super::start_error::StartError;
-use super::supervisor::{NO_ROOM, READY};
+use super::supervisor::{DISK_FULL, READY};
 use crate::op::{Launch, Owner};
 use nix::unistd::close;
 use rustix::fs::{Mode, OFlags};
@@ -19,14 +18,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Reads an order from standard input, carries it out by becoming the program, and reports to standard
-/// output if that cannot be. This is the hidden subcommand `enter`; it wants a process of its own.
+/// Reads an order from standard input and executes its program; reports an error to standard output. This is
+/// the hidden subcommand `enter`, which needs a process of its own.
 pub fn exec_stage() -> ExitCode {
     let mut order = Vec::new();
     if std::io::stdin().read_to_end(&mut order).is_err() {
         return ExitCode::FAILURE;
     }
-    // Half an order is what a supervisor leaves that died.
+    // A supervisor that died leaves an incomplete order.
     let Ok(launch) = serde_json::from_slice::<Launch>(&order) else {
         return ExitCode::FAILURE;
     };
@@ -34,21 +33,18 @@ pub fn exec_stage() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let mut report = File::from(report);
-    let Err(StartError { reason, transient }) = become_program(&launch, &mut report);
+    let Err(StartError { reason, transient }) = execute(&launch, &mut report);
     let _ = report.write_all(reason.replace('\n', " ").as_bytes());
-    if transient { ExitCode::from(NO_ROOM) } else { ExitCode::FAILURE }
+    if transient { ExitCode::from(DISK_FULL) } else { ExitCode::FAILURE }
 }
 
 /// Returns only if it failed.
-fn become_program(
-    launch: &Launch,
-    report: &mut File,
-) -> Result<std::convert::Infallible, StartError> {
+fn execute(launch: &Launch, report: &mut File) -> Result<std::convert::Infallible, StartError> {
     let (program, arguments) = launch.command.split_first().ok_or("the command is empty")?;
     close_all_but(report.as_raw_fd());
-    usual_oom_score();
+    reset_oom_score();
     if let Some(owner) = launch.owner {
-        take_place(owner)?;
+        become_user(owner)?;
     }
     std::env::set_current_dir(&launch.dir)
         .map_err(|error| format!("cannot enter directory {}: {error}", launch.dir.display()))?;
@@ -65,7 +61,8 @@ fn become_program(
     Err(format!("cannot run {program}: {error}").into())
 }
 
-/// Opens a file for output, for nobody else to read if it is new. One that waits for a reader is refused, since nobody else would notice.
+/// Opens an output file, with access for the owner only if it is new. A FIFO without a reader is an error,
+/// because the open would block.
 fn output(path: &Path, append: bool) -> Result<OwnedFd, StartError> {
     let explain = |error: rustix::io::Errno| {
         let what = format!("cannot open output file {}", path.display());
@@ -81,8 +78,8 @@ fn output(path: &Path, append: bool) -> Result<OwnedFd, StartError> {
     Ok(file)
 }
 
-/// Becomes a user, with the groups that the system knows of.
-fn take_place(owner: Owner) -> Result<(), String> {
+/// Changes to a user, with the groups that the system has for the user.
+fn become_user(owner: Owner) -> Result<(), String> {
     let Owner { uid, gid } = owner;
     let explain = |error: rustix::io::Errno| {
         let error = std::io::Error::from(error);
@@ -95,15 +92,15 @@ fn take_place(owner: Owner) -> Result<(), String> {
     {
         return Ok(());
     }
-    // This process has one thread.
+    // These calls change one thread, and this process has one.
     let gid = rustix::process::Gid::from_raw(owner.gid);
     rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(explain)?;
     let uid = rustix::process::Uid::from_raw(owner.uid);
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(explain)
 }
 
-/// Closes what the daemon had inherited itself and nobody marked to be closed. To be called before
-/// anything else is opened, but for one.
+/// Closes descriptors that the daemon had inherited without close-on-exec. To be called before any other
+/// descriptor is opened, except for one.
 pub(super) fn close_all_but(kept: i32) {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else {
         return;
@@ -111,13 +108,13 @@ pub(super) fn close_all_but(kept: i32) {
     let open: Vec<i32> =
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for fd in open.into_iter().filter(|&fd| fd > 2 && fd != kept) {
-        // The one of the listing itself is closed already.
+        // The descriptor of the listing is closed already.
         let _ = close(fd);
     }
 }
 
-/// A daemon may be spared by the system when memory is short; its jobs are not.
-fn usual_oom_score() {
+/// The daemon may be protected from the OOM killer; its jobs are not.
+fn reset_oom_score() {
     const PATH: &str = "/proc/self/oom_score_adj";
     let score = fs::read_to_string(PATH).ok().and_then(|text| text.trim().parse::<i32>().ok());
     if score.is_some_and(|score| score < 0) {

@@ -1,8 +1,8 @@
-//! What the records and processes of a run mean for it, from its start to its end.
+//! The lifecycle of a run: from the start of its supervisor to the report of its end.
 
 use super::THIS;
 use super::probe::{Probe, probe};
-use super::process::ProcessId;
+use super::process::ProcessIdentity;
 use super::record::{
     self, ALLOCATION, AppliedAllocation, Claim, RunEnd, RunSpec, SPEC, StartRecord,
 };
@@ -18,8 +18,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// How many supervisors may die before they have a run.
-const FAILURES: u32 = 3;
+/// Supervisors of a run that may die before one claims it.
+const FAILURES_MAX: u32 = 3;
 
 impl LocalShared {
     /// Starts a supervisor for the run of a directory.
@@ -38,55 +38,60 @@ impl LocalShared {
         }
         command.env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.watcher.directory(run, dir);
+        self.watcher.watch_directory(run, dir);
         state.dir = Some(dir.to_owned());
         crash::point();
         let child = command.spawn()?;
         crash::point();
-        let child = ProcessId::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
-        self.attend(run, state, &child);
+        let child = ProcessIdentity::of(child.id(), &self.boot).ok_or(io::ErrorKind::NotFound)?;
+        self.watch_process(run, state, &child);
         Ok(())
     }
 
-    /// Waits for the end of a process of a run. `false` if it is over already.
-    fn attend(&self, run: &Arc<LocalRun>, state: &mut RunState, process: &ProcessId) -> bool {
+    /// Watches a process of a run for its end. `false` if it has ended already.
+    fn watch_process(
+        &self,
+        run: &Arc<LocalRun>,
+        state: &mut RunState,
+        process: &ProcessIdentity,
+    ) -> bool {
         if state.watched.as_ref() == Some(process) {
             return true;
         }
         let watched = match process.open(&self.boot) {
-            Some(fd) => self.watcher.process(run, process, fd).is_ok(),
+            Some(fd) => self.watcher.watch_process(run, process, fd).is_ok(),
             None if matches!(process.exists(&self.boot), Ok(false)) => return false,
             None => false,
         };
         if watched {
             state.watched = Some(process.clone());
         } else {
-            tracing::warn!(run = %run.id, "its process cannot be watched at present");
-            self.watcher.later(run);
+            tracing::warn!(run = %run.id, "cannot watch its process at present; will try again");
+            self.watcher.retry_later(run);
         }
         true
     }
 
-    /// Looks at a run until what lives of it is being watched.
+    /// Probes a run until its supervisor or its process is watched.
     pub(super) fn follow(&self, run: &Arc<LocalRun>, state: &mut RunState) -> Probe {
         loop {
             let found = probe(&self.options.state, run.id, &self.boot);
             let known = match &found {
                 Probe::Supervised { dir, supervisor, started, .. } => {
-                    self.learn(state, dir, Some(supervisor), started.as_ref());
-                    self.attend(run, state, supervisor)
+                    self.read_records(state, dir, Some(supervisor), started.as_ref());
+                    self.watch_process(run, state, supervisor)
                 }
                 Probe::Orphaned { dir, supervisor, started } => {
-                    self.learn(state, dir, Some(supervisor), Some(started));
-                    self.attend(run, state, &started.process)
+                    self.read_records(state, dir, Some(supervisor), Some(started));
+                    self.watch_process(run, state, &started.process)
                 }
                 Probe::Ended { dir, started, .. } => {
-                    self.learn(state, dir, None, started.as_ref());
+                    self.read_records(state, dir, None, started.as_ref());
                     true
                 }
                 Probe::Unknown { reason } => {
-                    tracing::warn!(run = %run.id, reason, "not known how it does");
-                    self.watcher.later(run);
+                    tracing::warn!(run = %run.id, reason, "its state is unknown; will try again");
+                    self.watcher.retry_later(run);
                     true
                 }
                 Probe::Unclaimed { .. } | Probe::Lost { .. } | Probe::Rebooted => true,
@@ -97,12 +102,12 @@ impl LocalShared {
         }
     }
 
-    /// Takes over what the records say.
-    fn learn(
+    /// Updates the state from the records.
+    fn read_records(
         &self,
         state: &mut RunState,
         dir: &Path,
-        supervisor: Option<&ProcessId>,
+        supervisor: Option<&ProcessIdentity>,
         started: Option<&StartRecord>,
     ) {
         if state.applied.is_none() || state.op.is_none() {
@@ -122,58 +127,61 @@ impl LocalShared {
         if let Some(started) = started {
             state.process = Some(started.process.clone());
             state.enforcement = started.enforcement;
-            state.group.clone_from(&started.group);
+            state.cgroup.clone_from(&started.cgroup);
         }
     }
 
-    /// Reports what is new about a run that was started.
+    /// Probes a run that was started, and reports what changed.
     pub(super) fn advance(&self, run: &Arc<LocalRun>, state: &mut RunState) {
-        if matches!(state.phase, RunPhase::New | RunPhase::Over) {
+        if matches!(state.phase, RunPhase::New | RunPhase::Ended) {
             return;
         }
         match self.follow(run, state) {
             Probe::Unclaimed { dir } => self.unclaimed(run, state, &dir),
             Probe::Supervised { running, .. } => {
                 if running {
-                    self.begun(run, state);
+                    self.started(run, state);
                 }
             }
-            Probe::Orphaned { .. } => self.begun(run, state),
+            Probe::Orphaned { .. } => self.started(run, state),
             Probe::Unknown { .. } => {}
-            Probe::Ended { outcome: RunEnd::Exited(exit), .. } => {
-                self.begun(run, state);
-                self.over(run, state, BackendEvent::Exited { run: run.id, exit });
+            Probe::Ended { end: RunEnd::Exited(exit), .. } => {
+                self.started(run, state);
+                self.ended(run, state, BackendEvent::Exited { run: run.id, exit });
             }
-            Probe::Ended { outcome: RunEnd::NotStarted { reason, transient }, .. } => {
+            Probe::Ended { end: RunEnd::NotStarted { reason, transient }, .. } => {
                 let event = match state.op {
                     Some(op) => BackendEvent::NotStarted { op, run: run.id, reason, transient },
                     None => BackendEvent::Lost { run: run.id, reason },
                 };
-                self.over(run, state, event);
+                self.ended(run, state, event);
             }
             Probe::Lost { reason } => {
-                // Nobody else ends what it left behind.
+                // No supervisor is left to end its other processes.
                 for stat in state.survivors(&self.boot) {
-                    let left =
-                        ProcessId { pid: stat.pid, start: stat.start, boot: self.boot.clone() };
+                    let left = ProcessIdentity {
+                        pid: stat.pid,
+                        start: stat.start,
+                        boot: self.boot.clone(),
+                    };
                     left.signal(&self.boot, Signal::KILL);
                 }
-                self.over(run, state, BackendEvent::Lost { run: run.id, reason });
+                self.ended(run, state, BackendEvent::Lost { run: run.id, reason });
             }
             Probe::Rebooted => {
-                let reason = "the machine was started again".to_owned();
-                self.over(run, state, BackendEvent::Lost { run: run.id, reason });
+                let reason = "the machine rebooted".to_owned();
+                self.ended(run, state, BackendEvent::Lost { run: run.id, reason });
             }
         }
     }
 
-    /// The program has begun.
-    pub(super) fn begun(&self, run: &LocalRun, state: &mut RunState) {
+    /// Reports that the program runs.
+    pub(super) fn started(&self, run: &LocalRun, state: &mut RunState) {
         if state.phase != RunPhase::Starting {
             return;
         }
         state.phase = RunPhase::Running;
-        self.watcher.leave_directory(run);
+        self.watcher.unwatch_directory(run);
         if let (Some(op), Some(process)) = (state.op, &state.process) {
             let (pid, enforcement) = (process.pid, state.enforcement);
             self.emit(BackendEvent::Started { op, run: run.id, pid, enforcement });
@@ -182,26 +190,26 @@ impl LocalShared {
         self.idle.1.notify_all();
     }
 
-    /// The end of a run.
-    fn over(&self, run: &LocalRun, state: &mut RunState, event: BackendEvent) {
-        state.phase = RunPhase::Over;
-        self.watcher.leave_directory(run);
+    /// Reports the end of a run.
+    fn ended(&self, run: &LocalRun, state: &mut RunState, event: BackendEvent) {
+        state.phase = RunPhase::Ended;
+        self.watcher.unwatch_directory(run);
         self.emit(event);
         run.changed.notify_all();
     }
 
-    /// A run that should have a supervisor by now or soon, and has none.
+    /// No supervisor has claimed the run. Starts another one if the last one died.
     fn unclaimed(&self, run: &Arc<LocalRun>, state: &mut RunState, dir: &Path) {
         if state.watched.as_ref().is_some_and(|child| child.lives(&self.boot)) {
             return;
         }
         state.failures += 1;
-        let mut failure = StartError::from("its supervisor ended before it began");
-        if state.failures < FAILURES {
+        let mut failure = StartError::from("its supervisor died before it started");
+        if state.failures < FAILURES_MAX {
             let ready = match state.dir.clone() {
-                // The last attempt had a directory of its own.
+                // The last attempt had another directory.
                 Some(before) if before != dir => {
-                    self.watcher.leave_directory(run);
+                    self.watcher.unwatch_directory(run);
                     record::make_directory(dir)
                         .and_then(|()| record::read::<RunSpec>(&before, SPEC))
                         .and_then(|spec| record::write(dir, SPEC, &spec, false))
@@ -216,7 +224,7 @@ impl LocalShared {
         self.give_up(run, state, dir, failure);
     }
 
-    /// Makes sure that nobody begins a run, and says so.
+    /// Makes sure that no supervisor starts a run, and reports the failure.
     pub(super) fn give_up(
         &self,
         run: &Arc<LocalRun>,
@@ -228,11 +236,11 @@ impl LocalShared {
         match record::claim(dir, &Claim::Void) {
             Ok(false) => return self.advance(run, state),
             Ok(true) => {}
-            // A supervisor cannot say that it had no room to write; we have none either.
+            // A supervisor cannot report that the disk is full, but the same error occurs here.
             Err(error) => transient |= is_full(&error),
         }
-        tracing::warn!(run = %run.id, reason, "not begun");
-        self.watcher.leave_directory(run);
+        tracing::warn!(run = %run.id, reason, "not started");
+        self.watcher.unwatch_directory(run);
         state.phase = RunPhase::New;
         state.failures = 0;
         if let Some(op) = state.op {
@@ -241,16 +249,16 @@ impl LocalShared {
         run.changed.notify_all();
     }
 
-    /// Ends a run that has not begun: whoever was to begin it finds it taken.
-    pub(super) fn withdraw(&self, run: &Arc<LocalRun>, state: &mut RunState) {
+    /// Ends a run that has not started: its supervisor finds it claimed.
+    pub(super) fn end_unstarted(&self, run: &Arc<LocalRun>, state: &mut RunState) {
         if let Probe::Unclaimed { dir } = probe(&self.options.state, run.id, &self.boot)
             && let (Ok(true), Some(op)) = (record::claim(&dir, &Claim::Void), state.op)
         {
             if let Some(child) = &state.watched {
                 child.signal(&self.boot, Signal::KILL);
             }
-            let (reason, transient) = ("it was ended before it began".to_owned(), false);
-            self.over(run, state, BackendEvent::NotStarted { op, run: run.id, reason, transient });
+            let (reason, transient) = ("it was ended before it started".to_owned(), false);
+            self.ended(run, state, BackendEvent::NotStarted { op, run: run.id, reason, transient });
         } else {
             self.advance(run, state);
         }

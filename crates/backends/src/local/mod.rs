@@ -1,10 +1,10 @@
-//! Processes of this machine, without privileges: process groups, affinity, niceness and signals; where
-//! the system allows it, control groups on top (`groups`, `group`).
+//! Runs processes on this machine. Needs no privileges: it uses process groups, CPU affinity and signals,
+//! and control groups where the system allows it (`cgroups`, `cgroup`).
 //!
-//! Every run has a directory (`record`) and a supervisor (`supervisor`), a process of its own that
-//! outlives the daemon; it starts a second stage (`enter`) that becomes the program. The back end
-//! watches supervisors (`watch`), carries out operations on threads of their own, one per run (`work`),
-//! and after a restart finds everything again from the records and `/proc` (`look`).
+//! Every run has a directory (`record`) and a supervisor (`supervisor`), a process that outlives the daemon.
+//! The supervisor starts a second stage (`exec_stage`), which executes the program. The back end watches
+//! supervisors (`watch`), executes the operations of each run on a thread of its own (`operations`), and
+//! after a restart finds every run from its records and `/proc` (`probe`, `recover`).
 
 mod cgroup;
 mod cgroups;
@@ -24,7 +24,7 @@ mod start_error;
 mod supervisor;
 mod watch;
 
-pub use cgroups::{Cgroups, LEAF};
+pub use cgroups::{Cgroups, DAEMON_CGROUP};
 pub use exec_stage::exec_stage;
 pub use run_as::as_user;
 pub use supervisor::supervise;
@@ -44,35 +44,35 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The file that runs here, even if another one has its name by now.
+/// The file of this program, even if it was replaced by another one since.
 const THIS: &str = "/proc/self/exe";
 
-/// How a [`LocalBackend`] does its work.
+/// How a [`LocalBackend`] works.
 #[derive(Clone, Debug)]
 pub struct LocalOptions {
-    /// Where the records of runs are kept.
+    /// Folder of the records of runs.
     pub state: PathBuf,
-    /// Program and leading arguments; `supervise DIR` or `enter` follow, and must lead to
-    /// [`supervise`] and [`enter`].
+    /// Program and first arguments. `supervise DIR` or `enter` follow, which must call [`supervise`] and
+    /// [`exec_stage`].
     pub supervisor: Vec<OsString>,
-    /// How often runs and devices are looked at while there are runs.
+    /// Time between two samples of runs and devices.
     pub sample_every: Duration,
-    /// How long a run may take to stand still before its pause is refused.
+    /// A pause fails if the run is not stopped within this time.
     pub pause_within: Duration,
-    /// Whether runs get control groups, where the provider's devices are limited by them and the system
+    /// Limit runs by control groups, where the provider's devices can be limited by them and the system
     /// allows it.
-    pub groups: bool,
+    pub cgroups: bool,
 }
 
 impl LocalOptions {
-    /// The usual ones: this program is the supervisor.
+    /// Defaults: this program is the supervisor.
     pub fn new(state: impl Into<PathBuf>) -> Self {
         LocalOptions {
             state: state.into(),
             supervisor: vec![THIS.into()],
             sample_every: Duration::from_secs(1),
             pause_within: Duration::from_secs(2),
-            groups: true,
+            cgroups: true,
         }
     }
 }
@@ -83,51 +83,50 @@ pub enum LocalError {
     /// The provider has no devices.
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    /// The supervisor's command is empty or no text.
+    /// The supervisor's command is empty or not UTF-8.
     #[error("the supervisor's command is not usable")]
     Supervisor,
-    /// Something of the system is missing.
+    /// A system call failed.
     #[error("{what}: {source}")]
     System {
         /// What was tried.
         what: String,
-        /// Why it failed.
+        /// The error.
         source: io::Error,
     },
 }
 
 /// Runs processes of this machine on the devices of one provider.
 ///
-/// An operation that fails before anything happened, because the provider refuses or the records cannot
-/// be written, is `Refused`, also a start, which may be sent again; a program that cannot be executed is
-/// `NotStarted`. A run whose supervisor was killed while it was about to begin is `Lost` without having
-/// been `StartRecord`. A start of a run that is known to run is answered by `StartRecord` once more. Dropping the
-/// back end stops its threads and leaves runs alone; operations whose outcome was not reported are to be
-/// sent again by the next one.
+/// An operation that fails without any effect, because the provider rejects it or the records cannot be
+/// written, is `Refused`; such a start may be sent again. A program that cannot be executed is `NotStarted`.
+/// A run whose supervisor was killed while it started is `Lost` without having been `Started`. A start of a
+/// run that already runs is answered by `Started` once more. Dropping the back end stops its threads and
+/// leaves runs alone; the next back end gets operations without a result again.
 pub struct LocalBackend {
-    inner: Arc<LocalShared>,
+    shared: Arc<LocalShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl LocalBackend {
-    /// Makes one. The sink is called from several threads, for one run in the order of events, and
-    /// must not call the back end.
+    /// The sink is called from several threads, for one run in the order of its events. It must not call the
+    /// back end.
     pub fn new(
         options: LocalOptions,
         provider: Box<dyn Provider>,
         sink: Sink,
     ) -> Result<Self, LocalError> {
-        let inner = Arc::new(LocalShared::new(options, provider, sink)?);
-        let mut backend = LocalBackend { inner: inner.clone(), threads: Vec::new() };
-        let watcher = inner.clone();
+        let shared = Arc::new(LocalShared::new(options, provider, sink)?);
+        let mut backend = LocalBackend { shared: shared.clone(), threads: Vec::new() };
+        let watcher = shared.clone();
         backend.spawn("watcher", move || watcher.watch())?;
-        backend.spawn("sampler", move || inner.sample())?;
+        backend.spawn("sampler", move || shared.sample())?;
         Ok(backend)
     }
 
-    /// Where control groups can be made for runs, or why they cannot.
+    /// Where control groups of runs can be created, or why they cannot.
     pub fn cgroups(&self) -> &Cgroups {
-        &self.inner.groups
+        &self.shared.cgroups
     }
 
     fn spawn(
@@ -147,11 +146,11 @@ impl LocalBackend {
 
 impl Backend for LocalBackend {
     fn devices(&self) -> &[Device] {
-        &self.inner.devices
+        &self.shared.devices
     }
 
     fn capabilities(&self) -> Capabilities {
-        let provider = run::lock(&self.inner.provider);
+        let provider = run::lock(&self.shared.provider);
         Capabilities {
             pause_forbidden: provider.pause_forbidden(),
             pause_frees_device: provider.pause_frees_device(),
@@ -164,21 +163,21 @@ impl Backend for LocalBackend {
 
     fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
         let runs = jobs.iter().filter(|job| job.has_run).map(|job| job.run);
-        runs.map(|run| (run, self.inner.recover(run))).collect()
+        runs.map(|run| (run, self.shared.recover(run))).collect()
     }
 
     fn records(&self) -> Vec<RunId> {
-        self.inner.records()
+        self.shared.records()
     }
 
     fn apply(&mut self, id: OpId, op: Op) {
-        let run = match (self.inner.known(op.run()), &op) {
+        let run = match (self.shared.known(op.run()), &op) {
             (Some(run), _) => run,
-            (None, Op::Start(launch)) => self.inner.add(launch.run),
+            (None, Op::Start(launch)) => self.shared.add(launch.run),
             (None, _) => {
                 let reason = format!("there is no run {}", op.run());
                 let (run, transient) = (op.run(), false);
-                self.inner.emit(BackendEvent::Refused { op: id, run, reason, transient });
+                self.shared.emit(BackendEvent::Refused { op: id, run, reason, transient });
                 return;
             }
         };
@@ -188,30 +187,30 @@ impl Backend for LocalBackend {
         if queue.busy {
             return;
         }
-        let (inner, worker) = (self.inner.clone(), run.clone());
+        let (shared, worker) = (self.shared.clone(), run.clone());
         let name = format!("run {}", run.id);
-        match std::thread::Builder::new().name(name).spawn(move || inner.work(&worker)) {
+        match std::thread::Builder::new().name(name).spawn(move || shared.run_operations(&worker)) {
             Ok(_) => queue.busy = true,
             Err(error) => {
                 queue.waiting.clear();
                 let reason = format!("cannot start a thread: {error}");
                 let (run, transient) = (run.id, false);
-                self.inner.emit(BackendEvent::Refused { op: id, run, reason, transient });
+                self.shared.emit(BackendEvent::Refused { op: id, run, reason, transient });
             }
         }
     }
 
     fn forget(&mut self, run: RunId) {
-        self.inner.forget(run);
+        self.shared.forget(run);
     }
 }
 
 impl Drop for LocalBackend {
     fn drop(&mut self) {
-        self.inner.stop();
+        self.shared.stop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        self.inner.await_workers();
+        self.shared.await_workers();
     }
 }

@@ -1,4 +1,4 @@
-//! Whether a run ended for want of memory, as far as its own messages say.
+//! Whether the error output of a run says that it ran out of memory.
 
 use super::run_as::as_user;
 use crate::op::{Launch, Owner};
@@ -7,8 +7,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// What programs print when they get no memory. A message with two parts must have both, in this
-/// order, on one line.
+/// What programs print when an allocation fails. Both parts must occur on one line, in this order.
 const MESSAGES: &[(&str, &str)] = &[
     ("CUDA out of memory", ""),
     ("CUDA_ERROR_OUT_OF_MEMORY", ""),
@@ -24,7 +23,7 @@ const MESSAGES: &[(&str, &str)] = &[
 /// How much of the end of a file is read.
 const TAIL: u64 = 64 << 10;
 
-/// Where the messages of a run go, and how long that file was before the run wrote to it.
+/// The file of the error output of a run, and its length before the run.
 pub(super) struct ErrorOutput {
     path: PathBuf,
     from: u64,
@@ -32,7 +31,7 @@ pub(super) struct ErrorOutput {
 }
 
 impl ErrorOutput {
-    /// To be called before the run begins.
+    /// To be called before the run starts.
     pub(super) fn of(launch: &Launch) -> Self {
         let path = launch.dir.join(launch.stderr.as_ref().unwrap_or(&launch.stdout));
         let owner = launch.owner;
@@ -41,8 +40,8 @@ impl ErrorOutput {
         ErrorOutput { path, from, owner }
     }
 
-    /// Whether the end of what the run wrote says that it got no memory.
-    pub(super) fn want_memory(&self) -> bool {
+    /// Whether the end of the output says that the run ran out of memory.
+    pub(super) fn shows_oom(&self) -> bool {
         let Some((mut file, length)) = open(&self.path, self.owner) else {
             return false;
         };
@@ -55,12 +54,12 @@ impl ErrorOutput {
         {
             return false;
         }
-        says_so(&String::from_utf8_lossy(&bytes))
+        has_oom_message(&String::from_utf8_lossy(&bytes))
     }
 }
 
 /// Whether a text has one of the messages.
-fn says_so(text: &str) -> bool {
+fn has_oom_message(text: &str) -> bool {
     text.lines().any(|line| {
         MESSAGES.iter().any(|(first, second)| {
             line.split_once(first).is_some_and(|(_, rest)| rest.contains(second))
@@ -68,7 +67,7 @@ fn says_so(text: &str) -> bool {
     })
 }
 
-/// Opens a regular file as the user whose it is; anything else could make the reader wait.
+/// Opens a regular file as its user. Other kinds of files could block the reader.
 fn open(path: &Path, owner: Option<Owner>) -> Option<(File, u64)> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let opened = as_user(owner, || rustix::fs::open(path, flags, Mode::empty()).ok());
@@ -79,13 +78,13 @@ fn open(path: &Path, owner: Option<Owner>) -> Option<(File, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use super::says_so;
+    use super::has_oom_message;
 
     #[test]
     fn messages_are_recognised() {
-        assert!(says_so("x\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB\ny"));
-        assert!(says_so("memory allocation of 17 bytes failed"));
-        assert!(!says_so("memory allocation of 17 bytes succeeded\n 3 bytes failed"));
-        assert!(!says_so("all is well"));
+        assert!(has_oom_message("x\nRuntimeError: CUDA out of memory. Tried to allocate 2 GiB\ny"));
+        assert!(has_oom_message("memory allocation of 17 bytes failed"));
+        assert!(!has_oom_message("memory allocation of 17 bytes succeeded\n 3 bytes failed"));
+        assert!(!has_oom_message("all is well"));
     }
 }

@@ -1,9 +1,9 @@
-//! Carries out operations, those on one run in the order in which they came.
+//! Executes operations, those of one run in the order in which they arrived.
 
 use super::cgroup::RunCgroup;
 use super::cgroups;
 use super::probe::{Probe, probe};
-use super::process::{Halt, threads};
+use super::process::{StopState, threads};
 use super::record::{self, ALLOCATION, AppliedAllocation, RunSpec, SPEC};
 use super::run::{LocalRun, RunPhase, RunState, lock};
 use super::shared::LocalShared;
@@ -20,20 +20,20 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest sleep between two looks at a run that is to stand still.
-const LONGEST: Duration = Duration::from_millis(20);
-/// The longest sleep of an operation for which another may wait.
-const SLICE: Duration = Duration::from_millis(100);
-/// How long a run may wait for the system before it is helped along.
-const STUCK: Duration = Duration::from_millis(4);
-/// How often a run that must end is killed again.
-const AGAIN: Duration = Duration::from_millis(500);
-/// How long that goes on; its end is reported whenever it comes.
-const FORCE: Duration = Duration::from_secs(60);
+/// The longest time between two probes of a run that is being paused.
+const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(20);
+/// The longest wait for an event, because another operation may arrive meanwhile.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// How long a thread may stay uninterruptible before the run is continued for a moment.
+const UNINTERRUPTIBLE_MAX: Duration = Duration::from_millis(4);
+/// Time between two SIGKILLs of a run that must end.
+const KILL_INTERVAL: Duration = Duration::from_millis(500);
+/// How long SIGKILL is repeated. The end of the run is reported whenever it comes.
+const KILL_FOR: Duration = Duration::from_secs(60);
 
 impl LocalShared {
-    /// The body of a thread: carries out what is to be done with a run, and ends.
-    pub(super) fn work(&self, run: &Arc<LocalRun>) {
+    /// The body of a thread: executes the operations of a run, and ends when there are none left.
+    pub(super) fn run_operations(&self, run: &Arc<LocalRun>) {
         self.workers.fetch_add(1, Ordering::SeqCst);
         loop {
             let next = {
@@ -54,7 +54,7 @@ impl LocalShared {
                     self.end(run, deadline).map_err(StartError::from)
                 }
                 Op::Withdraw { .. } => {
-                    Err(StartError::from("there is no queue but the daemon's".to_owned()))
+                    Err(StartError::from("a local run has no cluster to withdraw it from"))
                 }
             };
             if let Err(StartError { reason, transient }) = refused {
@@ -70,25 +70,25 @@ impl LocalShared {
             state.op = Some(op);
             match state.phase {
                 RunPhase::New => {}
-                RunPhase::Starting | RunPhase::Over => return Ok(()),
+                RunPhase::Starting | RunPhase::Ended => return Ok(()),
                 RunPhase::Running => {
                     state.phase = RunPhase::Starting;
-                    self.begun(run, &mut state);
+                    self.started(run, &mut state);
                     return Ok(());
                 }
             }
         }
-        // Only this thread begins the run; nobody has to wait for the provider.
+        // Only this thread starts the run, so that the state need not be locked while the provider works.
         match probe(&self.options.state, run.id, &self.boot) {
-            Probe::Unclaimed { dir } => self.begin(run, op, launch, &dir),
+            Probe::Unclaimed { dir } => self.launch(run, op, launch, &dir),
             Probe::Unknown { reason } => Err(reason.into()),
-            // Somebody has begun it already; what became of it is news here.
+            // An earlier daemon has started it already.
             _ => {
                 let mut state = run.state();
                 state.phase = RunPhase::Starting;
                 self.advance(run, &mut state);
                 if let (RunPhase::Starting, Some(dir)) = (state.phase, state.dir.clone()) {
-                    self.watcher.directory(run, &dir);
+                    self.watcher.watch_directory(run, &dir);
                     self.advance(run, &mut state);
                 }
                 Ok(())
@@ -96,8 +96,8 @@ impl LocalShared {
         }
     }
 
-    /// Begins a run that nobody has.
-    fn begin(
+    /// Starts a run that no supervisor has claimed.
+    fn launch(
         &self,
         run: &Arc<LocalRun>,
         op: OpId,
@@ -105,19 +105,19 @@ impl LocalShared {
         dir: &Path,
     ) -> Result<(), StartError> {
         let uid = launch.owner.map_or_else(|| getuid().as_raw(), |owner| owner.uid);
-        let setting = self.prepare(&launch.allocation, uid)?;
-        let name = cgroups::name(&self.owner, run.id);
-        let (cpu, memory) = (self.groups.cpu.as_ref().ok(), self.groups.memory.as_ref().ok());
-        let group = RunCgroup::new(cpu, memory, &name, &launch);
+        let setup = self.prepare(&launch.allocation, uid)?;
+        let name = cgroups::name(&self.cgroup_prefix, run.id);
+        let (cpu, memory) = (self.cgroups.cpu.as_ref().ok(), self.cgroups.memory.as_ref().ok());
+        let cgroup = RunCgroup::new(cpu, memory, &name, &launch);
         let mut spec = RunSpec {
             op,
             launch,
-            cores: setting.cores,
-            enforcement: setting.enforcement,
-            group,
+            cores: setup.cores,
+            enforcement: setup.enforcement,
+            cgroup,
             arguments: self.arguments.clone(),
         };
-        spec.launch.env.extend(setting.env);
+        spec.launch.env.extend(setup.env);
         record::make_directory(dir).and_then(|()| record::write(dir, SPEC, &spec, false)).map_err(
             |error| StartError::new(format!("cannot write {}", dir.join(SPEC).display()), &error),
         )?;
@@ -130,47 +130,50 @@ impl LocalShared {
         Ok(())
     }
 
-    /// What a process needs in an allocation. One without cores of its own has those that the daemon began
-    /// with, whatever the daemon did to itself since.
+    /// What a process needs for an allocation. Without cores of its own it gets those that the daemon started
+    /// with.
     fn prepare(&self, allocation: &DeviceAllocation, uid: u32) -> Result<ProcessSetup, String> {
-        let mut setting =
+        let mut setup =
             lock(&self.provider).prepare(allocation, uid).map_err(|error| error.to_string())?;
-        if setting.cores.is_empty() {
-            setting.cores.clone_from(&self.cores);
+        if setup.cores.is_empty() {
+            setup.cores.clone_from(&self.cores);
         }
-        Ok(setting)
+        Ok(setup)
     }
 
     /// Sends a signal to every process of a run. `false` if its first process has ended.
     fn signal(&self, state: &RunState, signal: Signal) -> Result<bool, String> {
         let sent = state.signal(&self.boot, signal);
-        sent.map_err(|error| format!("its processes take no signals: {}", io::Error::from(error)))
+        sent.map_err(|error| format!("cannot signal its processes: {}", io::Error::from(error)))
     }
 
-    /// The state of a run that is no longer about to begin; `None` if it is over.
-    fn settled<'a>(&self, run: &'a LocalRun) -> Result<Option<MutexGuard<'a, RunState>>, String> {
+    /// Waits until a run has started, and returns its state; `None` if it has ended.
+    fn await_start<'a>(
+        &self,
+        run: &'a LocalRun,
+    ) -> Result<Option<MutexGuard<'a, RunState>>, String> {
         let mut state = run.state();
         while state.phase == RunPhase::Starting && !self.stopping() {
             state = run.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         match state.phase {
-            RunPhase::New => Err(format!("run {} has not begun", run.id)),
+            RunPhase::New => Err(format!("run {} has not started", run.id)),
             RunPhase::Running => Ok(Some(state)),
-            RunPhase::Starting | RunPhase::Over => Ok(None),
+            RunPhase::Starting | RunPhase::Ended => Ok(None),
         }
     }
 
     fn pause(&self, run: &LocalRun, op: OpId, asked: Instant) -> Result<(), String> {
-        let Some(state) = self.settled(run)? else {
+        let Some(state) = self.await_start(run)? else {
             return Ok(());
         };
         if let Some(reason) = lock(&self.provider).pause_forbidden() {
             return Err(reason);
         }
-        // The look at its processes takes time; the watcher must not wait for it.
+        // Stopping takes time, and the watcher must not wait for the state.
         let view = state.clone();
         drop(state);
-        if !self.halt(&view)? {
+        if !self.stop_all(&view)? {
             return Ok(());
         }
         let took_us = u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -181,29 +184,29 @@ impl LocalShared {
         Ok(())
     }
 
-    /// Makes every thread of a run stand still. `false` if it has ended.
-    fn halt(&self, view: &RunState) -> Result<bool, String> {
+    /// Stops every thread of a run. `false` if it has ended.
+    fn stop_all(&self, view: &RunState) -> Result<bool, String> {
         let deadline = Instant::now() + self.options.pause_within;
         let mut sleep = Duration::from_micros(50);
         let mut before = Vec::new();
         let mut released = Instant::now();
-        let mut wait = STUCK;
+        let mut wait = UNINTERRUPTIBLE_MAX;
         while Instant::now() < deadline {
             if !self.signal(view, Signal::STOP)? {
                 return Ok(false);
             }
-            let (halt, now) = view.halt(&self.boot);
-            // A process that is born or ends during a look may hide others: two must agree.
+            let (stop_state, now) = view.stop_state(&self.boot);
+            // A process that starts or ends during a probe may hide others: two probes must agree.
             let agreed = now == before;
             before = now;
-            if halt <= Halt::Still {
+            if stop_state <= StopState::Stopped {
                 if agreed {
                     return Ok(true);
                 }
                 continue;
             }
-            // One that waits for a child that stands still never stops: both must go on a little.
-            if halt == Halt::Waits && released.elapsed() > wait {
+            // A thread that waits in vfork for a stopped child never stops: both must continue for a moment.
+            if stop_state == StopState::Uninterruptible && released.elapsed() > wait {
                 self.signal(view, Signal::CONT)?;
                 self.idle(wait / 4);
                 released = Instant::now();
@@ -212,40 +215,39 @@ impl LocalShared {
                 continue;
             }
             self.idle(sleep);
-            sleep = (sleep * 2).min(LONGEST);
+            sleep = (sleep * 2).min(PROBE_INTERVAL_MAX);
         }
         self.signal(view, Signal::CONT)?;
-        Err(format!("it did not stand still within {} ms", self.options.pause_within.as_millis()))
+        Err(format!("it did not stop within {} ms", self.options.pause_within.as_millis()))
     }
 
     fn resume(&self, run: &LocalRun, op: OpId, allocation: DeviceAllocation) -> Result<(), String> {
-        let Some(state) = self.settled(run)? else {
+        let Some(state) = self.await_start(run)? else {
             return Ok(());
         };
         let before = state.applied.clone();
         drop(state);
         if before.as_ref().is_none_or(|before| before.allocation != allocation) {
-            let setting = self.prepare(&allocation, getuid().as_raw())?;
+            let setup = self.prepare(&allocation, getuid().as_raw())?;
             let elsewhere = before
                 .as_ref()
                 .is_none_or(|before| before.allocation.devices != allocation.devices);
-            if elsewhere && !setting.movable {
+            if elsewhere && !setup.movable {
                 return Err(format!("run {} cannot be moved to other devices", run.id));
             }
-            let applied = AppliedAllocation { allocation, cores: setting.cores };
+            let applied = AppliedAllocation { allocation, cores: setup.cores };
             let mut state = run.state();
             if let Some(dir) = &state.dir {
                 record::write(dir, ALLOCATION, &applied, false).map_err(|error| {
                     format!("cannot write {}: {error}", dir.join(ALLOCATION).display())
                 })?;
             }
-            self.settle(&state, before.as_ref(), &applied);
-            // One without the controller's group has nothing to be told.
+            self.set_cores(&state, before.as_ref(), &applied);
             if let Some(Err(error)) =
-                state.group.as_ref().map(|group| group.reseat(&applied.allocation))
+                state.cgroup.as_ref().map(|cgroup| cgroup.update(&applied.allocation))
                 && state.enforcement == Enforcement::Cgroup
             {
-                tracing::warn!(run = %run.id, %error, "its control group keeps its share of before");
+                tracing::warn!(run = %run.id, %error, "its control group keeps its previous share");
             }
             state.applied = Some(applied);
         }
@@ -256,9 +258,9 @@ impl LocalShared {
         Ok(())
     }
 
-    /// Gives every thread of a run its cores and niceness, as far as they have changed: what a program
-    /// has chosen for its threads is otherwise left alone.
-    fn settle(
+    /// Sets the cores of every thread of a run, if they changed. Otherwise the affinity that a program has set
+    /// for its threads stays.
+    fn set_cores(
         &self,
         state: &RunState,
         before: Option<&AppliedAllocation>,
@@ -276,15 +278,15 @@ impl LocalShared {
 
     fn end(&self, run: &Arc<LocalRun>, mut deadline: Instant) -> Result<(), String> {
         let mut state = run.state();
-        // One that is about to begin may finish that; it may also hang, on a file of a lost server.
+        // A run that is starting gets time to do so. It may hang, for example on a file of a lost server.
         while state.phase == RunPhase::Starting && Instant::now() < deadline && !self.stopping() {
-            state = self.nap(run, state, deadline);
+            state = self.await_change(run, state, deadline);
         }
         if state.phase == RunPhase::New {
-            return Err(format!("run {} has not begun", run.id));
+            return Err(format!("run {} has not started", run.id));
         }
         self.signal(&state, Signal::TERM)?;
-        // One that stands still cannot follow.
+        // A stopped process cannot handle SIGTERM.
         self.signal(&state, Signal::CONT)?;
         let Some(state) = self.outlives(run, state, &mut deadline) else {
             return Ok(());
@@ -298,26 +300,26 @@ impl LocalShared {
                 tracing::warn!(run = %run.id, %error, "not detached from its devices");
             }
         }
-        let last = Instant::now() + FORCE;
+        let last = Instant::now() + KILL_FOR;
         while Instant::now() < last {
             let mut state = run.state();
             if state.phase == RunPhase::Starting {
-                self.withdraw(run, &mut state);
+                self.end_unstarted(run, &mut state);
             }
             if matches!(state.phase, RunPhase::Starting | RunPhase::Running) {
                 self.signal(&state, Signal::KILL)?;
             }
-            let mut again = Instant::now() + AGAIN;
+            let mut again = Instant::now() + KILL_INTERVAL;
             if self.outlives(run, state, &mut again).is_none() {
                 return Ok(());
             }
         }
-        tracing::warn!(run = %run.id, "does not end");
+        tracing::warn!(run = %run.id, "did not end after SIGKILL");
         Ok(())
     }
 
-    /// Waits for the end of a run; its state if it is still there at the deadline. Another request
-    /// to end it may bring the deadline forward.
+    /// Waits for the end of a run; its state if it still runs at the deadline. Another request to end it may
+    /// bring the deadline forward.
     fn outlives<'a>(
         &self,
         run: &'a Arc<LocalRun>,
@@ -325,7 +327,7 @@ impl LocalShared {
         deadline: &mut Instant,
     ) -> Option<MutexGuard<'a, RunState>> {
         loop {
-            if matches!(state.phase, RunPhase::New | RunPhase::Over) || self.stopping() {
+            if matches!(state.phase, RunPhase::New | RunPhase::Ended) || self.stopping() {
                 return None;
             }
             for (_, op, asked) in &lock(&run.queue).waiting {
@@ -336,18 +338,18 @@ impl LocalShared {
             if Instant::now() >= *deadline {
                 return Some(state);
             }
-            state = self.nap(run, state, *deadline);
+            state = self.await_change(run, state, *deadline);
         }
     }
 
-    /// Waits for news of a run, not for long: an operation may arrive unnoticed.
-    fn nap<'a>(
+    /// Waits for a change of a run, at most [`WAIT_MAX`].
+    fn await_change<'a>(
         &self,
         run: &LocalRun,
         state: MutexGuard<'a, RunState>,
         deadline: Instant,
     ) -> MutexGuard<'a, RunState> {
-        let left = deadline.saturating_duration_since(Instant::now()).min(SLICE);
+        let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_MAX);
         run.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 }

@@ -1,63 +1,63 @@
-//! What the records of a run and `/proc` say together.
+//! Probes a run: its state according to its records and `/proc`.
 
-use super::process::ProcessId;
+use super::process::ProcessIdentity;
 use super::record::{self, CLAIM, Claim, EXIT, RUNNING, RunEnd, STARTED, StartRecord};
 use crate::op::RunId;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Debug)]
 pub(super) enum Probe {
-    /// Nobody has it. The directory is that of the next attempt and need not exist.
+    /// No supervisor has claimed it. The directory is that of the next attempt and need not exist.
     Unclaimed {
         /// The directory.
         dir: PathBuf,
     },
-    /// Its supervisor lives.
+    /// Its supervisor is alive.
     Supervised {
         /// The directory.
         dir: PathBuf,
         /// The supervisor.
-        supervisor: ProcessId,
-        /// Its process, if that is to exist.
+        supervisor: ProcessIdentity,
+        /// Its process, if it was recorded.
         started: Option<StartRecord>,
-        /// Whether the program has begun.
+        /// The program runs.
         running: bool,
     },
-    /// Its supervisor died, its process lives.
+    /// Its supervisor died, its process is alive.
     Orphaned {
         /// The directory.
         dir: PathBuf,
-        /// The supervisor that was.
-        supervisor: ProcessId,
+        /// The supervisor that died.
+        supervisor: ProcessIdentity,
         /// Its process.
         started: StartRecord,
     },
-    /// It is over.
+    /// It has ended.
     Ended {
         /// The directory.
         dir: PathBuf,
         /// How it ended.
-        outcome: RunEnd,
+        end: RunEnd,
         /// Its process, if there was one.
         started: Option<StartRecord>,
     },
-    /// It is gone.
+    /// It no longer exists and left no record of its end.
     Lost {
-        /// What is known.
+        /// What is known about it.
         reason: String,
     },
-    /// It cannot be told: the system is short of something.
+    /// The probe failed, because the system is short of a resource.
     Unknown {
-        /// What is in the way.
+        /// The error.
         reason: String,
     },
-    /// It was begun in another life of the machine, and its end was not recorded.
+    /// It was started before a reboot, and its end was not recorded.
     Rebooted,
 }
 
-/// Looks at a run.
+/// Probes a run.
 pub(super) fn probe(state: &Path, run: RunId, boot: &str) -> Probe {
     for attempt in 0.. {
         let dir = record::directory(state, run, attempt);
@@ -73,26 +73,25 @@ pub(super) fn probe(state: &Path, run: RunId, boot: &str) -> Probe {
     Probe::Lost { reason: "there were too many attempts".to_owned() }
 }
 
-/// Looks at one attempt; `None` if it was given up or its supervisor died before the program could
-/// begin.
+/// Probes one attempt; `None` if it was given up or its supervisor died before the program could start.
 fn probe_attempt(dir: &Path, boot: &str) -> io::Result<Option<Probe>> {
     let dir = dir.to_owned();
     let supervisor = match record::read(&dir, CLAIM) {
         Ok(None) => return Ok(Some(Probe::Unclaimed { dir })),
         Ok(Some(Claim::Void)) => return Ok(None),
         Ok(Some(Claim::Supervisor(supervisor))) => supervisor,
-        // A claim is linked when it is complete: only a machine that went down leaves less.
+        // A claim is linked when it is complete: only a crash of the machine leaves an incomplete one.
         Err(error) if malformed(&error) => return Ok(Some(Probe::Rebooted)),
         Err(error) => return Err(error),
     };
-    // In this order: of one that no longer lived at this point, the records are final.
+    // First the process, then the records: the records of a dead supervisor are final.
     let lives = supervisor.exists(boot)?;
     let started: Option<StartRecord> = match record::read(&dir, STARTED) {
         Err(error) if malformed(&error) => None,
         other => other?,
     };
     match record::read(&dir, EXIT) {
-        Ok(Some(outcome)) => return Ok(Some(Probe::Ended { dir, outcome, started })),
+        Ok(Some(end)) => return Ok(Some(Probe::Ended { dir, end, started })),
         Ok(None) => {}
         Err(error) if malformed(&error) => {}
         Err(error) => return Err(error),
@@ -104,7 +103,7 @@ fn probe_attempt(dir: &Path, boot: &str) -> io::Result<Option<Probe>> {
     if supervisor.boot != boot {
         return Ok(Some(Probe::Rebooted));
     }
-    // A process without a record was never allowed to go on.
+    // A process without a record never got its order.
     let Some(started) = started else {
         return Ok(None);
     };
@@ -115,7 +114,7 @@ fn probe_attempt(dir: &Path, boot: &str) -> io::Result<Option<Probe>> {
     Ok(Some(Probe::Lost { reason }))
 }
 
-/// Whether a file could be read but makes no sense.
+/// Whether a file could be read but not parsed.
 fn malformed(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }

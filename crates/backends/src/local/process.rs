@@ -1,5 +1,5 @@
-//! Processes as `/proc` shows them. A process is its id, the time at which it started and the boot in
-//! which it did: an id alone may by now be somebody else's.
+//! Processes as `/proc` shows them. A process is identified by its id, its start time and the boot id,
+//! because ids are reused.
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -7,25 +7,25 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// What a read says of a process that ended after its file was opened.
+/// The error of reading a file of a process that ended after the file was opened.
 const NO_SUCH_PROCESS: i32 = rustix::io::Errno::SRCH.raw_os_error();
 
-/// Names a process for good.
+/// Identifies a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ProcessId {
+pub(super) struct ProcessIdentity {
     /// Its id.
     pub(super) pid: u32,
     /// When it started, in clock ticks since boot.
     pub(super) start: u64,
-    /// The boot.
+    /// The boot id.
     pub(super) boot: String,
 }
 
-impl ProcessId {
+impl ProcessIdentity {
     /// The identity of a process that exists.
     pub(super) fn of(pid: u32, boot: &str) -> Option<Self> {
         let stat = ProcStat::read(pid)?;
-        Some(ProcessId { pid, start: stat.start, boot: boot.to_owned() })
+        Some(ProcessIdentity { pid, start: stat.start, boot: boot.to_owned() })
     }
 
     /// What `/proc` shows of it, if it is still the same process.
@@ -36,12 +36,12 @@ impl ProcessId {
         ProcStat::read(self.pid).filter(|stat| stat.start == self.start)
     }
 
-    /// Whether it still exists and has not ended, as far as can be seen.
+    /// Whether it exists and has not ended; `false` if that is unknown.
     pub(super) fn lives(&self, boot: &str) -> bool {
         self.exists(boot).unwrap_or(false)
     }
 
-    /// Whether it still exists and has not ended; an error if that cannot be told.
+    /// Whether it exists and has not ended; an error if that cannot be read.
     pub(super) fn exists(&self, boot: &str) -> io::Result<bool> {
         if self.boot != boot {
             return Ok(false);
@@ -50,14 +50,14 @@ impl ProcessId {
         Ok(stat.is_some_and(|stat| stat.start == self.start && !stat.ended()))
     }
 
-    /// A descriptor of it. That of a process that took over its id is never returned: what was
-    /// opened is older than the look at its start time.
+    /// A descriptor of it. Never that of another process with the same id: the start time is read after the
+    /// descriptor was opened.
     pub(super) fn open(&self, boot: &str) -> Option<OwnedFd> {
         let fd = pidfd_open(self.raw()?, PidfdFlags::empty()).ok()?;
         self.stat(boot).map(|_| fd)
     }
 
-    /// Its id as the system wants it.
+    /// Its id for system calls.
     pub(super) fn raw(&self) -> Option<Pid> {
         raw(self.pid)
     }
@@ -68,12 +68,12 @@ impl ProcessId {
     }
 }
 
-/// An id as the system wants it.
+/// An id for system calls.
 pub(super) fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// The present boot.
+/// The boot id.
 pub(super) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
@@ -89,7 +89,7 @@ pub(super) struct ProcStat {
     pub(super) group: u32,
     /// Its session.
     pub(super) session: u32,
-    /// CpuLimit time in clock ticks, that of children that were waited for included.
+    /// CPU time in clock ticks, including children that were waited for.
     pub(super) ticks: u64,
     /// When it started, in clock ticks since boot.
     pub(super) start: u64,
@@ -98,7 +98,7 @@ pub(super) struct ProcStat {
 }
 
 impl ProcStat {
-    /// Reads that of a process, as far as it can be seen.
+    /// Reads that of a process; `None` also if it cannot be read.
     pub(super) fn read(pid: u32) -> Option<Self> {
         Self::find(pid).unwrap_or(None)
     }
@@ -136,7 +136,7 @@ impl ProcStat {
         })
     }
 
-    /// It has ended, whether or not somebody has waited for it.
+    /// It has ended, whether or not it was reaped.
     pub(super) fn ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
@@ -147,37 +147,37 @@ pub(super) fn threads(pid: u32) -> Vec<u32> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
-/// How far a process has come to a halt.
+/// Whether a process is stopped, from the most to the least stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Halt {
+pub(super) enum StopState {
     /// Every thread has ended.
     Ended,
-    /// Every thread that has not ended stands still.
-    Still,
-    /// So it is, but for threads that wait for the system and cannot be stopped there. One that has
-    /// just made a child by `vfork` waits until the child goes on, which may itself stand still.
-    Waits,
-    /// A thread moves.
-    Moves,
+    /// Every thread that has not ended is stopped.
+    Stopped,
+    /// The same, except for threads in uninterruptible sleep. A thread in `vfork` sleeps until its child
+    /// continues, which may be stopped itself.
+    Uninterruptible,
+    /// A thread runs or may run.
+    Running,
 }
 
-/// How far a process has come to a halt.
-pub(super) fn halt(pid: u32) -> Halt {
+/// Whether a process is stopped.
+pub(super) fn stop_state(pid: u32) -> StopState {
     let state = |thread| {
         let line = fs::read(format!("/proc/{pid}/task/{thread}/stat")).ok();
         match line.as_deref().and_then(ProcStat::parse) {
-            Some(stat) if stat.ended() => Halt::Ended,
-            Some(stat) if matches!(stat.state, b'T' | b't') => Halt::Still,
-            Some(stat) if stat.state == b'D' => Halt::Waits,
-            Some(_) => Halt::Moves,
-            None => Halt::Ended,
+            Some(stat) if stat.ended() => StopState::Ended,
+            Some(stat) if matches!(stat.state, b'T' | b't') => StopState::Stopped,
+            Some(stat) if stat.state == b'D' => StopState::Uninterruptible,
+            Some(_) => StopState::Running,
+            None => StopState::Ended,
         }
     };
-    threads(pid).into_iter().map(state).max().unwrap_or(Halt::Ended)
+    threads(pid).into_iter().map(state).max().unwrap_or(StopState::Ended)
 }
 
-/// The processes below one, in no particular order; those that have ended are left out. `None` if the
-/// kernel does not tell.
+/// The descendants of a process that have not ended, in no particular order. `None` if the kernel does not
+/// list children.
 pub(super) fn descendants(pid: u32) -> Option<Vec<ProcStat>> {
     let mut found: Vec<ProcStat> = Vec::new();
     let mut next = vec![pid];
@@ -187,7 +187,7 @@ pub(super) fn descendants(pid: u32) -> Option<Vec<ProcStat>> {
             let children = match fs::read_to_string(path) {
                 Ok(children) => children,
                 Err(error) if error.kind() == io::ErrorKind::NotFound && parent == pid => {
-                    // Either the process is gone or the kernel was built without this file.
+                    // Either the process has ended or the kernel was built without this file.
                     if ProcStat::read(pid).is_some() && threads(pid).contains(&thread) {
                         return None;
                     }
@@ -214,7 +214,7 @@ pub(super) fn all() -> impl Iterator<Item = ProcStat> {
     numbers("/proc").into_iter().filter_map(ProcStat::read).filter(|stat| !stat.ended())
 }
 
-/// The entries of a directory that are numbers.
+/// The entries of a directory whose names are numbers.
 fn numbers(path: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(path) else {
         return Vec::new();
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hostile_name_does_not_shift_the_fields() {
+    fn a_program_name_with_parentheses_does_not_shift_the_fields() {
         let line = b"17 (a) Z (b) R 1) S 4 17 9 0 -1 4194304 1 0 0 0 3 4 5 6 20 0 1 0 777 1000 42 18446744073709551615";
         let stat = ProcStat::parse(line).unwrap();
         assert_eq!(stat.pid, 17);
@@ -236,12 +236,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_itself_and_nobody_else() {
+    fn another_process_with_the_same_id_is_not_signalled() {
         let boot = boot_id().unwrap();
-        let me = ProcessId::of(std::process::id(), &boot).unwrap();
+        let me = ProcessIdentity::of(std::process::id(), &boot).unwrap();
         assert!(me.lives(&boot));
         assert!(me.open(&boot).is_some());
-        let other = ProcessId { start: me.start + 1, ..me.clone() };
+        let other = ProcessIdentity { start: me.start + 1, ..me.clone() };
         assert!(!other.lives(&boot) && other.open(&boot).is_none());
         assert!(!other.signal(&boot, Signal::KILL));
         assert!(!me.lives("another boot"));

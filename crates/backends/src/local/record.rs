@@ -1,19 +1,20 @@
-//! The directory of a run: what its supervisor needs, and what it leaves behind.
+//! The directory of a run: what its supervisor needs, and what it records.
 //!
-//! | file | written by | says |
+//! | file | written by | content |
 //! |---|---|---|
 //! | `spec.json` | daemon | what to run |
-//! | `claim` | the one supervisor that has the run, or a daemon that gave it up | who has it |
-//! | `started.json` | supervisor, before the program may begin | its process |
-//! | `running` | supervisor | the program has begun |
-//! | `seat.json` | daemon | where the run sits since it was moved |
+//! | `claim` | the one supervisor that owns the run, or a daemon that gave it up | the owner |
+//! | `started.json` | supervisor, before the program may start | its process |
+//! | `running` | supervisor | nothing: the program runs |
+//! | `seat.json` | daemon | the allocation since the run was moved |
 //! | `exit.json` | supervisor | how it ended |
 //!
-//! Files appear whole or not at all, and `claim` at most once. A claim that was given up, or whose
-//! supervisor died before the program could begin, stays: the next attempt has a directory of its own.
+//! Files are written atomically, and `claim` at most once. A claim that was given up, or whose supervisor died
+//! before the program could start, stays: the next attempt has another directory. Names of files and fields
+//! stay the same between versions, because runs survive an upgrade of the daemon.
 
 use super::cgroup::RunCgroup;
-use super::process::ProcessId;
+use super::process::ProcessIdentity;
 use crate::crash;
 use crate::event::Exit;
 use crate::op::{DeviceAllocation, Launch, OpId, RunId};
@@ -29,36 +30,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What to run.
 pub(super) const SPEC: &str = "spec.json";
-/// Who has the run.
+/// The owner of the run.
 pub(super) const CLAIM: &str = "claim";
 /// Its process.
 pub(super) const STARTED: &str = "started.json";
-/// The program has begun.
+/// Present if the program runs.
 pub(super) const RUNNING: &str = "running";
-/// Where it sits since it was moved.
+/// The allocation since the run was moved.
 pub(super) const ALLOCATION: &str = "seat.json";
 /// How it ended.
 pub(super) const EXIT: &str = "exit.json";
 
-/// What a supervisor needs to know.
+/// The input of a supervisor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct RunSpec {
-    /// The operation that asked for it.
+    /// The operation that started it.
     pub(super) op: OpId,
     /// What to run; the environment is complete.
     pub(super) launch: Launch,
-    /// Cores that it may use; as they are if empty.
+    /// Cores that it may use; unchanged if empty.
     pub(super) cores: Vec<u32>,
-    /// How strictly its share is kept without a control group.
+    /// How its share is enforced without a control group.
     pub(super) enforcement: Enforcement,
-    /// The control group that it is to have. Recorded before anybody makes it, so that it is found.
-    #[serde(default)]
-    pub(super) group: Option<RunCgroup>,
-    /// Arguments that come before `enter` on the command line of the second stage.
+    /// The control group that it should have. Recorded before it is created, so that it can be found.
+    #[serde(default, rename = "group")]
+    pub(super) cgroup: Option<RunCgroup>,
+    /// Arguments before `enter` on the command line of the second stage.
     pub(super) arguments: Vec<String>,
 }
 
-/// Where a run sits, and how.
+/// The allocation of a run, as applied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AppliedAllocation {
     /// The allocation.
@@ -68,13 +69,13 @@ pub(super) struct AppliedAllocation {
     pub(super) cores: Vec<u32>,
 }
 
-/// Who has a run.
+/// The owner of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Claim {
     /// A supervisor.
-    Supervisor(ProcessId),
-    /// Nobody, for good.
+    Supervisor(ProcessIdentity),
+    /// No supervisor, for good.
     Void,
 }
 
@@ -82,12 +83,12 @@ pub(super) enum Claim {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct StartRecord {
     /// It leads its process group.
-    pub(super) process: ProcessId,
-    /// How strictly its share is kept.
+    pub(super) process: ProcessIdentity,
+    /// How its share is enforced.
     pub(super) enforcement: Enforcement,
-    /// The control group that it is in, as much of it as could be had.
-    #[serde(default)]
-    pub(super) group: Option<RunCgroup>,
+    /// The control group that it is in, with the controllers that could be used.
+    #[serde(default, rename = "group")]
+    pub(super) cgroup: Option<RunCgroup>,
 }
 
 /// How a run ended.
@@ -100,7 +101,7 @@ pub(super) enum RunEnd {
     NotStarted {
         /// Why.
         reason: String,
-        /// It may pass.
+        /// The cause may go away by itself.
         #[serde(default, rename = "passing")]
         transient: bool,
     },
@@ -119,12 +120,12 @@ pub(super) fn run_of(name: &str) -> Option<RunId> {
     Some(RunId { job: job.parse().ok()?, run: run.parse().ok()? })
 }
 
-/// Makes a directory, and those above it, for nobody else to look into.
+/// Creates a directory and its parents, with access for the owner only.
 pub(super) fn make_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// Writes a file that appears whole or not at all.
+/// Writes a file atomically.
 pub(super) fn write(
     dir: &Path,
     name: &str,
@@ -146,7 +147,7 @@ pub(super) fn write(
     result
 }
 
-/// Claims the run of a directory. `false` if somebody else has it.
+/// Claims the run of a directory. `false` if it is claimed already.
 pub(super) fn claim(dir: &Path, claim: &Claim) -> io::Result<bool> {
     let temporary = temporary(dir, CLAIM);
     write_new(&temporary, claim, false)?;
@@ -170,14 +171,14 @@ pub(super) fn read<T: DeserializeOwned>(dir: &Path, name: &str) -> io::Result<Op
     }
 }
 
-/// A name next to the file that nobody else uses.
+/// A unique name beside the file.
 fn temporary(dir: &Path, name: &str) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     dir.join(format!(".{name}.{}.{count}", std::process::id()))
 }
 
-/// Writes a file that was not there, or was left behind by one that had the same id.
+/// Writes a new file, or replaces one that a process with the same id left behind.
 fn write_new(path: &Path, value: &impl Serialize, durable: bool) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);

@@ -1,7 +1,7 @@
-//! What became of runs while nobody watched.
+//! Recovers runs after a restart of the daemon, and deletes their records.
 
 use super::probe::{Probe, probe};
-use super::process::Halt;
+use super::process::StopState;
 use super::record::{self, Claim, RunEnd, RunSpec, SPEC};
 use super::run::{RunPhase, lock};
 use super::shared::LocalShared;
@@ -15,7 +15,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 impl LocalShared {
-    /// Finds what became of a run, and watches it if it lives.
+    /// Finds out what happened to a run, and watches it if it is alive.
     pub(super) fn recover(&self, id: RunId) -> RecoveredRun {
         let run = self.add(id);
         let mut state = run.state();
@@ -26,17 +26,17 @@ impl LocalShared {
                 Probe::Unclaimed { .. } => RunPhase::New,
                 Probe::Supervised { running: false, .. } => RunPhase::Starting,
                 Probe::Supervised { .. } | Probe::Orphaned { .. } => RunPhase::Running,
-                Probe::Ended { .. } | Probe::Lost { .. } | Probe::Rebooted => RunPhase::Over,
+                Probe::Ended { .. } | Probe::Lost { .. } | Probe::Rebooted => RunPhase::Ended,
                 Probe::Unknown { .. } if Instant::now() < deadline => {
                     sleep(Duration::from_millis(20));
                     continue;
                 }
-                // It is looked at again; an event says what it was.
+                // The watcher probes it again; an event will follow.
                 Probe::Unknown { .. } => RunPhase::Starting,
             };
             return match found {
                 Probe::Unclaimed { dir } => {
-                    // A supervisor may be on its way: it must not find the run free.
+                    // A supervisor may be starting: it must not claim the run.
                     match record::claim(&dir, &Claim::Void) {
                         Ok(true) => {}
                         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -49,21 +49,21 @@ impl LocalShared {
                     RecoveredRun::NeverStarted
                 }
                 Probe::Supervised { running: false, dir, .. } => {
-                    self.watcher.directory(&run, &dir);
-                    // It may have begun before it was watched.
+                    self.watcher.watch_directory(&run, &dir);
+                    // It may have started before the directory was watched.
                     if dir.join(record::RUNNING).exists() {
-                        self.watcher.leave_directory(&run);
+                        self.watcher.unwatch_directory(&run);
                         continue;
                     }
                     RecoveredRun::Starting
                 }
                 Probe::Supervised { started: Some(started), .. }
                 | Probe::Orphaned { started, .. } => {
-                    let paused = state.halt(&self.boot).0 == Halt::Still;
-                    // A daemon that died may have told it to stand still, and not all of it does yet:
-                    // nobody else would let it go on.
+                    let paused = state.stop_state(&self.boot).0 == StopState::Stopped;
+                    // The last daemon may have died while it stopped the run. Nothing else would continue the
+                    // threads that are stopped already.
                     if !paused && let Err(error) = state.signal(&self.boot, Signal::CONT) {
-                        tracing::warn!(run = %id, %error, "not told to go on");
+                        tracing::warn!(run = %id, %error, "cannot be continued");
                     }
                     let (pid, enforcement) = (started.process.pid, started.enforcement);
                     RecoveredRun::Running { pid, paused, enforcement }
@@ -71,8 +71,8 @@ impl LocalShared {
                 Probe::Supervised { started: None, .. } | Probe::Unknown { .. } => {
                     RecoveredRun::Starting
                 }
-                Probe::Ended { outcome: RunEnd::Exited(exit), .. } => RecoveredRun::Exited(exit),
-                Probe::Ended { outcome: RunEnd::NotStarted { reason, transient }, .. } => {
+                Probe::Ended { end: RunEnd::Exited(exit), .. } => RecoveredRun::Exited(exit),
+                Probe::Ended { end: RunEnd::NotStarted { reason, transient }, .. } => {
                     RecoveredRun::NotStarted { reason, transient }
                 }
                 Probe::Lost { reason } => RecoveredRun::Lost { reason },
@@ -81,7 +81,7 @@ impl LocalShared {
         }
     }
 
-    /// Runs of which there are records.
+    /// Runs that have records.
     pub(super) fn records(&self) -> Vec<RunId> {
         let Ok(entries) = fs::read_dir(self.options.state.join("runs")) else {
             return Vec::new();
@@ -94,29 +94,29 @@ impl LocalShared {
         runs
     }
 
-    /// Removes the control group of a run, which its supervisor did unless it was killed. Before its
-    /// records are deleted: without them nobody knows of it.
-    fn remove_group(&self, id: RunId) {
+    /// Removes the control group of a run if its supervisor was killed before it could. To be called before
+    /// the records are deleted, which name the group.
+    fn remove_cgroup(&self, id: RunId) {
         let dir = record::directory(&self.options.state, id, 0);
-        if let Ok(Some(RunSpec { group: Some(group), .. })) = record::read(&dir, SPEC) {
+        if let Ok(Some(RunSpec { cgroup: Some(cgroup), .. })) = record::read(&dir, SPEC) {
             crash::point();
-            group.remove();
+            cgroup.remove();
         }
     }
 
-    /// Deletes the records of a run that is over.
+    /// Deletes the records of a run that has ended.
     pub(super) fn forget(&self, id: RunId) {
         if let Probe::Supervised { .. } | Probe::Orphaned { .. } =
             probe(&self.options.state, id, &self.boot)
         {
-            tracing::warn!(run = %id, "not forgotten: it is not over");
+            tracing::warn!(run = %id, "not forgotten: it has not ended");
             return;
         }
         lock(&self.runs).remove(&id);
-        self.remove_group(id);
+        self.remove_cgroup(id);
         let dir = |attempt| record::directory(&self.options.state, id, attempt);
         let attempts = (0..).take_while(|&attempt| dir(attempt).exists()).count();
-        // The last one first: whoever is interrupted here leaves no gap.
+        // The last one first, so that an interruption leaves no gap.
         for attempt in (0..u32::try_from(attempts).unwrap_or(u32::MAX)).rev() {
             crash::point();
             if let Err(error) = fs::remove_dir_all(dir(attempt)) {

@@ -1,7 +1,7 @@
-//! What the back end knows of one run.
+//! The state of one run.
 
 use super::cgroup::RunCgroup;
-use super::process::{self, Halt, ProcStat, ProcessId};
+use super::process::{self, ProcStat, ProcessIdentity, StopState};
 use super::record::AppliedAllocation;
 use crate::crash;
 use crate::op::{Op, OpId, RunId};
@@ -16,40 +16,40 @@ use std::time::Instant;
 /// One run.
 #[derive(Debug)]
 pub(super) struct LocalRun {
-    /// Its name.
+    /// Its id.
     pub(super) id: RunId,
-    /// What is to be done with it.
+    /// Operations that wait for execution.
     pub(super) queue: Mutex<OpQueue>,
-    /// Where it stands.
+    /// Its state.
     state: Mutex<RunState>,
-    /// Told whenever its phase changes, or an operation arrives.
+    /// Notified when its phase changes or an operation arrives.
     pub(super) changed: Condvar,
 }
 
-/// Operations in the order in which they came.
+/// Operations in the order in which they arrived.
 #[derive(Debug, Default)]
 pub(super) struct OpQueue {
-    /// Those that wait.
+    /// Operations that wait.
     pub(super) waiting: VecDeque<(OpId, Op, Instant)>,
-    /// Whether a thread carries them out.
+    /// A thread executes them.
     pub(super) busy: bool,
 }
 
-/// The life of a run.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// Nothing was begun.
+    /// It was not started.
     #[default]
     New,
-    /// A supervisor is on its way.
+    /// Its supervisor starts.
     Starting,
-    /// The program has begun.
+    /// Its program runs.
     Running,
     /// Its end was reported.
-    Over,
+    Ended,
 }
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunState {
     /// Its phase.
@@ -58,24 +58,24 @@ pub(super) struct RunState {
     pub(super) op: Option<OpId>,
     /// Its directory.
     pub(super) dir: Option<PathBuf>,
-    /// The process whose end is being waited for.
-    pub(super) watched: Option<ProcessId>,
-    /// Its supervisor, dead or alive.
-    pub(super) supervisor: Option<ProcessId>,
+    /// The process whose end the watcher waits for.
+    pub(super) watched: Option<ProcessIdentity>,
+    /// Its supervisor, which may have died.
+    pub(super) supervisor: Option<ProcessIdentity>,
     /// Its process.
-    pub(super) process: Option<ProcessId>,
-    /// How strictly its share is kept.
+    pub(super) process: Option<ProcessIdentity>,
+    /// How its share is enforced.
     pub(super) enforcement: Enforcement,
-    /// Its allocation.
+    /// Its allocation, as applied.
     pub(super) applied: Option<AppliedAllocation>,
     /// Its control group, if it has one.
-    pub(super) group: Option<RunCgroup>,
-    /// How many supervisors died before they had the run.
+    pub(super) cgroup: Option<RunCgroup>,
+    /// Supervisors that died before they claimed the run.
     pub(super) failures: u32,
 }
 
 impl LocalRun {
-    /// A run of which nothing is known.
+    /// A new run.
     pub(super) fn new(id: RunId) -> Self {
         LocalRun { id, queue: Mutex::default(), state: Mutex::default(), changed: Condvar::new() }
     }
@@ -95,8 +95,8 @@ impl RunState {
         }
     }
 
-    /// The processes of the run that have not ended. To be asked only while its first process lives or
-    /// when it has just ended: the name of an empty session may be given to others.
+    /// The processes of the run that have not ended. Only to be called while its first process lives or
+    /// when it has just ended: the id of an empty session may be reused.
     pub(super) fn survivors(&self, boot: &str) -> Vec<ProcStat> {
         let (Some(supervisor), Some(process)) = (&self.supervisor, &self.process) else {
             return Vec::new();
@@ -127,22 +127,22 @@ impl RunState {
         }
         crash::point();
         for stat in self.members(boot).into_iter().filter(|stat| stat.group != process.pid) {
-            let stray = ProcessId { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
+            let stray = ProcessIdentity { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
             stray.signal(boot, signal);
         }
         Ok(true)
     }
 
-    /// How far the run has come to a halt, and its processes.
-    pub(super) fn halt(&self, boot: &str) -> (Halt, Vec<u32>) {
+    /// Whether the run is stopped, and its processes.
+    pub(super) fn stop_state(&self, boot: &str) -> (StopState, Vec<u32>) {
         let mut pids: Vec<u32> = self.members(boot).iter().map(|stat| stat.pid).collect();
         pids.sort_unstable();
-        let halt = pids.iter().map(|&pid| process::halt(pid)).max();
-        (halt.unwrap_or(Halt::Ended), pids)
+        let state = pids.iter().map(|&pid| process::stop_state(pid)).max();
+        (state.unwrap_or(StopState::Ended), pids)
     }
 }
 
-/// A lock that outlives a panic of another thread.
+/// Locks, also after a panic of another thread.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

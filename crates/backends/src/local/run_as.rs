@@ -1,13 +1,13 @@
-//! Doing something with the rights of a job's user. What a root daemon opens for somebody, that
-//! somebody must be able to open: the way to it may be a link by now, or lead to a device.
+//! Runs code with the rights of a job's user. A root daemon must open files of a user as that user, because
+//! the path may have become a link or a device.
 
 use crate::op::Owner;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::ffi::CString;
 use std::io;
 
-/// Does `work` as a user, on a thread of its own; as it is if this process is not root's. The real
-/// user of the thread stays root: nobody else can send it signals.
+/// Runs `work` as a user, on a thread of its own; unchanged if this process is not root's. The real user of
+/// the thread stays root, so that no other user can send it signals.
 pub fn as_user<T: Send>(owner: Option<Owner>, work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let owner = owner.filter(|owner| owner.uid != 0);
     let Some(owner) = owner.filter(|_| rustix::process::geteuid().is_root()) else {
@@ -23,11 +23,11 @@ pub fn as_user<T: Send>(owner: Option<Owner>, work: impl FnOnce() -> T + Send) -
             rustix::thread::set_thread_res_uid(None, uid, None)?;
             Ok(work())
         })?;
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread of a user broke off")))
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread panicked")))
     })
 }
 
-/// The groups of a user, as far as the system knows them.
+/// The groups of a user according to the system.
 pub(super) fn groups(owner: Owner) -> Vec<rustix::process::Gid> {
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     let name = User::from_uid(uid).ok().flatten().and_then(|user| CString::new(user.name).ok());
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_somebody_else_and_no_other_thread_is() {
+    fn only_the_thread_changes_its_user() {
         let me = rustix::process::geteuid();
         let owner = Owner { uid: 65_534, gid: 65_534 };
         let seen = as_user(Some(owner), || {

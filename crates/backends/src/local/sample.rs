@@ -1,6 +1,6 @@
-//! Looks at runs and devices at regular times while there are runs.
+//! Samples the resource usage of runs and devices at regular times.
 
-use super::process::{Halt, halt};
+use super::process::{StopState, stop_state};
 use super::run::{LocalRun, RunPhase, lock};
 use super::shared::LocalShared;
 use crate::event::{BackendEvent, RunSample, UsageSample};
@@ -8,7 +8,7 @@ use crate::providers::DeviceSample;
 use std::time::Instant;
 
 impl LocalShared {
-    /// The body of the thread that looks.
+    /// The body of the sampler thread.
     pub(super) fn sample(&self) {
         let mut next = Instant::now() + self.options.sample_every;
         let mut busy = false;
@@ -27,12 +27,12 @@ impl LocalShared {
             let (mut devices, resident) = {
                 let mut provider = lock(&self.provider);
                 let devices = provider.sample().unwrap_or_else(|error| {
-                    tracing::warn!(%error, "devices cannot be looked at");
+                    tracing::warn!(%error, "cannot sample the devices");
                     Vec::new()
                 });
                 (devices, provider.counts_resident())
             };
-            // Strangers may come and go while nobody runs; where nobody can tell them there is no news.
+            // Without runs there is nothing to report, unless foreign processes came or went.
             if runs.is_empty() && devices.iter().all(|device| device.processes.is_empty()) && !busy
             {
                 continue;
@@ -42,8 +42,7 @@ impl LocalShared {
             let runs: Vec<RunSample> =
                 runs.iter().filter_map(|run| self.sample_run(run, &devices, resident)).collect();
             for device in &mut devices {
-                let strangers = crate::providers::nvidia::foreign(device, &ours);
-                device.processes = strangers;
+                device.processes = device.foreign(&ours);
             }
             self.emit(BackendEvent::Sampled(UsageSample { devices, runs }));
         }
@@ -53,7 +52,7 @@ impl LocalShared {
         run.state().clone().members(&self.boot).iter().map(|stat| stat.pid).collect()
     }
 
-    /// How one run does; `None` if it has ended.
+    /// The usage of one run; `None` if it has ended.
     fn sample_run(
         &self,
         run: &LocalRun,
@@ -81,7 +80,8 @@ impl LocalShared {
             } else {
                 on_devices()
             },
-            stopped: members.iter().map(|stat| halt(stat.pid)).max() == Some(Halt::Still),
+            stopped: members.iter().map(|stat| stop_state(stat.pid)).max()
+                == Some(StopState::Stopped),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What the back end's threads share.
+//! The state that the threads of the back end share.
 
 use super::cgroups::{self, Cgroups};
 use super::process::boot_id;
@@ -16,37 +16,36 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What the threads share.
+/// The shared state.
 pub(super) struct LocalShared {
-    /// As given.
     pub(super) options: LocalOptions,
-    /// Arguments that come before the subcommand of the second stage.
+    /// Arguments before the subcommand of the second stage.
     pub(super) arguments: Vec<String>,
-    /// The present boot.
+    /// The boot id.
     pub(super) boot: String,
-    /// The cores of the daemon when it began.
+    /// The cores on which the daemon could run when it started.
     pub(super) cores: Vec<u32>,
     /// By index.
     pub(super) devices: Vec<Device>,
-    /// Who knows the devices.
+    /// The provider of the devices.
     pub(super) provider: Mutex<Box<dyn Provider>>,
-    /// Where control groups can be made.
-    pub(super) groups: Cgroups,
-    /// How the names of our control groups begin.
-    pub(super) owner: String,
-    /// What is watched.
+    /// Where control groups can be created.
+    pub(super) cgroups: Cgroups,
+    /// The prefix of the names of our control groups.
+    pub(super) cgroup_prefix: String,
+    /// Waits for processes and directories.
     pub(super) watcher: Watcher,
-    /// Operations being carried out.
+    /// Threads that execute operations.
     pub(super) workers: AtomicUsize,
     sink: Sink,
     pub(super) runs: Mutex<BTreeMap<RunId, Arc<LocalRun>>>,
     stopping: AtomicBool,
-    /// For threads that wait for nothing else.
+    /// Wakes sleeping threads when the back end stops.
     pub(super) idle: (Mutex<()>, Condvar),
 }
 
 impl LocalShared {
-    /// Without threads yet.
+    /// Starts no threads yet.
     pub(super) fn new(
         mut options: LocalOptions,
         mut provider: Box<dyn Provider>,
@@ -65,19 +64,19 @@ impl LocalShared {
             .and_then(|()| options.state.canonicalize())
             .map(|state| options.state = state)
             .map_err(system(&format!("cannot use {}", options.state.display())))?;
-        let owner = cgroups::owner(&options.state)
+        let cgroup_prefix = cgroups::prefix(&options.state)
             .map_err(system(&format!("cannot use {}", options.state.display())))?;
-        let groups = if !options.groups {
+        let cgroups = if !options.cgroups {
             Cgroups::none("switched off")
-        } else if !provider.limited_by_groups() {
+        } else if !provider.limited_by_cgroups() {
             Cgroups::none("they do not limit these devices")
         } else {
             Cgroups::find()
         };
-        groups.sweep(&options.state, &owner);
+        cgroups.remove_leftovers(&options.state, &cgroup_prefix);
         Ok(LocalShared {
-            groups,
-            owner,
+            cgroups,
+            cgroup_prefix,
             arguments: arguments.ok_or(LocalError::Supervisor)?,
             boot: boot_id().map_err(system("cannot read the boot id"))?,
             cores: crate::providers::cpu::allowed_cores(),
@@ -105,7 +104,7 @@ impl LocalShared {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Waits, but not beyond the life of the back end.
+    /// Sleeps, or until the back end stops.
     pub(super) fn idle(&self, time: Duration) {
         let guard = lock(&self.idle.0);
         if !self.stopping() {
@@ -121,14 +120,14 @@ impl LocalShared {
         }
         self.idle.1.notify_all();
         for run in self.runs() {
-            // With the lock, so that nobody is between its look at the flag and its sleep.
+            // With the lock, so that no thread is between its check of the flag and its sleep.
             drop(run.state());
             run.changed.notify_all();
         }
         self.watcher.wake();
     }
 
-    /// Waits for operations being carried out.
+    /// Waits for threads that execute operations.
     pub(super) fn await_workers(&self) {
         let deadline = Instant::now() + Duration::from_secs(5);
         while self.workers.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
@@ -146,16 +145,16 @@ impl LocalShared {
         lock(&self.runs).get(&run).cloned()
     }
 
-    /// A run, known from now on.
+    /// A run, which is known from here on.
     pub(super) fn add(&self, run: RunId) -> Arc<LocalRun> {
         lock(&self.runs).entry(run).or_insert_with(|| Arc::new(LocalRun::new(run))).clone()
     }
 
-    /// The body of the thread that watches.
+    /// The body of the watcher thread.
     pub(super) fn watch(&self) {
         while !self.stopping() {
-            for news in self.watcher.wait() {
-                match news {
+            for event in self.watcher.wait() {
+                match event {
                     WatchEvent::Directory(run) => self.advance(&run, &mut run.state()),
                     WatchEvent::Ended(run, process) => {
                         let mut state = run.state();

@@ -1,18 +1,18 @@
-//! Why something could not be done, and whether that may pass by itself.
+//! Why a run could not be started, and whether the cause is transient.
 
 use std::io;
 
-/// What was in the way.
+/// Why a run could not be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StartError {
     /// In one line.
     pub(super) reason: String,
-    /// The disk is full, or the user's part of it: somebody may make room.
+    /// The disk or the user's quota is full: there may be room later.
     pub(super) transient: bool,
 }
 
 impl StartError {
-    /// What was tried, and how the system refused.
+    /// What was tried, and the system's error.
     pub(super) fn new(what: impl std::fmt::Display, error: &io::Error) -> Self {
         StartError { reason: format!("{what}: {error}"), transient: is_full(error) }
     }
@@ -30,7 +30,7 @@ impl From<&str> for StartError {
     }
 }
 
-/// Whether a disk had no room.
+/// Whether a disk or a quota is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_may_be_made_and_a_missing_file_stays_missing() {
+    fn only_a_full_disk_is_transient() {
         let full = StartError::new("cannot write x", &io::Error::from_raw_os_error(28));
         assert_eq!(full.reason, "cannot write x: No space left on device (os error 28)");
         assert!(full.transient);

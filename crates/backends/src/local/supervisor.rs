@@ -1,14 +1,14 @@
-//! The process above a run. It outlives the daemon, so that how the run ended is known whoever asks,
-//! and it has the run to itself: of two supervisors of one directory the second leaves at once.
+//! The supervisor of a run: its parent process, which records how it ended. It outlives the daemon. It claims
+//! the run: a second supervisor of the same directory exits at once.
 //!
-//! Processes that the run leaves behind become its children, also those that left the process group,
-//! and end with the run.
+//! It is the subreaper of the run. Processes that the run leaves behind, also outside its process group,
+//! become its children and are killed when the run ends.
 
 use super::THIS;
 use super::cgroup::RunCgroup;
 use super::exec_stage::close_all_but;
 use super::oom::ErrorOutput;
-use super::process::{ProcessId, boot_id, descendants, raw};
+use super::process::{ProcessIdentity, boot_id, descendants, raw};
 use super::record::{self, Claim, EXIT, RUNNING, RunEnd, RunSpec, SPEC, STARTED, StartRecord};
 use super::start_error::StartError;
 use crate::event::{Exit, ExitStatus};
@@ -26,15 +26,15 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What the second stage reports when its next step is to become the program.
+/// What the second stage reports just before it executes the program.
 pub(super) const READY: &[u8] = b"ready\n";
-/// How the second stage ends if a disk had no room for the files of the program.
-pub(super) const NO_ROOM: u8 = 75;
-/// How long the supervisor tries to end what a run left behind.
+/// Exit code of the second stage if a disk is full.
+pub(super) const DISK_FULL: u8 = 75;
+/// How long the supervisor tries to kill the processes that a run left behind.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
-/// Runs what the directory of a run describes, unless somebody else does, and records how it ended.
-/// This is the hidden subcommand `supervise DIR`; it wants a process of its own.
+/// Executes the run of a directory, unless another supervisor does, and records how it ended. This is the
+/// hidden subcommand `supervise DIR`, which needs a process of its own.
 pub fn supervise(dir: &Path) -> ExitCode {
     close_all_but(-1);
     let _ = rustix::process::setsid();
@@ -43,7 +43,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
     let Ok(boot) = boot_id() else {
         return ExitCode::FAILURE;
     };
-    let Some(me) = ProcessId::of(std::process::id(), &boot) else {
+    let Some(me) = ProcessIdentity::of(std::process::id(), &boot) else {
         return ExitCode::FAILURE;
     };
     match record::claim(dir, &Claim::Supervisor(me)) {
@@ -51,36 +51,36 @@ pub fn supervise(dir: &Path) -> ExitCode {
         Ok(false) => return ExitCode::SUCCESS,
         Err(_) => return ExitCode::FAILURE,
     }
-    let spec = spec(dir);
-    let outcome = spec.as_ref().map_err(|reason| reason.clone().into());
-    let outcome = outcome.and_then(|spec| attend(dir, &boot, spec));
-    let outcome = outcome.unwrap_or_else(|StartError { reason, transient }| RunEnd::NotStarted {
+    let spec = read_spec(dir);
+    let end = spec.as_ref().map_err(|reason| reason.clone().into());
+    let end = end.and_then(|spec| run(dir, &boot, spec));
+    let end = end.unwrap_or_else(|StartError { reason, transient }| RunEnd::NotStarted {
         reason,
         transient,
     });
-    let code = leave(dir, &outcome);
-    // Last, so that whoever finds the run over finds no group: it is our end that is waited for.
-    if let Ok(RunSpec { group: Some(group), .. }) = &spec {
-        group.remove();
+    let code = record_end(dir, &end);
+    // The daemon waits for the end of this process, so the group is gone when it reports the run.
+    if let Ok(RunSpec { cgroup: Some(cgroup), .. }) = &spec {
+        cgroup.remove();
     }
     code
 }
 
-/// What to run.
-fn spec(dir: &Path) -> Result<RunSpec, String> {
+/// Reads what to run.
+fn read_spec(dir: &Path) -> Result<RunSpec, String> {
     record::read(dir, SPEC)
         .map_err(|error| format!("cannot read {}: {error}", dir.join(SPEC).display()))?
         .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))
 }
 
-/// Records how it ended.
-fn leave(dir: &Path, outcome: &RunEnd) -> ExitCode {
-    // A full disk may have room again.
+/// Records how the run ended.
+fn record_end(dir: &Path, end: &RunEnd) -> ExitCode {
+    // A full disk may have room later.
     for pause in [0, 100, 1000, 10_000] {
         sleep(Duration::from_millis(pause));
-        match record::write(dir, EXIT, outcome, true) {
+        match record::write(dir, EXIT, end, true) {
             Ok(()) => return ExitCode::SUCCESS,
-            // Nobody wants to know.
+            // The daemon has deleted the directory.
             Err(error) if error.kind() == io::ErrorKind::NotFound => break,
             Err(_) => {}
         }
@@ -88,18 +88,18 @@ fn leave(dir: &Path, outcome: &RunEnd) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Everything between the claim and the record of the end.
-fn attend(dir: &Path, boot: &str, spec: &RunSpec) -> Result<RunEnd, StartError> {
-    let messages = ErrorOutput::of(&spec.launch);
+/// Starts the program and waits for its end.
+fn run(dir: &Path, boot: &str, spec: &RunSpec) -> Result<RunEnd, StartError> {
+    let error_output = ErrorOutput::of(&spec.launch);
     let mut child =
         second_stage(spec).map_err(|error| format!("cannot start a process: {error}"))?;
-    let group = match admit(dir, boot, spec, &mut child) {
-        Ok(group) => group,
+    let cgroup = match release(dir, boot, spec, &mut child) {
+        Ok(cgroup) => cgroup,
         Err(error) => {
-            // Without a complete order the second stage ends by itself; this is for good measure.
+            // The second stage exits without a complete order. It is killed in case it does not.
             drop(child.stdin.take());
             let _ = child.kill();
-            end_leftovers(child.id());
+            kill_leftovers(child.id());
             let _ = child.wait();
             return Err(error);
         }
@@ -108,40 +108,39 @@ fn attend(dir: &Path, boot: &str, spec: &RunSpec) -> Result<RunEnd, StartError> 
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_end(&mut report);
     }
-    let runs = report == READY;
-    if runs {
+    let is_running = report == READY;
+    if is_running {
         let _ = File::create(dir.join(RUNNING));
     }
     let status =
         wait_for(child.id()).map_err(|error| format!("cannot wait for the process: {error}"))?;
-    if !runs {
+    if !is_running {
         let text = report.strip_prefix(READY).unwrap_or(&report);
         let text = String::from_utf8_lossy(text).trim().replace('\n', " ");
         let reason = if text.is_empty() {
-            format!("the process ended with {} before its program began", status.code())
+            format!("the process exited with {} before its program started", status.code())
         } else {
             text
         };
-        return Err(StartError { reason, transient: status == ExitStatus::Code(NO_ROOM.into()) });
+        return Err(StartError { reason, transient: status == ExitStatus::Code(DISK_FULL.into()) });
     }
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok();
     let failed = status != ExitStatus::Code(0);
-    let was_killed = group.is_some_and(|group| group.ran_out_of_memory());
+    let was_killed = cgroup.is_some_and(|cgroup| cgroup.had_oom_kill());
     Ok(RunEnd::Exited(Exit {
         cause: None,
         status,
-        cpu_s: usage.as_ref().map_or(0.0, processor_seconds),
+        cpu_s: usage.as_ref().map_or(0.0, cpu_seconds),
         rss_max_bytes: usage
             .as_ref()
             .map_or(0, |usage| u64::try_from(usage.max_rss()).unwrap_or(0) << 10),
-        oom: failed && (was_killed || messages.want_memory()),
+        oom: failed && (was_killed || error_output.shows_oom()),
         at_unix_us: unix_us(),
     }))
 }
 
 /// Starts the second stage, which waits for its order.
 fn second_stage(spec: &RunSpec) -> io::Result<Child> {
-    // The same file that runs here, even if another one has its name by now.
     let mut command = Command::new(THIS);
     command.arg0("tandem").args(&spec.arguments).arg("enter");
     command.env_clear().current_dir("/").process_group(0);
@@ -149,35 +148,37 @@ fn second_stage(spec: &RunSpec) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Gives the process its place, records it, and only then lets it go on. Returns its control group.
-fn admit(
+/// Sets cores and control group of the second stage, records the process, and only then sends the order.
+/// Returns the control group.
+fn release(
     dir: &Path,
     boot: &str,
     spec: &RunSpec,
     child: &mut Child,
 ) -> Result<Option<RunCgroup>, StartError> {
-    let process = ProcessId::of(child.id(), boot).ok_or("the process is gone")?;
+    let process = ProcessIdentity::of(child.id(), boot).ok_or("the process has ended")?;
     if !spec.cores.is_empty() {
         sched_setaffinity(process.raw(), &cpu_set(&spec.cores))
             .map_err(|error| format!("cannot run on cores {:?}: {error}", spec.cores))?;
     }
-    // It has one thread and waits for its order: nothing of the program is ever outside.
-    let admitted = spec.group.as_ref().map(|group| group.admit(process.pid, spec.enforcement));
-    let (group, enforcement) = match admitted {
-        Some((group, enforcement)) => (Some(group), enforcement),
+    // It has one thread and waits for its order: the program never runs outside of the group.
+    let created = spec.cgroup.as_ref().map(|cgroup| cgroup.create(process.pid, spec.enforcement));
+    let (cgroup, enforcement) = match created {
+        Some((cgroup, enforcement)) => (Some(cgroup), enforcement),
         None => (None, spec.enforcement),
     };
-    let started = StartRecord { process, enforcement, group };
+    let started = StartRecord { process, enforcement, cgroup };
     record::write(dir, STARTED, &started, false).map_err(|error| {
         StartError::new(format!("cannot write {}", dir.join(STARTED).display()), &error)
     })?;
     let order = serde_json::to_vec(&spec.launch).map_err(|error| error.to_string())?;
     let mut pipe = child.stdin.take().ok_or("the process has no pipe")?;
-    pipe.write_all(&order).map_err(|error| format!("the process went away: {error}"))?;
-    Ok(started.group)
+    pipe.write_all(&order)
+        .map_err(|error| format!("cannot send the order to the process: {error}"))?;
+    Ok(started.cgroup)
 }
 
-/// A set of cores as the system wants it.
+/// A set of cores for system calls.
 pub(super) fn cpu_set(cores: &[u32]) -> CpuSet {
     let mut set = CpuSet::new();
     for &core in cores {
@@ -188,8 +189,8 @@ pub(super) fn cpu_set(cores: &[u32]) -> CpuSet {
     set
 }
 
-/// Waits until a child has ended, and waits for all others that end meanwhile. What is left of the
-/// run is ended before the child's id is free for others.
+/// Waits for the end of a child, and reaps others that end meanwhile. All other processes of the run are
+/// killed before the id of the child can be reused.
 fn wait_for(leader: u32) -> Result<ExitStatus, Errno> {
     loop {
         let ended = match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
@@ -198,7 +199,7 @@ fn wait_for(leader: u32) -> Result<ExitStatus, Errno> {
         };
         let Some(pid) = ended.pid() else { continue };
         if pid.as_raw().cast_unsigned() == leader {
-            end_leftovers(leader);
+            kill_leftovers(leader);
             let _ = waitid(Id::Pid(pid), WaitPidFlag::WEXITED);
             return Ok(match ended {
                 WaitStatus::Signaled(_, signal, _) => ExitStatus::Signal(signal as i32),
@@ -210,8 +211,8 @@ fn wait_for(leader: u32) -> Result<ExitStatus, Errno> {
     }
 }
 
-/// Ends every process that a run left behind, but for its first one, which has ended and is kept.
-fn end_leftovers(leader: u32) {
+/// Kills every process that a run left behind. Its first process has ended and is not reaped yet.
+fn kill_leftovers(leader: u32) {
     let deadline = Instant::now() + LEFTOVERS;
     let mut pause = Duration::from_micros(100);
     loop {
@@ -231,7 +232,7 @@ fn end_leftovers(leader: u32) {
     }
 }
 
-/// Waits for children that have ended, except one.
+/// Reaps children that have ended, except one.
 fn reap_all_but(leader: u32) {
     let mut children = Vec::new();
     for thread in super::process::threads(std::process::id()) {
@@ -247,13 +248,13 @@ fn reap_all_but(leader: u32) {
     }
 }
 
-/// CpuLimit time in seconds.
-fn processor_seconds(usage: &Usage) -> f64 {
+/// CPU time in seconds.
+fn cpu_seconds(usage: &Usage) -> f64 {
     let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
     seconds(usage.user_time()) + seconds(usage.system_time())
 }
 
-/// The time of day.
+/// Microseconds since 1970.
 fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)

@@ -1,5 +1,5 @@
-//! Processor cores as devices: one core is one device, with its share of the machine's memory. The
-//! default where there is no GPU; processes and what they do to each other are real.
+//! CPU cores as devices: one core is one device, with its part of the machine's memory. The default where
+//! there is no GPU. Processes and their interference are real.
 
 use super::{Device, DeviceSample, Enforcement, ProcessSetup, Provider, ProviderError};
 use crate::op::DeviceAllocation;
@@ -19,11 +19,11 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The first so many cores, or all of them.
+    /// The first cores, or all of them.
     pub fn new(devices: Option<usize>) -> Result<Self, ProviderError> {
         let mut cores = allowed_cores();
         let memory = memory_bytes().ok_or_else(|| {
-            ProviderError::Absent("the memory of the machine is not known".to_owned())
+            ProviderError::Absent("the memory size of the machine is unknown".to_owned())
         })?;
         let all = cores.len();
         match devices {
@@ -101,7 +101,7 @@ impl Provider for Cpu {
         true
     }
 
-    fn limited_by_groups(&self) -> bool {
+    fn limited_by_cgroups(&self) -> bool {
         true
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn allowed_cores() -> Vec<u32> {
     all.filter(|&core| set.is_set(core)).filter_map(|core| u32::try_from(core).ok()).collect()
 }
 
-/// Share of time in which a core was busy between two looks.
+/// Fraction of time in which a core was busy between two samples.
 fn busy(before: Option<&CpuTimes>, now: Option<&CpuTimes>) -> Option<f64> {
     let (before, now) = (before?, now?);
     let total = now.1.checked_sub(before.1).filter(|&total| total > 0)?;
@@ -129,7 +129,7 @@ fn times() -> BTreeMap<u32, CpuTimes> {
     let line = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
         let core = words.next()?.parse().ok()?;
-        // User, nice, system, idle, waiting for a disk, interrupts (2), stolen; guests are in user.
+        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user.
         let ticks: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
         let total: u64 = ticks.iter().sum();
         let idle = ticks.get(3)? + ticks.get(4)?;
@@ -141,7 +141,7 @@ fn times() -> BTreeMap<u32, CpuTimes> {
 /// The memory of the machine, or the limit of this process's control group if that is less.
 fn memory_bytes() -> Option<u64> {
     let total = meminfo("MemTotal:")?;
-    Some(group_limit().map_or(total, |limit| limit.min(total)))
+    Some(cgroup_limit().map_or(total, |limit| limit.min(total)))
 }
 
 /// Memory in use.
@@ -156,8 +156,8 @@ fn meminfo(name: &str) -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// The lowest limit of this process's control group and those above it, of either version.
-fn group_limit() -> Option<u64> {
+/// The lowest memory limit of this process's control group and its ancestors, in either version.
+fn cgroup_limit() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut lowest: Option<u64> = None;
     for line in text.lines() {
@@ -196,12 +196,12 @@ mod tests {
         assert_eq!(devices.len(), allowed_cores().len());
         assert!(devices.iter().all(|device| device.memory_bytes > 1 << 20));
         assert_eq!(cpu.sample().unwrap().len(), devices.len());
-        let setting = cpu.prepare(&allocation(vec![0]), 0).unwrap();
-        assert_eq!(setting.cores, [allowed_cores()[0]]);
+        let setup = cpu.prepare(&allocation(vec![0]), 0).unwrap();
+        assert_eq!(setup.cores, [allowed_cores()[0]]);
     }
 
     #[test]
-    fn more_than_there_is_is_refused() {
+    fn more_devices_than_cores_are_rejected() {
         assert!(Cpu::new(Some(0)).is_err());
         assert!(Cpu::new(Some(CpuSet::MAX_CPU + 1)).is_err());
         let mut cpu = Cpu::new(Some(1)).unwrap();

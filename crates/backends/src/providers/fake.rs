@@ -1,18 +1,18 @@
-//! Devices that do not exist, for demonstrations and tests. Processes on them are real and use the
-//! processor as they like; they see where they are from `CUDA_VISIBLE_DEVICES`.
+//! Devices that do not exist, for demonstrations and tests. Processes on them are real and find their devices
+//! in `CUDA_VISIBLE_DEVICES`.
 
 use super::{Device, DeviceSample, Enforcement, ProcessSetup, Provider, ProviderError};
 use crate::op::DeviceAllocation;
 use std::collections::BTreeMap;
 
-/// Some equal devices with a declared memory.
+/// Equal devices with a declared memory size.
 #[derive(Clone, Debug)]
 pub struct Fake {
     devices: Vec<Device>,
 }
 
 impl Fake {
-    /// So many devices of one kind, each with so much memory.
+    /// `count` devices of one model and memory size.
     pub fn new(count: u32, kind: &str, memory_bytes: u64) -> Self {
         let device = |index| Device {
             node: String::new(),

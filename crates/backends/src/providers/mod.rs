@@ -1,5 +1,5 @@
-//! Devices and what can be done with them. A provider knows one kind of device: it lists them, says
-//! how they do, and what a process needs in order to stay within its allocation.
+//! Providers of devices. A provider knows one kind of device: it lists and samples them, and says what a
+//! process needs to use its allocation.
 
 pub mod cpu;
 pub mod fake;
@@ -15,77 +15,84 @@ use thiserror::Error;
 pub struct Device {
     /// Counted from zero.
     pub index: u32,
-    /// What the system calls it: a UUID, `cpu0`.
+    /// The system's name of it: a UUID, `cpu0`.
     pub name: String,
-    /// Its kind, such as `Tesla V100`.
+    /// Its model, such as `Tesla V100`.
     pub kind: String,
     /// Its memory.
     pub memory_bytes: u64,
-    /// The machine it is in, where there are several.
+    /// Its node in a cluster; empty on one machine.
     #[serde(default)]
     pub node: String,
 }
 
-/// How one device does.
+/// The resource usage of one device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSample {
-    /// Memory in use, by whomever.
+    /// Memory in use by any process.
     pub memory_used_bytes: u64,
-    /// Share of time in which it was busy.
+    /// Fraction of time in which it was busy.
     pub utilisation: Option<f64>,
-    /// Processes that use it, with their memory where it is known; in what a back end reports, those that
-    /// are not its own.
+    /// Processes that use it, with their memory if known. A back end reports only foreign processes.
     pub processes: Vec<(u32, u64)>,
 }
 
-/// What strangers' processes on a device mean: those that the daemon did not start.
+impl DeviceSample {
+    /// Foreign processes with their memory: those that are not in `ours`, which must contain every process of
+    /// our runs.
+    pub fn foreign(&self, ours: &[u32]) -> Vec<(u32, u64)> {
+        self.processes.iter().copied().filter(|(pid, _)| !ours.contains(pid)).collect()
+    }
+}
+
+/// What to do with a device that foreign processes use: those that the daemon did not start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Foreign {
-    /// Give the device to nobody while they are there.
+    /// Place no job on it.
     #[default]
     Avoid,
-    /// Count their memory.
+    /// Place jobs on it, and count the memory of foreign processes.
     Count,
 }
 
-/// What a share means.
+/// How a share is enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
-    /// Nothing.
+    /// Not at all.
     #[default]
     None,
-    /// A priority or a wish.
+    /// By CPU affinity only.
     Advisory,
-    /// Limits of a control group.
+    /// By limits of a control group.
     Cgroup,
-    /// Limits of NVIDIA's multi-process service.
+    /// By limits of NVIDIA's multi-process service.
     Mps,
-    /// A part of a GPU with walls.
+    /// By a partition of the GPU.
     Mig,
 }
 
-/// What a process needs in order to stay within its allocation.
+/// What a process needs to use its allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSetup {
-    /// Variables of its environment.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
     /// Cores that it may use; all if empty.
     pub cores: Vec<u32>,
-    /// Whether a process that exists can be brought into this allocation.
+    /// An existing process can be moved to this allocation.
     pub movable: bool,
-    /// How strictly all of this is kept.
+    /// How the share is enforced.
     pub enforcement: Enforcement,
 }
 
-/// What a provider cannot do.
+/// The error of a provider.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ProviderError {
-    /// There is no such device here, or no driver for it.
+    /// There is no such device, or no driver for it.
     #[error("{0}")]
     Absent(String),
-    /// The device or its driver refused.
+    /// The device or its driver reported an error.
     #[error("{0}")]
     Failed(String),
 }
@@ -98,10 +105,10 @@ pub trait Provider: Send {
     /// The devices, by index.
     fn list(&mut self) -> Result<Vec<Device>, ProviderError>;
 
-    /// How the devices do, by index.
+    /// Samples the devices, by index.
     fn sample(&mut self) -> Result<Vec<DeviceSample>, ProviderError>;
 
-    /// Makes an allocation ready, and says what a process needs in it. `uid` is the user of the process.
+    /// Prepares an allocation, and says what a process of user `uid` needs to use it.
     fn prepare(
         &mut self,
         allocation: &DeviceAllocation,
@@ -111,22 +118,21 @@ pub trait Provider: Send {
     /// Why a process on such a device must not be paused; `None` if it may be.
     fn pause_forbidden(&self) -> Option<String>;
 
-    /// Whether a paused process leaves its device to others but for its memory.
+    /// Whether a paused process frees its device, except for its memory.
     fn pause_frees_device(&self) -> bool;
 
-    /// Whether the memory of its devices is that of the machine, so that what a process has resident is
-    /// what counts.
+    /// Whether the memory of its devices is that of the machine, so that resident memory counts.
     fn counts_resident(&self) -> bool {
         false
     }
 
-    /// Whether its devices are what control groups limit: cores and memory of the machine.
-    fn limited_by_groups(&self) -> bool {
+    /// Whether control groups limit its devices: cores and memory of the machine.
+    fn limited_by_cgroups(&self) -> bool {
         false
     }
 
-    /// Detaches the processes from their devices before they are killed. Called from a thread that may
-    /// wait, after the grace of a polite request is over.
+    /// Detaches processes from their devices before they are killed, after the grace period. Called from a
+    /// thread that may block.
     fn detach(&mut self, _seat: &DeviceAllocation, _pids: &[u32]) -> Result<(), ProviderError> {
         Ok(())
     }

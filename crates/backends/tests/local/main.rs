@@ -1,12 +1,12 @@
 //! The local back end with real processes. This binary is the tests; called with `supervise` or
-//! `enter` it is what the back end starts, with `daemon` a daemon side that can be killed,
-//! and with `starved` one that can open no files.
+//! `enter` it is what the back end starts, with `daemon` it is a daemon that can be killed, and with
+//! `starved` a daemon that can open no files.
 
 #![allow(clippy::unwrap_used)]
 
-mod desk;
+mod cgroups;
 mod ends;
-mod groups;
+mod fixture;
 mod harness;
 mod pauses;
 mod recovers;
@@ -22,7 +22,8 @@ fn main() -> ExitCode {
         Some("daemon") => recovers::daemon(arguments[1].as_ref(), arguments[2].parse().unwrap()),
         Some("starved") => recovers::starved(arguments[1].as_ref()),
         _ => {
-            let tests = [starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS, groups::TESTS];
+            let tests =
+                [starts::TESTS, ends::TESTS, pauses::TESTS, recovers::TESTS, cgroups::TESTS];
             harness::run(&arguments, &tests)
         }
     }

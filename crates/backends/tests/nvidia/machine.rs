@@ -1,4 +1,4 @@
-//! A machine with two GPUs that are not there, and what tests say about it.
+//! A machine with two fake GPUs.
 
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -13,7 +13,7 @@ pub(crate) const FIRST: &str = "GPU-11111111-aaaa-aaaa-aaaa-aaaaaaaaaaaa";
 pub(crate) const SECOND: &str = "GPU-22222222-bbbb-bbbb-bbbb-bbbbbbbbbbbb";
 pub(crate) const GIB: u64 = 1 << 30;
 
-/// A machine as the library and the control program show it.
+/// A machine as NVML and the MPS control program show it.
 pub(crate) struct Machine {
     dir: TempDir,
 }
@@ -45,7 +45,7 @@ impl Machine {
         self.path().join("libnvidia-ml.so.1")
     }
 
-    /// Gives a function of the library another name.
+    /// Removes a function from the library by renaming it.
     pub(crate) fn lose(&self, function: &str) {
         let mut bytes = fs::read(self.library()).unwrap();
         let found: Vec<usize> = bytes
@@ -90,7 +90,7 @@ impl Machine {
         fs::write(path, format!("{text}\n")).unwrap();
     }
 
-    /// What the control program was asked, in order.
+    /// The calls of the control program, in order.
     pub(crate) fn calls(&self) -> Vec<String> {
         let text = fs::read_to_string(self.mps().join("calls")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -1,6 +1,5 @@
-//! The provider of NVIDIA's GPUs on a machine without one: the management library is `fake-nvml`, and the
-//! control program of MPS is the script `mps-control`. Nothing here shows what a GPU does; that is what
-//! `scripts/prove-gpu` is for.
+//! The provider of NVIDIA GPUs on a machine without GPUs: the management library is `fake-nvml`, and the
+//! control program of MPS is the script `mps-control`. `scripts/prove-gpu` tests on real GPUs.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -9,9 +8,8 @@ mod mps;
 
 use machine::*;
 use serde_json::{Value, json};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
-use tandem_backends::providers::nvidia::{Nvidia, NvidiaOptions, family, foreign};
+use std::process::Command;
+use tandem_backends::providers::nvidia::{Nvidia, NvidiaOptions};
 use tandem_backends::{DeviceAllocation, DeviceSample, Enforcement, Provider};
 
 #[test]
@@ -29,7 +27,7 @@ fn finds_gpus_by_uuid() {
     assert!(nvidia.notes().is_empty());
 }
 
-/// The variable is for programs that load the library where Cargo put it; here one is this test itself.
+/// For programs that load the library where Cargo put it, as this test does.
 #[test]
 fn the_state_may_be_named_by_the_environment() {
     let library = std::env::current_exe().unwrap().with_file_name("libfake_nvml.so");
@@ -49,7 +47,7 @@ fn the_state_may_be_named_by_the_environment() {
 }
 
 #[test]
-fn leaves_out_what_it_cannot_use_and_says_so() {
+fn leaves_out_unusable_gpus_with_a_note() {
     let mut state = two();
     state["devices"][0]["mig"] = json!(true);
     let machine = Machine::new(&state);
@@ -88,7 +86,7 @@ fn no_library_no_driver_and_no_gpu_are_normal() {
 }
 
 #[test]
-fn a_function_that_is_missing_is_an_error() {
+fn a_missing_function_is_an_error() {
     let machine = Machine::with_two();
     machine.lose("nvmlDeviceGetMemoryInfo_v2");
     let line = failed(machine.open());
@@ -104,7 +102,7 @@ fn a_function_that_is_missing_is_an_error() {
     machine.lose("nvmlInit_v2");
     assert!(failed(machine.open()).contains("is not NVIDIA's management library"));
 
-    // Drivers that do not know these are old, but not too old.
+    // Older drivers lack these functions but can be used.
     let machine = Machine::with_two();
     machine.lose("nvmlDeviceGetMPSComputeRunningProcesses_v3");
     machine.lose("nvmlDeviceGetMigMode");
@@ -115,14 +113,14 @@ fn a_function_that_is_missing_is_an_error() {
 }
 
 #[test]
-fn memory_is_what_the_gpu_says_and_strangers_are_known() {
+fn samples_have_memory_and_foreign_processes() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open().unwrap();
     let idle = DeviceSample { memory_used_bytes: GIB, utilisation: Some(0.4), processes: vec![] };
     assert_eq!(nvidia.sample().unwrap()[0], idle);
     assert_eq!(nvidia.sample().unwrap()[1].utilisation, None);
 
-    // 70 computes and draws, of 30 the memory is not known, 60 is in the list of MPS only.
+    // 70 is in two lists, the memory of 30 is unknown, 60 is only in the list of MPS.
     let mut state = two();
     state["devices"][0]["memory_used"] = json!(9 * GIB);
     state["devices"][0]["compute"] =
@@ -133,8 +131,8 @@ fn memory_is_what_the_gpu_says_and_strangers_are_known() {
     let samples = nvidia.sample().unwrap();
     assert_eq!(samples[0].memory_used_bytes, 9 * GIB);
     assert_eq!(samples[0].processes, [(30, 0), (50, 4 * GIB), (60, GIB), (70, 3 * GIB)]);
-    assert_eq!(foreign(&samples[0], &[50, 60, 9999]), [(30, 0), (70, 3 * GIB)]);
-    assert_eq!(foreign(&samples[1], &[]), []);
+    assert_eq!(samples[0].foreign(&[50, 60, 9999]), [(30, 0), (70, 3 * GIB)]);
+    assert_eq!(samples[1].foreign(&[]), []);
 
     state["devices"][1]["lost"] = json!(true);
     machine.set(&state);
@@ -143,44 +141,22 @@ fn memory_is_what_the_gpu_says_and_strangers_are_known() {
 }
 
 #[test]
-fn a_family_is_everybody_that_came_of_a_process() {
-    // A shell that leads a session, with a child that has a child.
-    let script = "sh -c 'sleep 60 & echo $! $$; wait' & wait";
-    let mut command = Command::new("sh");
-    command.args(["-c", script]).process_group(0).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut shell = Process(command.spawn().unwrap());
-    let mut line = String::new();
-    let stdout = shell.0.stdout.take().unwrap();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-    let below: Vec<u32> = line.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
-    assert_eq!(below.len(), 2);
-    let family = family(&[shell.pid()]);
-    for pid in below.iter().chain([&shell.pid()]) {
-        assert!(family.contains(pid), "{pid} is not in {family:?}");
-    }
-    assert!(!family.contains(&std::process::id()));
-    for pid in below {
-        let _ = Command::new("kill").arg(pid.to_string()).stderr(Stdio::null()).status();
-    }
-}
-
-#[test]
-fn without_mps_a_seat_is_what_is_visible() {
+fn without_mps_only_visible_devices_are_set() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open().unwrap();
-    let setting = nvidia
+    let setup = nvidia
         .prepare(
             &DeviceAllocation { share_ppm: 500_000, memory_bytes: GIB, ..allocation(&[1]) },
             uid(),
         )
         .unwrap();
     let env: Vec<_> =
-        setting.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        setup.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert_eq!(env, [("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), ("CUDA_VISIBLE_DEVICES", SECOND)]);
-    assert_eq!((setting.enforcement, setting.movable), (Enforcement::None, false));
+    assert_eq!((setup.enforcement, setup.movable), (Enforcement::None, false));
 
-    let setting = nvidia.prepare(&allocation(&[1, 0]), uid()).unwrap();
-    assert_eq!(setting.env["CUDA_VISIBLE_DEVICES"], format!("{SECOND},{FIRST}"));
+    let setup = nvidia.prepare(&allocation(&[1, 0]), uid()).unwrap();
+    assert_eq!(setup.env["CUDA_VISIBLE_DEVICES"], format!("{SECOND},{FIRST}"));
     assert_eq!(nvidia.prepare(&allocation(&[]), uid()).unwrap().env["CUDA_VISIBLE_DEVICES"], "");
     assert!(failed(nvidia.prepare(&allocation(&[2]), uid())).contains("no GPU 2"));
     nvidia.detach(&allocation(&[0]), &[1]).unwrap();
@@ -188,7 +164,7 @@ fn without_mps_a_seat_is_what_is_visible() {
 }
 
 #[test]
-fn pausing_has_to_be_allowed() {
+fn pausing_must_be_enabled() {
     let machine = Machine::with_two();
     let forbidden = |options| Nvidia::open(options).unwrap().pause_forbidden();
     assert!(forbidden(machine.options()).unwrap().contains("memory"));

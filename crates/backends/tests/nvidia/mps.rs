@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tandem_backends::providers::nvidia::{MpsControl, Nvidia, foreign};
+use tandem_backends::providers::nvidia::{MpsControl, Nvidia};
 use tandem_backends::{DeviceAllocation, Enforcement, Provider};
 
 #[test]
@@ -17,13 +17,13 @@ fn each_tenant_has_its_limits() {
     let mut nvidia = machine.open_mps();
     let mut env = |share_ppm, memory_bytes| {
         let allocation = DeviceAllocation { share_ppm, memory_bytes, ..allocation(&[0]) };
-        let setting = nvidia.prepare(&allocation, uid()).unwrap();
-        assert_eq!(setting.enforcement, Enforcement::Mps);
-        assert_eq!(setting.env["CUDA_VISIBLE_DEVICES"], FIRST);
+        let setup = nvidia.prepare(&allocation, uid()).unwrap();
+        assert_eq!(setup.enforcement, Enforcement::Mps);
+        assert_eq!(setup.env["CUDA_VISIBLE_DEVICES"], FIRST);
         let pipe = machine.mps().join("GPU-11111111/pipe");
-        assert_eq!(OsStr::new(&setting.env["CUDA_MPS_PIPE_DIRECTORY"]), pipe);
+        assert_eq!(OsStr::new(&setup.env["CUDA_MPS_PIPE_DIRECTORY"]), pipe);
         ["ACTIVE_THREAD_PERCENTAGE", "PINNED_DEVICE_MEM_LIMIT"]
-            .map(|name| setting.env.get(&format!("CUDA_MPS_{name}")).cloned().unwrap_or_default())
+            .map(|name| setup.env.get(&format!("CUDA_MPS_{name}")).cloned().unwrap_or_default())
     };
     assert_eq!(env(1_000_000, 0), ["", ""]);
     assert_eq!(env(999_999, 0), ["", ""]);
@@ -49,12 +49,12 @@ fn each_gpu_has_a_control_daemon_of_its_own() {
     });
     assert_eq!(machine.calls_with("start"), expected);
 
-    // A process can talk to one of them only.
-    let setting = nvidia
+    // A process can use one control daemon only.
+    let setup = nvidia
         .prepare(&DeviceAllocation { share_ppm: 300_000, ..allocation(&[0, 1]) }, uid())
         .unwrap();
-    assert_eq!(setting.enforcement, Enforcement::None);
-    assert_eq!(setting.env.len(), 2);
+    assert_eq!(setup.enforcement, Enforcement::None);
+    assert_eq!(setup.env.len(), 2);
     assert_eq!(machine.calls_with("start").len(), 2);
 }
 
@@ -64,7 +64,7 @@ fn a_socket_without_a_daemon_is_not_a_daemon() {
     machine.write("GPU-11111111/pipe/control", &"");
     machine.open_mps().prepare(&allocation(&[0]), uid()).unwrap();
     assert_eq!(machine.calls_with("start").len(), 1);
-    // The next one finds it running.
+    // A later provider finds it running.
     machine.open_mps().prepare(&allocation(&[0]), uid()).unwrap();
     assert_eq!(machine.calls_with("start").len(), 1);
 }
@@ -94,7 +94,7 @@ fn mps_before_volta_is_not_used() {
 }
 
 #[test]
-fn a_second_user_is_refused_while_the_first_is_there() {
+fn a_second_user_is_rejected_while_the_first_has_clients() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
     nvidia.prepare(&allocation(&[0]), uid()).unwrap();
@@ -114,16 +114,16 @@ fn a_second_user_is_refused_while_the_first_is_there() {
 }
 
 #[test]
-fn a_tenant_counts_before_it_calls_on_mps() {
+fn a_tenant_counts_before_it_connects_to_mps() {
     if uid() != 0 {
         eprintln!("skipped: only root can start a process of another user");
         return;
     }
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
-    let setting = nvidia.prepare(&allocation(&[0]), 65_534).unwrap();
+    let setup = nvidia.prepare(&allocation(&[0]), 65_534).unwrap();
     let _tenant = Process::start(
-        Command::new("/bin/sleep").arg("60").envs(&setting.env).uid(65_534).current_dir("/"),
+        Command::new("/bin/sleep").arg("60").envs(&setup.env).uid(65_534).current_dir("/"),
     );
     nvidia.prepare(&allocation(&[0]), 65_534).unwrap();
     let line = failed(nvidia.prepare(&allocation(&[0]), 65_533));
@@ -143,7 +143,7 @@ fn clients_are_detached_before_they_may_be_killed() {
     machine.write("GPU-11111111/linger", &3);
     let before = machine.calls().len();
     nvidia.detach(&allocation(&[0]), &[1, client.pid()]).unwrap();
-    // No signal comes from here: the process is there until the caller kills it.
+    // Detaching sends no signal: the caller kills the process.
     assert!(client.runs());
     drop(client);
 
@@ -155,10 +155,10 @@ fn clients_are_detached_before_they_may_be_killed() {
         "{calls:?}"
     );
     assert!(ends.iter().all(|call| call.ends_with(" alive")), "{calls:?}");
-    // The list was read until the client had gone from it.
+    // The list was read until the client was no longer in it.
     let at = calls.iter().position(|call| call.contains("terminate_client")).unwrap();
-    let looks = calls[at..].iter().filter(|call| call.contains("get_client_list")).count();
-    assert_eq!(looks, 5, "{calls:?}");
+    let lists = calls[at..].iter().filter(|call| call.contains("get_client_list")).count();
+    assert_eq!(lists, 5, "{calls:?}");
     assert_eq!(
         fs::read_to_string(machine.mps().join(list)).unwrap(),
         format!("{}\n", neighbour.pid())
@@ -180,7 +180,7 @@ fn nothing_to_detach_is_no_error() {
 }
 
 #[test]
-fn a_zero_is_enough_and_another_answer_is_not() {
+fn only_the_answer_0_counts_as_terminated() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
     nvidia.prepare(&allocation(&[0]), uid()).unwrap();
@@ -198,7 +198,7 @@ fn a_zero_is_enough_and_another_answer_is_not() {
 }
 
 #[test]
-fn a_control_program_that_hangs_is_given_up() {
+fn a_control_program_that_hangs_is_killed() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
     machine.write("hang", &"start");
@@ -207,7 +207,7 @@ fn a_control_program_that_hangs_is_given_up() {
     assert!(line.contains("no answer to '-d' within 5 s"), "{line}");
     let took = begin.elapsed();
     assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(20), "{took:?}");
-    // What it had started is gone as well.
+    // Its child process was killed too.
     let child = fs::read_to_string(machine.mps().join("hanging")).unwrap();
     let state = || fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
     let ended = |state: String| state.is_empty() || state.contains(") Z ");
@@ -218,11 +218,11 @@ fn a_control_program_that_hangs_is_given_up() {
 }
 
 #[test]
-fn a_server_of_ours_is_no_stranger() {
+fn our_own_server_is_not_foreign() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
     nvidia.prepare(&allocation(&[0]), uid()).unwrap();
-    // Its name is what makes one ask; that of a stranger's server does too.
+    // A foreign server has the same program name.
     let link = machine.path().join("nvidia-cuda-mps-server");
     std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
     let server = || Process::start(Command::new(&link).args(["-c", "read line"]));
@@ -240,16 +240,16 @@ fn a_server_of_ours_is_no_stranger() {
         assert!(wait.elapsed() < Duration::from_secs(10));
     }
     let sample = nvidia.sample().unwrap().swap_remove(0);
-    assert_eq!(foreign(&sample, &[]), [(theirs.pid(), 2 * GIB)]);
+    assert_eq!(sample.foreign(&[]), [(theirs.pid(), 2 * GIB)]);
     assert_eq!(sample.memory_used_bytes, 3 * GIB);
 }
 
 #[test]
-fn daemons_are_ended_when_nobody_uses_them() {
+fn control_daemons_end_when_they_have_no_clients() {
     let machine = Machine::with_two();
     let mut nvidia = machine.open_mps();
     nvidia.prepare(&allocation(&[0]), uid()).unwrap();
-    // That of the second GPU was there before.
+    // The daemon of the second GPU was started by others.
     machine.write("GPU-22222222/alive", &"");
     machine.write("GPU-22222222/pipe/control", &"");
     nvidia.prepare(&allocation(&[1]), uid()).unwrap();
@@ -262,7 +262,7 @@ fn daemons_are_ended_when_nobody_uses_them() {
     );
     assert_eq!(machine.calls_with("quit"), [""; 0]);
 
-    // A tenant that may yet call on it.
+    // A tenant that may still connect.
     machine.write("GPU-11111111/clients.4711", &"");
     let env = nvidia.prepare(&allocation(&[0]), uid()).unwrap().env;
     let tenant = Process::start(Command::new("sleep").arg("60").envs(env));
@@ -270,7 +270,7 @@ fn daemons_are_ended_when_nobody_uses_them() {
     assert!(stays.len() == 1 && stays[0].contains(&tenant.pid().to_string()), "{stays:?}");
     drop(tenant);
 
-    // One who comes later knows what was started before.
+    // A later provider ends daemons that an earlier one started.
     assert_eq!(machine.open_mps().shutdown(), [""; 0]);
     assert_eq!(machine.calls_with("quit"), ["GPU-11111111 quit"]);
     assert_eq!(nvidia.shutdown(), [""; 0]);
@@ -280,7 +280,7 @@ fn daemons_are_ended_when_nobody_uses_them() {
 
 /// NVIDIA's own control program, which runs without a GPU but never starts a server.
 #[test]
-fn the_real_control_program_does_as_it_is_told() {
+fn the_real_control_program_works() {
     if std::env::var_os("TANDEM_TEST_MPS").is_none() {
         eprintln!(
             "skipped: TANDEM_TEST_MPS=1 fetches NVIDIA's control program from Debian's non-free and tries it"

@@ -1,5 +1,5 @@
-//! NVIDIA's multi-process service: one control daemon for each GPU, with folders of its own, started when
-//! the first tenant comes. It outlives this process, as the tenants do.
+//! NVIDIA's multi-process service: one control daemon per GPU, with folders of its own, started with the first
+//! tenant. It outlives this process, as the tenants do.
 
 use super::super::ProviderError;
 use super::{MpsOptions, processes};
@@ -13,19 +13,19 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long the control program may take for one call.
-const CALL: Duration = Duration::from_secs(5);
-/// How long clients may take to be gone after they were told to.
-const DETACH: Duration = Duration::from_secs(10);
-/// Between two looks at the list of clients.
-const LOOK: Duration = Duration::from_millis(50);
-/// Between two requests to end the same client.
-const AGAIN: Duration = Duration::from_millis(500);
-/// How long a client that was ended may stay in the list before that no longer matters.
-const SETTLE: Duration = Duration::from_secs(1);
-/// Bytes of a path of a socket, with its final zero.
-const SOCKET_PATH: usize = 108;
-/// Variables that would change what the control daemon gives to everybody.
+/// Time limit of a call of the control program.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limit of detaching clients.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two lists of clients.
+const LIST_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two requests to terminate the same client.
+const TERMINATE_AGAIN: Duration = Duration::from_millis(500);
+/// A terminated client that is still listed after this time is ignored.
+const STILL_LISTED: Duration = Duration::from_secs(1);
+/// The longest path of a socket in bytes, with the final zero.
+const SOCKET_PATH_MAX: usize = 108;
+/// Variables that would change the limits of all clients of a control daemon.
 const NOT_INHERITED: [&str; 5] = [
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
@@ -38,7 +38,7 @@ const NOT_INHERITED: [&str; 5] = [
 #[derive(Debug)]
 pub(super) struct Mps {
     controls: Vec<MpsControl>,
-    /// Processes that turned out to be servers of ours, by GPU.
+    /// Processes that are known to be our servers, by GPU.
     servers: Vec<BTreeSet<u32>>,
 }
 
@@ -61,8 +61,8 @@ impl Mps {
         self.controls.get(index)
     }
 
-    /// Takes our own servers out of a list of processes. The control program is asked only about
-    /// processes that look like servers and are not known yet.
+    /// Removes our own servers from a list of processes. The control program is called only for processes
+    /// that look like servers and are not known yet.
     pub(super) fn leave_out_servers(&mut self, index: usize, list: &mut Vec<(u32, u64)>) {
         let known = &mut self.servers[index];
         known.retain(|server| list.iter().any(|(pid, _)| pid == server));
@@ -79,7 +79,7 @@ impl Mps {
     }
 }
 
-/// The control daemon of one GPU. It answers commands through the control program, one call each.
+/// The control daemon of one GPU, which answers commands of the control program, one call each.
 #[derive(Clone, Debug)]
 pub struct MpsControl {
     program: PathBuf,
@@ -89,16 +89,16 @@ pub struct MpsControl {
 }
 
 impl MpsControl {
-    /// The daemon of the GPU with this UUID, with its folders in `folder`. Nothing is started.
-    /// A program without a folder is looked for in `PATH`.
+    /// The daemon of the GPU with this UUID, with its folders in `folder`. Nothing is started. A program name
+    /// without a folder is searched in `PATH`.
     pub fn new(program: &Path, folder: &Path, gpu: &str) -> Result<MpsControl, ProviderError> {
-        // The daemon and its clients have working directories of their own.
+        // The daemon and its clients have other working directories.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let folder = absolute(folder);
         let named = program.components().count() == 1;
         let program = if named { program.to_owned() } else { absolute(program) };
         let pipe = folder.join("pipe");
-        if pipe.join("control_privileged").as_os_str().len() >= SOCKET_PATH {
+        if pipe.join("control_privileged").as_os_str().len() >= SOCKET_PATH_MAX {
             return Err(ProviderError::Failed(format!(
                 "{} is too long a path for the sockets of MPS: choose another folder",
                 folder.display()
@@ -107,14 +107,14 @@ impl MpsControl {
         Ok(MpsControl { program, gpu: gpu.to_owned(), folder, pipe })
     }
 
-    /// What `CUDA_MPS_PIPE_DIRECTORY` is for its clients.
+    /// The `CUDA_MPS_PIPE_DIRECTORY` of its clients.
     pub fn pipe(&self) -> &Path {
         &self.pipe
     }
 
-    /// Sends one command, and returns what was printed. Without a daemon the error is `Absent`.
+    /// Sends a command and returns its output. [`ProviderError::Absent`] if there is no daemon.
     pub fn ask(&self, command: &str) -> Result<String, ProviderError> {
-        // The socket stays when the daemon ends, so that only its absence says something.
+        // The socket stays when the daemon ends, so only its absence shows that there is no daemon.
         if !self.pipe.join("control").exists() {
             return Err(ProviderError::Absent(format!("no MPS control daemon for {}", self.gpu)));
         }
@@ -125,7 +125,7 @@ impl MpsControl {
         Err(ProviderError::Absent(format!(
             "the MPS control daemon for {} does not answer: {}",
             self.gpu,
-            said(&output)
+            last_line(&output)
         )))
     }
 
@@ -141,20 +141,20 @@ impl MpsControl {
     fn launch(&self) -> Result<(), ProviderError> {
         self.make_folders().map_err(|error| {
             ProviderError::Failed(format!(
-                "the folders of MPS cannot be made in {}: {error}",
+                "cannot create the folders of MPS in {}: {error}",
                 self.folder.display()
             ))
         })?;
         let (success, output) = self.call(&["-d"], "")?;
         match self.ask("get_server_list") {
             Ok(_) if success => Ok(()),
-            // Somebody else was quicker, so that it is theirs.
+            // Another process started it first and owns it.
             Ok(_) => {
                 let _ = fs::remove_file(self.mark());
                 Ok(())
             }
             Err(error) => {
-                let cause = if success { error.to_string() } else { said(&output) };
+                let cause = if success { error.to_string() } else { last_line(&output) };
                 Err(ProviderError::Failed(format!(
                     "MPS cannot be started for {}: {cause}",
                     self.gpu
@@ -163,7 +163,7 @@ impl MpsControl {
         }
     }
 
-    /// The servers: none before the first client.
+    /// The servers. There is none before the first client.
     pub fn servers(&self) -> Result<Vec<u32>, ProviderError> {
         Ok(numbers(&self.ask("get_server_list")?))
     }
@@ -173,7 +173,7 @@ impl MpsControl {
         Ok(numbers(&self.ask(&format!("get_client_list {server}"))?))
     }
 
-    /// Starts the daemon if need be, and refuses a user beside the clients of another one.
+    /// Starts the daemon unless it runs. An error if it has clients of another user.
     pub(super) fn admit(&self, uid: u32) -> Result<(), ProviderError> {
         let servers = match self.servers() {
             Err(ProviderError::Absent(_)) => {
@@ -188,7 +188,7 @@ impl MpsControl {
                 return Err(self.taken(owner, uid));
             }
         }
-        // Tenants that have not called on MPS yet. Root's are its supervisors of other users' jobs.
+        // Tenants that have not connected yet. Those of root are supervisors of other users' jobs.
         match processes::tenants(&self.pipe)
             .into_iter()
             .find(|(_, owner)| *owner != uid && *owner != 0)
@@ -205,7 +205,7 @@ impl MpsControl {
         ))
     }
 
-    /// The variables of a tenant. They are read when it starts and hold for its life.
+    /// The environment of a tenant, which is read when it starts and holds for its life.
     pub(super) fn tenant(&self, allocation: &DeviceAllocation) -> Vec<(String, String)> {
         let mut env = vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), self.pipe.display().to_string())];
         let percent = ((u64::from(allocation.share_ppm) + 5_000) / 10_000).max(1);
@@ -219,8 +219,8 @@ impl MpsControl {
         env
     }
 
-    /// Ends the work of these clients, and returns when none is left: when it has gone from the list, or
-    /// a while after the control daemon said 0, which is the vendor's word for it.
+    /// Terminates these clients. Returns when each of them is no longer listed, or [`STILL_LISTED`] after the
+    /// control daemon answered 0, which means success.
     pub(super) fn detach(&self, pids: &[u32]) -> Result<(), ProviderError> {
         let wanted: BTreeSet<u32> = pids.iter().copied().collect();
         let begin = Instant::now();
@@ -236,18 +236,21 @@ impl MpsControl {
             for (server, client) in &left {
                 let place = asked.iter().position(|request| request.client == *client);
                 let known = place.map(|place| &asked[place]);
-                if known.is_some_and(|request| request.done && request.at.elapsed() >= SETTLE) {
+                if known.is_some_and(|request| request.done && request.at.elapsed() >= STILL_LISTED)
+                {
                     continue;
                 }
                 waiting = true;
-                if known.is_some_and(|request| request.done || request.at.elapsed() < AGAIN) {
+                if known
+                    .is_some_and(|request| request.done || request.at.elapsed() < TERMINATE_AGAIN)
+                {
                     continue;
                 }
                 let answer = match self.ask(&format!("terminate_client {server} {client}")) {
                     Err(ProviderError::Absent(_)) => return Ok(()),
                     answer => answer?,
                 };
-                // A failure is explained first; the result is the last line.
+                // The last line is the result; an explanation may precede it.
                 let done = answer.lines().last().map(str::trim) == Some("0");
                 let request = TerminateRequest { client: *client, done, at: Instant::now() };
                 match place {
@@ -258,20 +261,20 @@ impl MpsControl {
             if !waiting {
                 return Ok(());
             }
-            if begin.elapsed() >= DETACH {
+            if begin.elapsed() >= DETACH_TIMEOUT {
                 let list: Vec<String> = left.iter().map(|(_, client)| client.to_string()).collect();
                 return Err(ProviderError::Failed(format!(
                     "MPS did not end its clients {} on {} within {} s",
                     list.join(", "),
                     self.gpu,
-                    DETACH.as_secs()
+                    DETACH_TIMEOUT.as_secs()
                 )));
             }
-            sleep(LOOK);
+            sleep(LIST_INTERVAL);
         }
     }
 
-    /// Clients that are wanted, with their servers.
+    /// Those of these clients that are listed, with their servers.
     fn clients_among(&self, wanted: &BTreeSet<u32>) -> Result<Vec<(u32, u32)>, ProviderError> {
         let mut found = Vec::new();
         for server in self.servers()? {
@@ -286,7 +289,7 @@ impl MpsControl {
         Ok(found)
     }
 
-    /// Ends the daemon if it is ours and nobody uses it; a line that says why it stays if it does.
+    /// Ends the daemon if it is ours and has no clients; otherwise a line that says why it stays.
     fn shutdown(&self) -> Option<String> {
         if !self.mark().exists() {
             return None;
@@ -309,7 +312,7 @@ impl MpsControl {
             }
         }
         if let Some((pid, _)) = processes::tenants(&self.pipe).first() {
-            return stays(&format!("process {pid} may still call on it"));
+            return stays(&format!("process {pid} may still connect to it"));
         }
         if let Err(error @ ProviderError::Failed(_)) = self.ask("quit") {
             return stays(&error.to_string());
@@ -318,7 +321,7 @@ impl MpsControl {
         None
     }
 
-    /// Present if the daemon was started from here.
+    /// The file that marks the daemon as ours.
     fn mark(&self) -> PathBuf {
         self.folder.join("started")
     }
@@ -331,14 +334,14 @@ impl MpsControl {
         fs::create_dir_all(&self.pipe)?;
         fs::create_dir_all(self.log())?;
         if rustix::process::geteuid().is_root() {
-            // Servers and clients are other users' processes.
+            // Servers and clients are processes of other users.
             fs::set_permissions(&self.folder, Permissions::from_mode(0o755))?;
             fs::set_permissions(&self.pipe, Permissions::from_mode(0o1777))?;
         }
         fs::write(self.mark(), "")
     }
 
-    /// Runs the control program; whether it succeeded, and what it printed.
+    /// Runs the control program; whether it succeeded, and its output.
     fn call(&self, arguments: &[&str], input: &str) -> Result<(bool, String), ProviderError> {
         let failed = |cause: &dyn std::fmt::Display| {
             ProviderError::Failed(format!("{} cannot be used: {cause}", self.program.display()))
@@ -353,18 +356,21 @@ impl MpsControl {
             .env("CUDA_MPS_LOG_DIRECTORY", self.log())
             .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
             .env("CUDA_VISIBLE_DEVICES", &self.gpu);
-        let answer = crate::program::run_program(&mut command, input, CALL)
+        let answer = crate::program::run_program(&mut command, input, CALL_TIMEOUT)
             .map_err(|error| failed(&error))?;
         let answer = answer.ok_or_else(|| {
-            let asked = shown(arguments, input);
-            failed(&format_args!("no answer to '{asked}' within {} s", CALL.as_secs()))
+            let command_line = command_line(arguments, input);
+            failed(&format_args!(
+                "no answer to '{command_line}' within {} s",
+                CALL_TIMEOUT.as_secs()
+            ))
         })?;
         let text = [answer.stdout, answer.stderr].concat();
         Ok((answer.succeeded, String::from_utf8_lossy(&text).into_owned()))
     }
 }
 
-/// A client that was told to end.
+/// A request to terminate a client.
 struct TerminateRequest {
     client: u32,
     /// The answer was 0.
@@ -377,21 +383,16 @@ fn first_group(uuid: &str) -> &str {
     uuid.match_indices('-').nth(1).map_or(uuid, |(end, _)| &uuid[..end])
 }
 
-fn shown(arguments: &[&str], input: &str) -> String {
+fn command_line(arguments: &[&str], input: &str) -> String {
     if input.is_empty() { arguments.join(" ") } else { input.trim().to_owned() }
 }
 
-/// The last thing that was said.
-fn said(output: &str) -> String {
-    output
-        .lines()
-        .map(str::trim)
-        .rfind(|line| !line.is_empty())
-        .unwrap_or("it says nothing")
-        .to_owned()
+/// The last line of an output.
+fn last_line(output: &str) -> String {
+    output.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("no message").to_owned()
 }
 
-/// The numbers of lines that hold nothing but numbers: messages such as `Server 7 not found` do not.
+/// The numbers of lines that contain only numbers, unlike messages such as `Server 7 not found`.
 fn numbers(output: &str) -> Vec<u32> {
     output
         .lines()
@@ -407,7 +408,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lines_of_numbers_are_lists() {
+    fn only_lines_of_numbers_are_read() {
         assert!(numbers("").is_empty());
         assert_eq!(numbers("4711\n 4712 \n\n"), [4711, 4712]);
         assert_eq!(numbers("4711 4712\r\n"), [4711, 4712]);
@@ -436,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_too_deep_for_a_socket_is_refused() {
+    fn a_folder_with_too_long_a_path_is_rejected() {
         let options = |length| MpsOptions {
             control: "control".into(),
             dir: Path::new("/").join("x".repeat(length)),

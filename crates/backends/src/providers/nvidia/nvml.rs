@@ -1,4 +1,4 @@
-//! What the management library says.
+//! NVIDIA's management library, NVML.
 
 use super::super::{Device, DeviceSample, ProviderError};
 use nvml_wrapper::Nvml;
@@ -8,10 +8,10 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The name by which the system finds the library.
+/// The file name of the system's library.
 const SYSTEM: &str = "libnvidia-ml.so.1";
 
-/// The library, loaded.
+/// The loaded library.
 #[derive(Debug)]
 pub(super) struct NvmlLibrary {
     nvml: Nvml,
@@ -37,7 +37,7 @@ impl NvmlLibrary {
                 ProviderError::Failed(format!("{shown} is not NVIDIA's management library, or an old one"))
             }
             NvmlError::LibRmVersionMismatch => ProviderError::Failed(
-                "the NVIDIA driver that is loaded and its library differ in version: start the machine anew".to_owned(),
+                "the loaded NVIDIA driver and its library differ in version: reboot the machine".to_owned(),
             ),
             error => ProviderError::Failed(format!("the NVIDIA driver does not answer: {}", one_line(&error))),
         })?;
@@ -48,7 +48,7 @@ impl NvmlLibrary {
         self.nvml.sys_driver_version().ok().filter(|version| !version.is_empty())
     }
 
-    /// The GPUs that can be used, in the order of the bus, and a line for each that cannot.
+    /// The GPUs that can be used, in PCI bus order, and a line for each that cannot.
     pub(super) fn gpus(&self) -> Result<(Vec<NvidiaGpu>, Vec<String>), ProviderError> {
         let count = self.nvml.device_count().map_err(|error| failed("the driver", &error))?;
         let (mut gpus, mut notes, mut first) = (Vec::new(), Vec::new(), None);
@@ -73,21 +73,21 @@ impl NvmlLibrary {
         }
     }
 
-    /// The GPU with this number in the order of the bus, or why it is not used.
+    /// The GPU with this number in PCI bus order, or why it is left out.
     fn gpu(&self, number: u32, index: usize) -> Result<Result<NvidiaGpu, String>, NvmlError> {
         let found = self.nvml.device_by_index(number)?;
         let (name, kind) = (found.uuid()?, found.name()?);
-        // GPUs that know nothing of MIG say so with an error.
+        // GPUs without MIG report an error.
         if found.mig_mode().is_ok_and(|mode| mode.current != 0) {
             return Ok(Err(format!(
-                "GPU {number} ({name}) is in MIG mode, which is not supported: it is left out; `nvidia-smi -i {number} -mig 0` ends it"
+                "GPU {number} ({name}) is in MIG mode, which is not supported: it is left out; `nvidia-smi -i {number} -mig 0` disables it"
             )));
         }
         let memory = match found.memory_info() {
             Ok(memory) => memory.total,
             Err(NvmlError::NotSupported) => {
                 return Ok(Err(format!(
-                    "GPU {number} ({name}) does not say how much memory it has: it is left out"
+                    "GPU {number} ({name}) does not report its memory size: it is left out"
                 )));
             }
             Err(error) => return Err(error),
@@ -112,7 +112,7 @@ impl NvmlLibrary {
             Err(NvmlError::NotSupported | NvmlError::NoData) => None,
             Err(error) => return Err(error),
         };
-        // One process may be in several lists; its memory is the same in each.
+        // A process may be in several lists, with the same memory in each.
         let mut processes = BTreeMap::new();
         let mut add = |list: Vec<ProcessInfo>| {
             for process in list {
@@ -126,7 +126,7 @@ impl NvmlLibrary {
         };
         add(supported(found.running_compute_processes())?.unwrap_or_default());
         add(supported(found.running_graphics_processes())?.unwrap_or_default());
-        // Not every driver has this list, and clients of MPS are among the compute processes too.
+        // Not every driver has this list. MPS clients are also among the compute processes.
         add(found.mps_running_compute_processes().unwrap_or_default());
         Ok(DeviceSample {
             memory_used_bytes: found.memory_info()?.used,
@@ -136,7 +136,7 @@ impl NvmlLibrary {
     }
 }
 
-/// `None` where the device does not support the question.
+/// `None` if the device does not support the call.
 fn supported<T>(result: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match result {
         Ok(value) => Ok(Some(value)),

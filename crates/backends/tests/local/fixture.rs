@@ -1,4 +1,4 @@
-//! What the tests share: a back end on a directory of its own, and its events.
+//! The fixture of the tests: a back end in a directory of its own, and its events.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ use tandem_backends::{
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A back end and what it reports.
-pub(crate) struct Desk {
-    pub(crate) backend: LocalBackend,
+pub(crate) struct TestBackend {
+    pub(crate) inner: LocalBackend,
     pub(crate) dir: PathBuf,
     pub(crate) seen: Vec<BackendEvent>,
     events: Receiver<BackendEvent>,
     _own: Option<Arc<tempfile::TempDir>>,
 }
 
-impl Desk {
-    /// With a directory and devices that do not exist.
+impl TestBackend {
+    /// In a temporary directory, with fake devices.
     pub(crate) fn new() -> Self {
         let own = Arc::new(tempfile::tempdir().unwrap());
-        let mut desk = Desk::at(own.path());
-        desk._own = Some(own);
-        desk
+        let mut backend = TestBackend::at(own.path());
+        backend._own = Some(own);
+        backend
     }
 
-    /// A second one, or a later one, on a directory.
+    /// In a directory, which an earlier back end may have used.
     pub(crate) fn at(dir: &Path) -> Self {
-        Desk::with(dir, Box::new(Fake::new(4, "fake", 1 << 30)), |_| {})
+        TestBackend::with(dir, Box::new(Fake::new(4, "fake", 1 << 30)), |_| {})
     }
 
     pub(crate) fn with(
@@ -47,8 +47,8 @@ impl Desk {
         let sink = Box::new(move |event| drop(sender.lock().unwrap().send(event)));
         let mut options = LocalOptions::new(dir.join("state"));
         change(&mut options);
-        let backend = LocalBackend::new(options, provider, sink).unwrap();
-        Desk { backend, dir: dir.to_owned(), seen: Vec::new(), events, _own: None }
+        let inner = LocalBackend::new(options, provider, sink).unwrap();
+        TestBackend { inner, dir: dir.to_owned(), seen: Vec::new(), events, _own: None }
     }
 
     /// A shell script as a run.
@@ -58,7 +58,7 @@ impl Desk {
 
     /// Sends an operation.
     pub(crate) fn apply(&mut self, id: u64, op: Op) {
-        self.backend.apply(OpId(id), op);
+        self.inner.apply(OpId(id), op);
     }
 
     /// Starts a run.
@@ -66,9 +66,9 @@ impl Desk {
         self.apply(launch.run.job, Op::Start(Box::new(launch)));
     }
 
-    /// The next event, but for samples.
+    /// The next event, without samples.
     pub(crate) fn next(&mut self) -> BackendEvent {
-        self.next_within(PATIENCE).unwrap_or_else(|| panic!("nothing more after {:?}", self.seen))
+        self.next_within(PATIENCE).unwrap_or_else(|| panic!("no event after {:?}", self.seen))
     }
 
     /// The next event within some time.
@@ -109,7 +109,7 @@ impl Desk {
         }
     }
 
-    /// Waits for a failure to start.
+    /// Waits for a failed start.
     pub(crate) fn not_started(&mut self) -> String {
         match self.next() {
             BackendEvent::NotStarted { reason, .. } => reason,
@@ -140,7 +140,7 @@ pub(crate) fn run_id(job: u64) -> RunId {
     RunId { job, run: 1 }
 }
 
-/// An allocation on one device.
+/// An allocation of one device.
 pub(crate) fn allocation(device: u32) -> DeviceAllocation {
     DeviceAllocation {
         devices: vec![device],
@@ -168,7 +168,7 @@ pub(crate) fn launch(dir: &Path, job: u64, command: &[&str]) -> Launch {
     }
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
