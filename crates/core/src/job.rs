@@ -58,6 +58,12 @@ impl Tolerance {
     }
 }
 
+/// The highest priority of a job; the lowest is its negative.
+///
+/// The same range holds in requests, in traces and in policies. Two steps double the weight of a job, so
+/// that the highest priority counts 1,024 times as much as priority 0.
+pub const PRIORITY_MAX: i8 = 20;
+
 /// What the scheduler is told when a job is submitted. The true duration is not part of it: only the world
 /// knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +86,7 @@ pub struct JobSpec {
     pub sub_batches: SubBatches,
     /// The slow-down that it accepts.
     pub tolerance: Tolerance,
-    /// Each step doubles its weight; 0 is the default.
+    /// From −[`PRIORITY_MAX`] to [`PRIORITY_MAX`]; 0 is the default, and two steps double the weight.
     pub priority: i8,
     /// Whether it can be stopped and continued later. No plan drops or moves a job that cannot.
     pub stoppable: bool,

@@ -1,52 +1,48 @@
-//! Our reading of Lucid (ASPLOS'23): shortest job first without preemption; a job that finds no whole
-//! GPUs joins the first job of equal gang size that has its GPUs to itself, if the two together are
-//! light enough. Whether they are is judged by each alone, not by measured pairs.
+//! Our reading of Lucid (ASPLOS'23): shortest job first without preemption. A job that finds no whole
+//! GPUs joins the first host of equal gang size if the two together are light enough. The load of each
+//! job alone decides that, not measured pairs.
 
-use crate::hosts::{Host, Hosts};
-use crate::queue::{Next, Queue};
-use crate::registry::Entry;
-use tandem_core::{Draft, Job, Placement, Policy, Profile, Reason, Time, Utilisation, Work};
+use crate::kit::{Host, Hosts, KeyedPolicy, Next, Queue, keyed};
+use crate::Entry;
+use tandem_core::{Draft, Job, Placement, Profile, Reason, Time, Utilisation, Work};
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "lucid",
     summary: "shortest job first, pairing gangs of equal size by a score of each",
     params: &[],
+    tuning: &[],
     tenants_max: 2,
-    build: |_| Box::new(Lucid { queue: Queue::default(), hosts: Hosts::default() }),
+    build: |_| keyed(Lucid { hosts: Hosts::default() }),
 };
 
 /// Larger gangs do not share.
 const GPUS_MAX: u32 = 8;
-/// Scores of a pair add up to this at most.
+/// The most that the scores of a pair may add up to.
 const SCORE_MAX: u32 = 2;
 /// Below the first a job is tiny, 0; below the second it is light, 1; above it is heavy, 2.
 const LIGHT: Utilisation = Utilisation(25_000);
 const HEAVY: Utilisation = Utilisation(60_000);
 
-/// How much of a GPU a job wants; `None` if nothing is known, and then it does not share.
+/// The load of a job on its GPUs; `None` if its utilisation is unknown: then it does not share.
 fn score(profile: &Profile) -> Option<u32> {
-    let wanted = profile.gpu_util?;
-    Some(u32::from(wanted >= LIGHT) + u32::from(wanted >= HEAVY))
+    let used = profile.gpu_util?;
+    Some(u32::from(used >= LIGHT) + u32::from(used >= HEAVY))
 }
 
 struct Lucid {
-    queue: Queue<Work>,
-    /// Kept from pass to pass for its allocations.
+    /// Kept between plans for its allocations.
     hosts: Hosts,
 }
 
-impl Policy for Lucid {
-    fn enqueue(&mut self, job: &Job) {
-        // What remains stands still while a job waits, so any instant will do.
-        self.queue.insert(job.remaining(Time(0)), job.id(), job.spec.gpus);
+impl KeyedPolicy for Lucid {
+    type Key = Work;
+
+    fn key(&self, job: &Job, now: Time) -> Work {
+        job.remaining(now)
     }
 
-    fn dequeue(&mut self, job: &Job) {
-        self.queue.remove(job.remaining(Time(0)), job.id(), job.spec.gpus);
-    }
-
-    fn plan(&mut self, draft: &mut Draft<'_>) {
-        let Self { queue, hosts } = self;
+    fn plan(&mut self, queue: &mut Queue<Work>, draft: &mut Draft<'_>) {
+        let hosts = &mut self.hosts;
         hosts.forget();
         queue.walk(|job, size| {
             if draft.place_exclusive(job) {
@@ -57,9 +53,10 @@ impl Policy for Lucid {
                 return Next::after_no_room(draft, job);
             }
             hosts.read(draft);
-            let guest = draft.job(job);
-            let takes = |host: &&Host| takes(draft, host, guest);
-            let first = hosts.all().iter().filter(takes).min_by_key(|host| hosts.gpus(host).next());
+            let pending = draft.job(job);
+            let accepts = |host: &&Host| accepts(draft, host, pending);
+            let accepting = hosts.all().iter().filter(accepts);
+            let first = accepting.min_by_key(|host| hosts.gpus(host).next());
             if let Some(placement) = first.map(|host| Placement::on(hosts.gpus(host))) {
                 draft.place(job, placement);
                 hosts.forget();
@@ -70,20 +67,21 @@ impl Policy for Lucid {
     }
 }
 
-/// Whether `host` has no guest anywhere and `guest` is one for it.
-fn takes(draft: &Draft<'_>, host: &Host, guest: &Job) -> bool {
-    let resident = &draft.job(host.job).spec;
-    let scores = score(&resident.profile).zip(score(&guest.spec.profile));
-    resident.gpus == guest.spec.gpus
-        && host.gpu_count() == guest.spec.gpus as usize
+/// Whether `host` shares none of its GPUs yet and may share all of them with `job`.
+fn accepts(draft: &Draft<'_>, host: &Host, job: &Job) -> bool {
+    let tenant = &draft.job(host.job).spec;
+    let scores = score(&tenant.profile).zip(score(&job.spec.profile));
+    tenant.gpus == job.spec.gpus
+        && host.gpu_count() == job.spec.gpus as usize
         && scores.is_some_and(|(one, other)| one + other <= SCORE_MAX)
-        && host.ways(draft, guest, false).next().is_some()
-        && host.rates(draft, guest).is_some()
+        && host.ways(draft, job, false).next().is_some()
+        && host.rates(draft, job).is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::simulate;
 
     #[test]
     fn scores_follow_utilisation() {
@@ -91,5 +89,23 @@ mod tests {
         let percent = |percent: u32| of(Some(Utilisation(percent * 1000)));
         assert_eq!([0, 24, 25, 59, 60, 100].map(percent), [0, 0, 1, 1, 2, 2].map(Some));
         assert_eq!(of(None), None);
+    }
+
+    #[test]
+    fn lucid_joins_gangs_of_equal_size_whose_scores_allow_it() {
+        let second_of = |rows: &str| simulate("lucid", "1x2", rows)[1];
+        // 50 % and 50 % are light; they take the same GPUs and leave each other alone.
+        assert_eq!(second_of("a,0,2,100,50,\nb,1,2,10,50,\n"), (1.0, 11.0));
+        for (why, rows) in [
+            ("another gang size", "a,0,2,100,50,\nb,1,1,10,50,\n"),
+            ("heavy and light", "a,0,2,100,60,\nb,1,2,10,30,\n"),
+            ("unknown", "a,0,2,100,,\nb,1,2,10,10,\n"),
+            ("memory", "a,0,2,100,10,14000\nb,1,2,10,10,14000\n"),
+        ] {
+            assert_eq!(second_of(rows), (100.0, 110.0), "{why}");
+        }
+        // A tiny one may join a heavy one; the third finds both GPUs shared.
+        let three = simulate("lucid", "1x2", "a,0,2,100,60,\nb,1,2,10,20,\nc,2,2,50,20,\n");
+        assert_eq!(three[1..], [(1.0, 11.0), (11.0, 61.0)]);
     }
 }

@@ -1,35 +1,30 @@
 //! Shortest job first, by estimated solo duration, on whole GPUs, without preemption.
 
-use crate::fifo::BACKFILL;
-use crate::queue::Queue;
-use crate::registry::Entry;
-use tandem_core::{Draft, Job, Policy, Span};
+use crate::kit::{BACKFILL, KeyedPolicy, Queue, keyed, place_in_order};
+use crate::Entry;
+use tandem_core::{Draft, Job, Span, Time};
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "sjf",
     summary: "shortest job first; stops at the first job that does not fit",
     params: &[BACKFILL],
+    tuning: &[],
     tenants_max: 1,
-    build: |settings| {
-        Box::new(Sjf { backfill: settings.flag(BACKFILL.name), queue: Queue::default() })
-    },
+    build: |settings| keyed(Sjf { backfill: settings.flag(BACKFILL.name) }),
 };
 
 struct Sjf {
     backfill: bool,
-    queue: Queue<Span>,
 }
 
-impl Policy for Sjf {
-    fn enqueue(&mut self, job: &Job) {
-        self.queue.insert(job.spec.estimate, job.id(), job.spec.gpus);
+impl KeyedPolicy for Sjf {
+    type Key = Span;
+
+    fn key(&self, job: &Job, _: Time) -> Span {
+        job.spec.estimate
     }
 
-    fn dequeue(&mut self, job: &Job) {
-        self.queue.remove(job.spec.estimate, job.id(), job.spec.gpus);
-    }
-
-    fn plan(&mut self, draft: &mut Draft<'_>) {
-        self.queue.place_in_order(draft, self.backfill);
+    fn plan(&mut self, queue: &mut Queue<Span>, draft: &mut Draft<'_>) {
+        place_in_order(queue, draft, self.backfill);
     }
 }

@@ -1,19 +1,19 @@
-//! SJF-FFS (Luo et al., IWQoS 2024): shortest job first; a job that finds no whole GPUs takes what is
-//! free and shares the first GPUs beside whose tenants it fits, whatever that costs.
+//! SJF-FFS (Luo et al., IWQoS 2024): shortest job first. A job that finds no whole GPUs takes the free
+//! ones and shares the first GPUs that have the memory, at any slow-down.
 
-use crate::hosts::Hosts;
-use crate::registry::Entry;
-use crate::sharing::{ACCUMULATE, CONSOLIDATE, Choose, Seat, Sharing};
+use crate::kit::{ACCUMULATE, CONSOLIDATE, ChooseHosts, Hosts, ScatterSharing, Seat, keyed};
+use crate::Entry;
 use tandem_core::{Draft, Job};
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "sjf-ffs",
     summary: "shortest job first, sharing the first GPUs that have memory left",
     params: &[ACCUMULATE, CONSOLIDATE],
+    tuning: &[],
     tenants_max: 2,
     build: |settings| {
         let choose = FirstFit { accumulate: settings.flag(ACCUMULATE.name) };
-        Box::new(Sharing::new(choose, settings))
+        keyed(ScatterSharing::new(choose, settings))
     },
 };
 
@@ -21,12 +21,12 @@ struct FirstFit {
     accumulate: bool,
 }
 
-impl Choose for FirstFit {
-    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, seats: &mut Vec<Seat>) {
+impl ChooseHosts for FirstFit {
+    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, seats: &mut Vec<Seat>) {
         let free = seats.len();
         for host in hosts.all() {
-            let way = host.ways(draft, guest, self.accumulate).next();
-            if let Some(way) = way.filter(|_| host.rates(draft, guest).is_some()) {
+            let way = host.ways(draft, job, self.accumulate).next();
+            if let Some(way) = way.filter(|_| host.rates(draft, job).is_some()) {
                 let sub_batches = way.count;
                 seats.extend(hosts.gpus(host).map(|gpu| Seat { gpu, sub_batches }));
             }

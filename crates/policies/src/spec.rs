@@ -1,6 +1,6 @@
 //! How a policy is named on the command line: `NAME[:key=value,...]`.
 
-use crate::registry::{Entry, REGISTRY};
+use crate::{Entry, REGISTRY};
 use std::fmt;
 use tandem_core::{PPM_ONE, Policy};
 use thiserror::Error;
@@ -10,7 +10,7 @@ use thiserror::Error;
 pub struct Param {
     /// Its key.
     pub name: &'static str,
-    /// What it is if nothing is said.
+    /// Its value unless another is given.
     pub default: Value,
     /// One line for `--help`.
     pub help: &'static str,
@@ -76,17 +76,24 @@ fn parse_share(text: &str) -> Option<u32> {
     (share <= 1.0).then(|| (share * f64::from(PPM_ONE)).round() as u32)
 }
 
-/// Values for all parameters of a policy.
+/// The prefix of the keys of [`Entry::tuning`].
+const TUNING: &str = "tuning.";
+
+/// Values for all parameters of a policy, those for tuning last.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    params: &'static [Param],
-    values: Vec<Value>,
+    values: Vec<(&'static str, Value)>,
 }
 
 impl Settings {
+    fn defaults(entry: &'static Entry) -> Self {
+        let all = entry.params.iter().chain(entry.tuning);
+        Self { values: all.map(|param| (param.name, param.default)).collect() }
+    }
+
     fn value(&self, name: &str) -> Value {
-        let index = self.params.iter().position(|param| param.name == name);
-        self.values[index.expect("a policy asks only for parameters that it declares")]
+        let found = self.values.iter().find(|(known, _)| *known == name);
+        found.expect("a policy asks only for parameters that it declares").1
     }
 
     /// A parameter declared as a flag.
@@ -128,9 +135,9 @@ pub enum SpecError {
     /// No such policy.
     #[error("unknown policy '{name}'; known are {known}")]
     UnknownPolicy {
-        /// What was given.
+        /// The text that was given.
         name: String,
-        /// What there is.
+        /// The names that exist.
         known: String,
     },
     /// No such parameter.
@@ -138,9 +145,9 @@ pub enum SpecError {
     UnknownParam {
         /// The policy.
         policy: &'static str,
-        /// What was given.
+        /// The text that was given.
         name: String,
-        /// What there is.
+        /// The names that exist.
         known: String,
     },
     /// A value of the wrong kind.
@@ -150,17 +157,17 @@ pub enum SpecError {
         policy: &'static str,
         /// The parameter.
         name: &'static str,
-        /// What it takes.
+        /// The values that it takes.
         kind: String,
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
-    /// Something that is no `key=value`.
+    /// An item that is not `key=value`.
     #[error("'{text}' in policy {policy} is not of the form key=value")]
     NotAPair {
         /// The policy.
         policy: &'static str,
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
     /// The same parameter twice.
@@ -171,18 +178,31 @@ pub enum SpecError {
         /// The parameter.
         name: &'static str,
     },
-    /// Nothing.
+    /// An empty text.
     #[error("no policy is named; known are {known}")]
     Empty {
-        /// What there is.
+        /// The names that exist.
         known: String,
     },
 }
 
-/// A policy with its parameters.
+/// A policy with its parameters: `NAME[:key=value,...]`.
+///
+/// ```
+/// use tandem_policies::PolicySpec;
+///
+/// let specs = PolicySpec::parse_list("srtf,gshare:slice_s=300,age_h=12,tandem")?;
+/// let names: Vec<&str> = specs.iter().map(|spec| spec.entry.name).collect();
+/// assert_eq!(names, ["srtf", "gshare", "tandem"]);
+/// assert_eq!(specs[1].text, "gshare:slice_s=300,age_h=12");
+///
+/// let error = PolicySpec::parse("srtf:slice_s=300").unwrap_err();
+/// assert_eq!(error.to_string(), "policy srtf has no parameter 'slice_s'; it has none");
+/// # Ok::<(), tandem_policies::SpecError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct PolicySpec {
-    /// As given, the name under which results are reported.
+    /// The text as given, under which results are reported.
     pub text: String,
     /// The policy.
     pub entry: &'static Entry,
@@ -192,9 +212,7 @@ pub struct PolicySpec {
 impl PolicySpec {
     /// A policy with its defaults.
     pub fn of(entry: &'static Entry) -> Self {
-        let values = entry.params.iter().map(|param| param.default).collect();
-        let settings = Settings { params: entry.params, values };
-        Self { text: entry.name.to_owned(), entry, settings }
+        Self { text: entry.name.to_owned(), entry, settings: Settings::defaults(entry) }
     }
 
     /// Reads `NAME[:key=value,...]`.
@@ -211,11 +229,11 @@ impl PolicySpec {
             }
         })?;
         let mut spec = Self { text: text.to_owned(), ..Self::of(entry) };
-        let mut given = vec![false; entry.params.len()];
+        let mut given = vec![false; spec.settings.values.len()];
         for pair in params.iter().flat_map(|params| params.split(',')) {
             let index = set(entry, &mut spec.settings, pair)?;
             if std::mem::replace(&mut given[index], true) {
-                let name = entry.params[index].name;
+                let name = spec.settings.values[index].0;
                 return Err(SpecError::GivenTwice { policy: entry.name, name });
             }
         }
@@ -250,30 +268,34 @@ fn set(entry: &'static Entry, settings: &mut Settings, pair: &str) -> Result<usi
     let (name, text) = pair
         .split_once('=')
         .ok_or_else(|| SpecError::NotAPair { policy, text: pair.to_owned() })?;
-    let index = entry.params.iter().position(|param| param.name == name).ok_or_else(|| {
-        SpecError::UnknownParam { policy, name: name.to_owned(), known: known_params(entry) }
+    let (params, first, plain) = match name.strip_prefix(TUNING) {
+        Some(plain) => (entry.tuning, entry.params.len(), plain),
+        None => (entry.params, 0, name),
+    };
+    let index = params.iter().position(|param| param.name == plain).ok_or_else(|| {
+        SpecError::UnknownParam { policy, name: name.to_owned(), known: known_params(params) }
     })?;
-    let param = &entry.params[index];
-    settings.values[index] = param.default.parse_like(text).ok_or_else(|| SpecError::BadValue {
+    let param = &params[index];
+    let value = param.default.parse_like(text).ok_or_else(|| SpecError::BadValue {
         policy,
         name: param.name,
         kind: param.default.kind(),
         text: text.to_owned(),
     })?;
-    Ok(index)
+    settings.values[first + index].1 = value;
+    Ok(first + index)
 }
 
 fn known_policies() -> String {
     REGISTRY.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
-fn known_params(entry: &Entry) -> String {
-    if entry.params.is_empty() {
+fn known_params(params: &[Param]) -> String {
+    if params.is_empty() {
         return "it has none".to_owned();
     }
-    let params: Vec<String> =
-        entry.params.iter().map(|param| format!("{}={}", param.name, param.default)).collect();
-    format!("known are {}", params.join(", "))
+    let known = params.iter().map(|param| format!("{}={}", param.name, param.default));
+    format!("known are {}", known.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -282,6 +304,16 @@ mod tests {
 
     fn error(text: &str) -> String {
         PolicySpec::parse_list(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn tuning_has_a_prefix_and_is_not_listed_with_the_parameters() {
+        let tuned = PolicySpec::parse("tandem:slice_s=30,tuning.preempt_margin_percent=20").unwrap();
+        assert_eq!(tuned.settings.whole("preempt_margin_percent"), 20);
+        assert_eq!(tuned.settings.whole("slice_s"), 30);
+        assert!(error("tandem:preempt_margin_percent=20").contains("known are slice_s=60"));
+        assert!(error("tandem:tuning.slice_s=20").contains("preempt_margin_percent=10"));
+        assert_eq!(error("fifo:tuning.x=1"), "policy fifo has no parameter 'tuning.x'; it has none");
     }
 
     #[test]

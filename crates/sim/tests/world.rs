@@ -23,6 +23,7 @@ const PILE: Entry = Entry {
     name: "pile",
     summary: "everybody on the first GPUs",
     params: &[],
+    tuning: &[],
     tenants_max: 8,
     build: |_| Box::new(Pile(Vec::new())),
 };
@@ -135,6 +136,7 @@ const PAUSE: Entry = Entry {
     name: "pause",
     summary: "pauses the first job from 10 s to 30 s",
     params: &[],
+    tuning: &[],
     tenants_max: 1,
     build: |_| {
         let turn = |draft: &mut Draft<'_>, job, seconds| {
@@ -156,6 +158,7 @@ const CAPPED: Entry = Entry {
     name: "capped",
     summary: "two jobs on a GPU, one of them capped",
     params: &[],
+    tuning: &[],
     tenants_max: 2,
     build: |_| {
         let turn = |draft: &mut Draft<'_>, _, _| {
@@ -196,6 +199,7 @@ const MOVE: Entry = Entry {
     name: "move",
     summary: "moves the first job at 10 s",
     params: &[],
+    tuning: &[],
     tenants_max: 1,
     build: |_| {
         let turn = |draft: &mut Draft<'_>, job, seconds: u64| {
@@ -219,6 +223,7 @@ const PREEMPT: Entry = Entry {
     name: "preempt",
     summary: "stops the first job at 10 s and starts it again at 20 s",
     params: &[],
+    tuning: &[],
     tenants_max: 1,
     build: |_| {
         let turn = |draft: &mut Draft<'_>, job, seconds: u64| {

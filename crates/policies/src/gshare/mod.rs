@@ -1,26 +1,24 @@
-//! G-Share (Lin et al., 2026): time slices decide who runs, a minimum-weight matching who shares.
+//! G-Share (Lin et al., 2026): time slices decide which jobs run, a minimum-weight matching which share.
 //!
-//! An allocation is a set of GPUs with one or two tenants, both on all of it. At the end of a slice all
-//! jobs are ranked by what remains of them, as many are admitted as the GPUs can hold, and an
-//! allocation makes way if none of its tenants is admitted and an admitted job has no other place.
-//! Between slices arrivals and completions only fill. Whoever still waits may become the guest of an
-//! allocation of its size: which of whom is a matching that minimises the sum of predicted
-//! completion times.
+//! At the end of a slice all jobs are ranked by remaining time, with jobs that have waited too long
+//! first. Jobs are admitted in order of rank up to the number of GPUs, and allocations without an
+//! admitted tenant are preempted where an admitted job needs them. Between slices pending jobs only take
+//! free GPUs. The jobs that still wait may share an allocation of their gang size; the matching minimises
+//! the sum of predicted completion times.
 
 mod forecast;
-mod waiting;
+#[cfg(test)]
+mod tests;
 
-use crate::hosts::lone_by_size;
-use crate::registry::Entry;
-use crate::reviews::{self, Reviews};
+use crate::kit::{
+    KeyedPolicy, PairOffer, PairRule, Queue, Reviews, interval, keyed, preempt_and_share,
+};
+use crate::Entry;
 use crate::spec::{Param, Value};
-use forecast::{Forecast, together};
-use std::collections::BTreeSet;
-use tandem_core::{Draft, Job, JobId, Placement, Policy, Reason, Span, Time};
-use tandem_matching::{Sparse, assign};
-use waiting::Waiting;
+use forecast::{Forecast, pair_ends};
+use tandem_core::{Draft, Job, JobId, JobState, Span, Time, Work};
 
-const SLICE: Param = reviews::interval("slice_s", 600);
+const SLICE: Param = interval("slice_s", 600);
 const AGE: Param = Param {
     name: "age_h",
     default: Value::Whole(24),
@@ -36,179 +34,88 @@ const SHARE: Param =
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "gshare",
-    summary: "least remaining time in slices, guests by minimum-weight matching",
+    summary: "least remaining time in slices, pairs by minimum-weight matching",
     params: &[SLICE, AGE, PRICE, SHARE],
+    tuning: &[],
     tenants_max: 2,
     build: |settings| {
-        Box::new(GShare {
-            reviews: Reviews::every(settings.whole(SLICE.name)),
-            age: Span::from_secs(settings.whole(AGE.name).saturating_mul(3600)),
-            price_percent: settings.whole(PRICE.name).min(1_000_000),
-            shares: settings.flag(SHARE.name),
-            waiting: Waiting::default(),
-            reviewed: None,
+        keyed(GShare {
+            slices: Reviews::every(settings.whole(SLICE.name)),
+            pairs: Pairs {
+                age: Span::from_secs(settings.whole(AGE.name).saturating_mul(3600)),
+                price_percent: settings.whole(PRICE.name).min(1_000_000),
+                shares: settings.flag(SHARE.name),
+                forecast: Forecast::default(),
+            },
         })
     },
 };
 
-/// Of each gang size, this many that are first in line are considered as guests at a time: enough for
-/// every host there is in all but the largest partitions.
-const GUESTS_MAX: usize = 64;
-
 struct GShare {
-    reviews: Reviews,
+    slices: Reviews,
+    pairs: Pairs,
+}
+
+impl KeyedPolicy for GShare {
+    type Key = Work;
+
+    fn key(&self, job: &Job, now: Time) -> Work {
+        job.remaining(now)
+    }
+
+    fn plan(&mut self, queue: &mut Queue<Work>, draft: &mut Draft<'_>) {
+        if queue.is_empty() {
+            return;
+        }
+        let is_review = self.slices.begin(draft.now());
+        preempt_and_share(queue, draft, is_review, &mut self.pairs);
+        draft.wake_at(self.slices.after(draft.now()));
+    }
+}
+
+/// The ranks of jobs, and which of them share.
+struct Pairs {
     age: Span,
     price_percent: u64,
     shares: bool,
-    waiting: Waiting,
-    /// The last review, so that being asked twice at one instant does not make two of it.
-    reviewed: Option<Time>,
+    /// As of this round of offers.
+    forecast: Forecast,
 }
 
-impl Policy for GShare {
-    fn enqueue(&mut self, job: &Job) {
-        self.waiting.insert(job, Time(0));
+/// Jobs that have waited too long come first, the longest wait first; then the least remaining time.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Aged { since: Time },
+    Remaining(Work),
+}
+
+impl PairRule for Pairs {
+    type Rank = Rank;
+
+    fn rank(&self, draft: &Draft<'_>, job: &Job) -> Rank {
+        match job.state {
+            JobState::Waiting { since } if draft.now().since(since) >= self.age => {
+                Rank::Aged { since }
+            }
+            _ => Rank::Remaining(job.remaining(draft.now())),
+        }
     }
 
-    fn dequeue(&mut self, job: &Job) {
-        self.waiting.remove(job, Time(0));
+    fn offer(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> Option<PairOffer> {
+        if !self.shares {
+            return None;
+        }
+        let gain = self.forecast.gain(draft, job, host)?;
+        Some(PairOffer { gain, sub_batches: 1 })
     }
 
-    fn plan(&mut self, draft: &mut Draft<'_>) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        let now = draft.now();
-        let is_review = self.reviews.is_at(now) && self.reviewed != Some(now);
-        let mut left = Vec::new();
-        if is_review {
-            self.reviewed = Some(now);
-            self.part_pairs(draft);
-            self.review(draft);
-            let leaves = |job: &&Job| draft.placement(job.id()).is_none();
-            left.extend(draft.placed().filter(leaves).map(Job::id));
-        }
-        // Whoever had to leave may find another place at once; the engine says if it waits in the end.
-        left.iter().for_each(|&job| self.waiting.insert(draft.job(job), now));
-        self.waiting.fill(draft, self.age);
+    fn keeps(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> bool {
+        pair_ends(draft, job, host).is_some()
+    }
+
+    fn prepare(&mut self, draft: &Draft<'_>, pending: &[JobId], started: &[JobId]) {
         if self.shares {
-            // Guests that have found a host wait no longer, which makes sharing cheaper for the rest.
-            while self.seat_guests(draft) {}
-        }
-        left.iter().for_each(|&job| self.waiting.remove(draft.job(job), now));
-        draft.explain_others(Reason::Outranked);
-        draft.wake_at(self.reviews.after(now));
-    }
-}
-
-impl GShare {
-    /// Beliefs change: a pair that is no longer thought to gain anything is parted.
-    fn part_pairs(&self, draft: &mut Draft<'_>) {
-        let now = draft.now();
-        let mut leavers = Vec::new();
-        for host in draft.placed() {
-            let Some(guest) = partner(draft, host.id()) else { continue };
-            let guest = draft.job(guest);
-            let key = |job: &Job| (job.remaining(now), job.id());
-            // Seen from the one that stays, so that each pair is looked at once.
-            if key(host) < key(guest) && together(draft, guest, host).is_none() {
-                let leaver = [guest, host].into_iter().find(|job| job.spec.stoppable);
-                leavers.extend(leaver.map(Job::id));
-            }
-        }
-        leavers.into_iter().for_each(|job| draft.drop(job));
-    }
-
-    /// Admits the jobs with the least left until the GPUs are taken, and makes room for those.
-    fn review(&self, draft: &mut Draft<'_>) {
-        let ranked = self.waiting.ranked(draft, self.age);
-        let mut left = draft.up_count();
-        let mut admitted = BTreeSet::new();
-        for &job in &ranked {
-            let with_partner = partner(draft, job).is_some_and(|other| admitted.contains(&other));
-            let gpus = if with_partner { 0 } else { draft.job(job).spec.gpus };
-            if gpus <= left {
-                left -= gpus;
-                admitted.insert(job);
-            }
-        }
-        let is_admitted = |job: &JobId| admitted.contains(job);
-        for job in ranked.iter().filter(|job| is_admitted(job)) {
-            if draft.placement(*job).is_none() && !draft.place_exclusive(*job) {
-                make_room(draft, *job, &ranked, is_admitted);
-            }
-        }
-    }
-
-    /// Gives guests to hosts where that lowers the sum of completion times most; `false` if nowhere.
-    fn seat_guests(&mut self, draft: &mut Draft<'_>) -> bool {
-        let hosts = lone_by_size(draft);
-        let has_hosts = |size: u32| hosts.contains_key(&size);
-        let guests = self.waiting.first_by_size(draft, self.age, GUESTS_MAX, has_hosts);
-        if guests.is_empty() {
-            return false;
-        }
-        let (waiting, started) = self.waiting.ranked_waiting(draft, self.age);
-        let forecast = Forecast::new(draft, &waiting, &started, self.price_percent);
-        let mut seated = false;
-        for (size, guests) in guests {
-            let hosts = &hosts[&size];
-            let own_columns = (0_u32..).skip(hosts.len());
-            let row = |(guest, own): (&JobId, u32)| {
-                let cell = |(column, host): (u32, &JobId)| {
-                    Some((column, -forecast.gain(draft, *guest, *host)?))
-                };
-                let cells = (0..).zip(hosts).filter_map(cell);
-                // A column of its own to go on waiting in.
-                cells.chain([(own, 0)]).collect::<Vec<_>>()
-            };
-            let rows = guests.iter().zip(own_columns).map(row);
-            let costs = Sparse::from_rows(hosts.len() + guests.len(), rows);
-            let costs = costs.expect("gains are bounded, columns ascend");
-            for (guest, column) in assign(&costs).pairs {
-                let Some(host) = hosts.get(column as usize) else { continue };
-                let gpus = draft.placement(*host).expect("a host is placed").gpus.clone();
-                draft.place(guests[guest as usize], Placement::on(gpus.iter().copied()));
-                seated = true;
-            }
-        }
-        seated
-    }
-}
-
-/// The other tenant of a job's allocation under the plan so far.
-fn partner(draft: &Draft<'_>, job: JobId) -> Option<JobId> {
-    let first = *draft.placement(job)?.gpus.first()?;
-    draft.tenants(first).iter().copied().find(|&tenant| tenant != job)
-}
-
-/// Places `job` where allocations without an admitted tenant stand, the lowest ranks first; whoever
-/// left for nothing stays after all.
-fn make_room(
-    draft: &mut Draft<'_>,
-    job: JobId,
-    ranked: &[JobId],
-    is_admitted: impl Fn(&JobId) -> bool,
-) {
-    let mut left: Vec<Vec<(JobId, Placement)>> = Vec::new();
-    for &victim in ranked.iter().rev() {
-        let tenants: Vec<JobId> =
-            [Some(victim), partner(draft, victim)].into_iter().flatten().collect();
-        let stays = |job: &JobId| is_admitted(job) || !draft.job(*job).spec.stoppable;
-        if draft.placement(victim).is_none() || tenants.iter().any(stays) {
-            continue;
-        }
-        let placement = |&job: &JobId| (job, draft.placement(job).expect("is placed").clone());
-        let allocation: Vec<_> = tenants.iter().map(placement).collect();
-        tenants.iter().for_each(|&tenant| draft.drop(tenant));
-        left.push(allocation);
-        if draft.place_exclusive(job) {
-            break;
-        }
-    }
-    for (tenant, placement) in left.into_iter().rev().flatten() {
-        if placement.gpus.iter().all(|&gpu| !draft.tenants(gpu).contains(&job)) {
-            draft.place(tenant, placement);
+            self.forecast = Forecast::new(draft, pending, started, self.price_percent);
         }
     }
 }

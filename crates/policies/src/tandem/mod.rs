@@ -1,34 +1,45 @@
-//! Tandem's own policy: whoever finishes most per GPU-time runs, and whoever else can run beside
-//! them at a profit does.
+//! Tandem's own policy: the jobs with the most value per GPU run, and others run beside them where all
+//! together gain.
 //!
-//! Every job has a value, its urgency over its remaining time. At a review the jobs that wait are
-//! tried in order of value per GPU: one takes free GPUs, or those of residents whose values add up to
-//! less than its own (`room`). The rest may be guests: of gangs of their own size by a
-//! minimum-weight matching (`pairs`), of any mixture of residents and free GPUs node by node
-//! (`guests`). Between reviews GPUs that fall free go to whoever waits, and then to guests who are
-//! better off alone (`partings`). What a moment of a job's progress is worth to everyone is in
-//! `worth`, with what is special about `gangs`, and who slows whom in `rates` and `company`.
+//! The value of a job is its weight over its remaining time (`value`). At a review
+//!
+//! 1. co-located jobs that lose by sharing are separated (`unshare`);
+//! 2. pending jobs, in order of value per GPU, take free GPUs or preempt jobs whose values add up to less
+//!    (`preemption`);
+//! 3. jobs that still wait share with gangs of their own size, by minimum-weight matching (`pairing`);
+//! 4. or with several hosts and free GPUs together, node by node (`mixed_sharing`);
+//! 5. co-located jobs move to GPUs that are still free if that saves time (`unshare`).
+//!
+//! Between reviews, GPUs that fall free go to pending jobs and then to co-located ones.
 
-mod company;
+mod colocation;
 mod fairness;
-mod gangs;
-mod guests;
-mod pairs;
-mod partings;
+mod gang_weight;
+mod jct_history;
+mod mixed_sharing;
+mod pairing;
+mod preemption;
 mod rates;
-mod room;
-mod usual;
-mod worth;
+mod sharing_gain;
+#[cfg(test)]
+mod tests;
+mod tuning;
+mod unshare;
+mod value;
 
-use crate::queue::{Next, Queue};
-use crate::registry::Entry;
-use crate::reviews::{self, Reviews};
+use crate::Entry;
+use crate::kit::{ACCUMULATE, KeyedPolicy, Queue, Reviews, backfill, interval, keyed};
 use crate::spec::{Param, Settings, Value};
 use fairness::Fairness;
-use tandem_core::{Draft, Job, JobId, Policy, Reason, Time};
-use worth::{Ledger, rank};
+use mixed_sharing::share_mixed;
+use pairing::pair_equal_gangs;
+use preemption::place_by_value;
+use tandem_core::{Draft, Job, JobId, Reason, Time};
+use tuning::{TUNING, Tuning};
+use unshare::{colocated_by_saving, unshare_losing, unshare_onto_free_gpus};
+use value::{JobValues, queue_key};
 
-const SLICE: Param = reviews::interval("slice_s", 60);
+const SLICE: Param = interval("slice_s", 60);
 const FAIRNESS: Param = Param {
     name: "fairness",
     default: Value::Share(0),
@@ -37,7 +48,7 @@ const FAIRNESS: Param = Param {
 const TENANTS: Param = Param {
     name: "tenants",
     default: Value::Whole(3),
-    help: "how many jobs may sit on one GPU, at most 4",
+    help: "the most jobs on one GPU, up to 4",
 };
 const PREEMPT: Param = Param {
     name: "preempt",
@@ -54,89 +65,92 @@ const MATCH: Param = Param {
 const MIX: Param = Param {
     name: "mix",
     default: Value::Flag(true),
-    help: "let a guest use residents of other sizes, several of them, and free GPUs together",
+    help: "let a gang share with several hosts of any size, and use free GPUs together with theirs",
 };
 const PART: Param = Param {
     name: "part",
     default: Value::Flag(true),
-    help: "part jobs that share when GPUs fall free or sharing turns out not to pay",
-};
-const ACCUMULATE: Param = Param {
-    name: "accumulate",
-    default: Value::Flag(true),
-    help: "let a guest run in sub-batches where that makes it fit",
+    help: "end sharing when GPUs fall free or sharing turns out not to pay",
 };
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "tandem",
-    summary: "most value per GPU first, sharing wherever everyone together gains from it",
+    summary: "most value per GPU first, sharing wherever all jobs together gain from it",
     params: &[SLICE, FAIRNESS, TENANTS, PREEMPT, SHARE, MATCH, MIX, PART, ACCUMULATE],
-    tenants_max: 4,
-    build: |settings| Box::new(Tandem::new(settings)),
+    tuning: TUNING,
+    tenants_max: TENANTS_MAX,
+    build: |settings| keyed(Tandem::new(settings)),
 };
 
-/// What a plan may do.
-struct Rules {
+/// What three tenants do to each other is a product of pair rates, an assumption that grows with more.
+const TENANTS_MAX: usize = 4;
+
+/// The parts of the policy that are switched on.
+struct Parts {
     preempt: bool,
     share: bool,
-    matching: bool,
+    pairs: bool,
     mix: bool,
-    part: bool,
+    unshare: bool,
     accumulate: bool,
     tenants_max: usize,
 }
 
 struct Tandem {
-    rules: Rules,
+    parts: Parts,
+    tuning: Tuning,
     reviews: Reviews,
     fairness: Fairness,
-    ledger: Ledger,
-    queue: Queue<u128>,
-    /// Jobs that share, those with the most to gain from GPUs of their own first, as of the last review.
-    sharing: Vec<JobId>,
-    /// The last review, so that being asked twice at one instant does not make two of it.
-    reviewed: Option<Time>,
-    /// Where the search for seats begins; it goes round, so that no node is left out for ever.
+    values: JobValues,
+    /// Co-located jobs, the largest saving by GPUs of their own first, as of the last review.
+    colocated: Vec<JobId>,
+    /// Where the search of [`share_mixed`] begins; it goes round, so that every node has its turn.
     first_node: u32,
+}
+
+/// What the steps of a review read.
+struct Review<'a> {
+    parts: &'a Parts,
+    tuning: &'a Tuning,
+    values: &'a JobValues,
 }
 
 impl Tandem {
     fn new(settings: &Settings) -> Self {
-        let tenants_max = settings.whole(TENANTS.name).clamp(1, 4);
-        let rules = Rules {
+        let tenants_max = usize::try_from(settings.whole(TENANTS.name)).unwrap_or(TENANTS_MAX);
+        let tenants_max = tenants_max.clamp(1, TENANTS_MAX);
+        let tuning = Tuning::new(settings);
+        let parts = Parts {
             preempt: settings.flag(PREEMPT.name),
             share: settings.flag(SHARE.name) && tenants_max > 1,
-            matching: settings.flag(MATCH.name),
+            pairs: settings.flag(MATCH.name),
             mix: settings.flag(MIX.name),
-            part: settings.flag(PART.name),
+            unshare: settings.flag(PART.name),
             accumulate: settings.flag(ACCUMULATE.name),
-            tenants_max: usize::try_from(tenants_max).expect("at most four"),
+            tenants_max,
         };
         Self {
-            rules,
+            parts,
             reviews: Reviews::every(settings.whole(SLICE.name)),
-            fairness: Fairness::new(settings.share(FAIRNESS.name)),
-            ledger: Ledger::default(),
-            queue: Queue::default(),
-            sharing: Vec::new(),
-            reviewed: None,
+            fairness: Fairness::new(settings.share(FAIRNESS.name), &tuning),
+            tuning,
+            values: JobValues::default(),
+            colocated: Vec::new(),
             first_node: 0,
         }
     }
 }
 
-impl Policy for Tandem {
-    fn enqueue(&mut self, job: &Job) {
-        self.queue.insert(rank(job), job.id(), job.spec.gpus);
-    }
+impl KeyedPolicy for Tandem {
+    type Key = u128;
 
-    fn dequeue(&mut self, job: &Job) {
-        self.queue.remove(rank(job), job.id(), job.spec.gpus);
+    fn key(&self, job: &Job, now: Time) -> u128 {
+        queue_key(job, now)
     }
 
     fn job_ended(&mut self, job: &Job, now: Time) {
         self.fairness.add(job, now);
-        self.ledger.close(job, now);
+        self.values.remove(job, now);
     }
 
     fn wants_jobs_ended_elsewhere(&self) -> bool {
@@ -144,25 +158,23 @@ impl Policy for Tandem {
     }
 
     fn job_ended_elsewhere(&mut self, job: &Job, now: Time) {
-        self.ledger.hear(job, now);
+        self.values.record_jct(job, now);
     }
 
-    fn plan(&mut self, draft: &mut Draft<'_>) {
+    fn plan(&mut self, queue: &mut Queue<u128>, draft: &mut Draft<'_>) {
         let now = draft.now();
-        if self.queue.is_empty() && self.sharing.is_empty() {
+        if queue.is_empty() && self.colocated.is_empty() {
             return;
         }
-        let reviews = self.reviews.is_at(now) && self.reviewed != Some(now);
-        let changed = if reviews {
-            self.reviewed = Some(now);
-            self.review(draft)
+        let changed = if self.reviews.begin(now) {
+            self.review(queue, draft)
         } else {
-            self.fill(draft);
-            partings::part_to_free(draft, &self.ledger, &self.sharing);
+            backfill(queue, draft);
+            unshare_onto_free_gpus(draft, &self.at_review(), &self.colocated);
             true
         };
         draft.explain_others(Reason::Outranked);
-        // Nothing more can come of a review that changed nothing before something else happens.
+        // A review that changed nothing would change nothing again before the next event.
         if changed {
             draft.wake_at(self.reviews.after(now));
         }
@@ -170,47 +182,45 @@ impl Policy for Tandem {
 }
 
 impl Tandem {
-    /// Gives whole GPUs to whoever finds some, in order.
-    fn fill(&mut self, draft: &mut Draft<'_>) {
-        if draft.free_count() == 0 {
-            return;
-        }
-        self.queue.walk(|job, _| match draft.place_exclusive(job) {
-            true => Next::Job,
-            false => Next::after_no_room(draft, job),
-        });
+    fn at_review(&self) -> Review<'_> {
+        Review { parts: &self.parts, tuning: &self.tuning, values: &self.values }
     }
 
-    /// Weighs everything again; `false` if all stays as it is.
-    fn review(&mut self, draft: &mut Draft<'_>) -> bool {
-        let Self { rules, ledger, .. } = self;
-        ledger.read(draft, self.queue.iter().map(|(_, job)| job), &mut self.fairness);
+    /// Plans for all jobs of the partition; `false` if nothing changes.
+    fn review(&mut self, queue: &Queue<u128>, draft: &mut Draft<'_>) -> bool {
+        let pending = queue.iter().map(|(_, job)| job);
+        self.values.update(draft, pending, &mut self.fairness, &self.tuning);
+        let unshares = self.parts.share && self.parts.unshare;
         let mut changed = false;
-        if rules.share && rules.part {
-            ledger.price(draft);
-            changed |= partings::part_losers(draft, ledger);
+        if unshares {
+            self.values.update_delay_costs(draft, &self.tuning);
+            changed |= unshare_losing(draft, &self.at_review());
         }
-        changed |= room::place_most_valuable(draft, ledger, rules.preempt);
-        if rules.share {
-            ledger.price(draft);
-            if rules.part && draft.free_count() > 0 {
-                changed |= partings::part_to_free(
-                    draft,
-                    ledger,
-                    &partings::sharing_by_saving(draft, ledger),
-                );
-            }
-            if rules.matching {
-                changed |= pairs::pair_equals(draft, ledger, rules);
-            }
-            if rules.mix {
-                changed |= guests::seat(draft, ledger, rules, &mut self.first_node);
-            }
-            if rules.part {
-                self.sharing = partings::sharing_by_saving(draft, ledger);
-                changed |= partings::part_to_free(draft, ledger, &self.sharing);
-            }
+        changed |= place_by_value(draft, &self.at_review());
+        if self.parts.share {
+            self.values.update_delay_costs(draft, &self.tuning);
+            changed |= unshares && draft.free_count() > 0 && self.unshare(draft);
+            changed |= self.share(draft);
+        }
+        if unshares {
+            changed |= self.unshare(draft);
         }
         changed
+    }
+
+    /// Places jobs that still wait beside others.
+    fn share(&mut self, draft: &mut Draft<'_>) -> bool {
+        let mut first_node = self.first_node;
+        let review = self.at_review();
+        let paired = review.parts.pairs && pair_equal_gangs(draft, &review);
+        let mixed = review.parts.mix && share_mixed(draft, &review, &mut first_node);
+        self.first_node = first_node;
+        paired || mixed
+    }
+
+    /// Moves co-located jobs to free GPUs where that saves time.
+    fn unshare(&mut self, draft: &mut Draft<'_>) -> bool {
+        self.colocated = colocated_by_saving(draft, &self.values);
+        unshare_onto_free_gpus(draft, &self.at_review(), &self.colocated)
     }
 }

@@ -1,18 +1,18 @@
-//! How fast jobs are believed to run beside each other, in parts per million of running alone.
+//! Believed rates of co-located jobs, in parts per million of running alone.
 
 use tandem_core::{Draft, GpuId, Job, JobId, PPM_ONE, Ppm, Ratio};
 
-const ONE: i64 = PPM_ONE as i64;
+pub(super) const ONE: i64 = PPM_ONE as i64;
 
-/// A rate times another, or times a price, which can be large.
+/// A rate times another, or times a cost, which can be large.
 pub(super) fn times(rate: i64, other: i64) -> i64 {
     let product = i128::from(rate) * i128::from(other) / i128::from(ONE);
     i64::try_from(product).unwrap_or(i64::MAX)
 }
 
-/// What a job keeps of its speed on a GPU beside `others`, some; `None` if it does not fit or does not put up
-/// with it.
-pub(super) fn beside<'a>(
+/// The rate of a job on a GPU beside `others`, at least one; `None` if they do not fit or the job does
+/// not accept the slow-down.
+pub(super) fn rate_beside<'a>(
     draft: &Draft<'_>,
     job: &Job,
     others: impl Iterator<Item = &'a Job>,
@@ -28,8 +28,8 @@ pub(super) fn beside<'a>(
     job.spec.tolerance.accepts(ppm).then_some(rate.max(1))
 }
 
-/// What a placed job keeps under the plan so far, as if `without` were not there: the least over its
-/// GPUs, and less if it computes its batches in parts. One that does not put up with it keeps nothing.
+/// The rate of a placed job under the plan so far, as if `without` were not there: the least over its
+/// GPUs, divided by the overhead of its sub-batches; zero if the job does not accept it.
 pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64 {
     let Some(placement) = draft.placement(job) else { return 0 };
     let known = draft.job(job);
@@ -37,29 +37,34 @@ pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64
     let mut last: &[JobId] = &[];
     for &gpu in placement.gpus.iter() {
         let tenants = draft.tenants(gpu);
-        // GPUs of a gang mostly have the same neighbours as the one before.
+        // The GPUs of a gang mostly have the same tenants as the one before.
         if tenants.len() < 2 || tenants == last {
             continue;
         }
         last = tenants;
         let others = || tenants.iter().filter(|&&other| other != job && Some(other) != without);
         if others().next().is_some() {
-            let here = beside(draft, known, others().map(|&other| draft.job(other)), gpu);
+            let here = rate_beside(draft, known, others().map(|&other| draft.job(other)), gpu);
             rate = rate.min(here.unwrap_or(0));
         }
     }
-    match placement.sub_batches {
+    in_sub_batches(draft, job, rate)
+}
+
+/// The rate of a placed job with the overhead of the sub-batches that it runs in.
+pub(super) fn in_sub_batches(draft: &Draft<'_>, job: JobId, rate: i64) -> i64 {
+    match draft.placement(job).map_or(1, |placement| placement.sub_batches) {
         1 => rate,
-        parts => known.spec.sub_batch_option(parts).map_or(rate, |way| slowed(rate, way.slowdown)),
+        count => draft.job(job).spec.sub_batch_option(count).map_or(rate, |way| slowed(rate, way.slowdown)),
     }
 }
 
-/// A rate of a job that pays `price` for computing its batches in parts.
-pub(super) fn slowed(rate: i64, price: Ratio) -> i64 {
-    times(rate, i64::from(price.inverse().ppm().0))
+/// A rate divided by the overhead of sub-batches.
+pub(super) fn slowed(rate: i64, overhead: Ratio) -> i64 {
+    times(rate, i64::from(overhead.inverse().ppm().0))
 }
 
-/// Everyone who shares a GPU with a placed job, by id.
+/// The jobs that share a GPU with a placed job, by id.
 pub(super) fn neighbours(draft: &Draft<'_>, job: JobId) -> Vec<JobId> {
     let Some(placement) = draft.placement(job) else { return Vec::new() };
     let mut others: Vec<JobId> = Vec::new();

@@ -1,73 +1,74 @@
-//! What `sjf-ffs` and `sjf-bsbf` (Luo et al., IWQoS 2024) have in common: shortest remaining time
-//! first without preemption, at most two tenants on a GPU, and gangs that may use free GPUs together
-//! with those of several residents. How the residents are chosen is left to the two.
+//! Scattered sharing, the common part of `sjf-ffs` and `sjf-bsbf` (Luo et al., IWQoS 2024): shortest
+//! remaining time first without preemption, at most two tenants on a GPU, and gangs that may use free
+//! GPUs together with GPUs of several tenants. The policy chooses the tenants.
 
-use crate::hosts::Hosts;
-use crate::queue::{Next, Queue};
+use super::hosts::Hosts;
+use super::keyed::KeyedPolicy;
+use super::queue::{Next, Queue};
 use crate::spec::{Param, Settings, Value};
-use tandem_core::{Draft, GpuId, Job, JobId, Placement, Policy, Reason, Time, Work};
+use tandem_core::{Draft, GpuId, Job, JobId, Placement, Reason, Time, Work};
 
-pub(crate) const ACCUMULATE: Param = Param {
+/// The parameter that allows gradient accumulation.
+pub const ACCUMULATE: Param = Param {
     name: "accumulate",
     default: Value::Flag(true),
-    help: "let a guest run in sub-batches where that makes it fit",
+    help: "let a job run in sub-batches where it would not fit beside another otherwise",
 };
-pub(crate) const CONSOLIDATE: Param = Param {
+/// The parameter that binds shared gangs to the fewest nodes.
+pub const CONSOLIDATE: Param = Param {
     name: "consolidate",
     default: Value::Flag(false),
     help: "share only on the fewest nodes that can hold the gang",
 };
 
-/// A GPU for a guest, and the parts in which it has to compute its batches there.
+/// A GPU for a job that shares, and the number of sub-batches that it needs to fit there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
-    pub(crate) gpu: GpuId,
-    pub(crate) sub_batches: u32,
+pub struct Seat {
+    /// The GPU.
+    pub gpu: GpuId,
+    /// The number of sub-batches.
+    pub sub_batches: u32,
 }
 
-/// Which residents take a guest.
-pub(crate) trait Choose: Send {
-    /// Adds the GPUs of `hosts` that `guest` may use to `seats`, in order of preference.
-    fn choose(&mut self, draft: &Draft<'_>, guest: &Job, hosts: &Hosts, seats: &mut Vec<Seat>);
+/// Which hosts a job shares with.
+pub trait ChooseHosts: Send {
+    /// Adds the GPUs of `hosts` that `job` may use to `seats`, in order of preference.
+    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, seats: &mut Vec<Seat>);
 }
 
-/// Shortest job first, with guests.
-pub(crate) struct Sharing<C> {
+/// Shortest remaining time first, sharing with the hosts that `C` chooses.
+pub struct ScatterSharing<C> {
     choose: C,
     accumulate: bool,
     consolidate: bool,
-    queue: Queue<Work>,
-    /// Kept from pass to pass for their allocations, like the next one.
+    /// Kept between plans for its allocations, like the next one.
     hosts: Hosts,
     seats: Vec<Seat>,
 }
 
-impl<C: Choose> Sharing<C> {
-    pub(crate) fn new(choose: C, settings: &Settings) -> Self {
+impl<C: ChooseHosts> ScatterSharing<C> {
+    /// With [`ACCUMULATE`] and [`CONSOLIDATE`] as set.
+    pub fn new(choose: C, settings: &Settings) -> Self {
         Self {
             choose,
             accumulate: settings.flag(ACCUMULATE.name),
             consolidate: settings.flag(CONSOLIDATE.name),
-            queue: Queue::default(),
             hosts: Hosts::default(),
             seats: Vec::new(),
         }
     }
 }
 
-impl<C: Choose> Policy for Sharing<C> {
-    fn enqueue(&mut self, job: &Job) {
-        // What remains stands still while a job waits, so any instant will do.
-        self.queue.insert(job.remaining(Time(0)), job.id(), job.spec.gpus);
+impl<C: ChooseHosts> KeyedPolicy for ScatterSharing<C> {
+    type Key = Work;
+
+    fn key(&self, job: &Job, now: Time) -> Work {
+        job.remaining(now)
     }
 
-    fn dequeue(&mut self, job: &Job) {
-        self.queue.remove(job.remaining(Time(0)), job.id(), job.spec.gpus);
-    }
-
-    /// One pass is enough: a job that starts leaves no GPU to others that was not theirs to use before.
-    fn plan(&mut self, draft: &mut Draft<'_>) {
-        let Self { choose, accumulate, consolidate, queue, hosts, seats } = self;
+    /// One pass is enough: a job that starts leaves no GPU to others that they could not use before.
+    fn plan(&mut self, queue: &mut Queue<Work>, draft: &mut Draft<'_>) {
+        let Self { choose, accumulate, consolidate, hosts, seats } = self;
         hosts.forget();
         queue.walk(|job, size| {
             if size > draft.free_count() + draft.single_tenant_count() {
@@ -90,7 +91,7 @@ impl<C: Choose> Policy for Sharing<C> {
             }
             if let Some(seats) = seats.get(..wanted) {
                 let sub_batches = seats.iter().map(|seat| seat.sub_batches).max();
-                let sub_batches = sub_batches.expect("a gang is not empty");
+                let sub_batches = sub_batches.expect("a gang has at least one GPU");
                 let on = Placement::on(seats.iter().map(|seat| seat.gpu));
                 draft.place(job, Placement { sub_batches, ..on });
                 hosts.forget();
@@ -101,7 +102,7 @@ impl<C: Choose> Policy for Sharing<C> {
     }
 }
 
-/// A seat on a free GPU: in whole batches, or in parts where others than tenants use memory.
+/// A seat on a free GPU: in whole batches, or in sub-batches where reserved memory leaves too little.
 fn seat_on_free(draft: &Draft<'_>, job: JobId, accumulate: bool, gpu: GpuId) -> Option<Seat> {
     let context = draft.rules().context;
     let mut ways =
@@ -111,8 +112,8 @@ fn seat_on_free(draft: &Draft<'_>, job: JobId, accumulate: bool, gpu: GpuId) -> 
 }
 
 /// Reduces `seats`, in order of preference, to the first that hold a gang of `wanted` on the fewest
-/// nodes: whole nodes of the largest size and a part of one more, as exclusive placement has it.
-/// Nothing is left if there are none.
+/// nodes: whole nodes of the largest size and a part of one more, like exclusive placement. Empties
+/// `seats` if no such nodes exist.
 fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, seats: &mut Vec<Seat>) {
     let cluster = draft.cluster();
     let partition = cluster.partition(draft.partition());

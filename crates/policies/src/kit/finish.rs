@@ -1,8 +1,8 @@
-//! When two jobs do better side by side than one after the other (Luo et al., IWQoS 2024).
+//! Mean finish times of two jobs, co-located or one after the other (Luo et al., IWQoS 2024).
 //!
-//! A resident B runs and a guest A waits. Their mean finish time, as a function of the moment at which
-//! they begin to share, is piecewise linear with its minimum at an end: share now, or not at all.
-//! So two closed forms decide, in exact integers.
+//! Host B runs and job A waits. Their mean finish time, as a function of the time at which they begin to
+//! share, is piecewise linear with its minimum at an end point: share now, or not at all. So two closed
+//! forms decide, in exact integers.
 
 use std::cmp::Ordering;
 use tandem_core::{PPM_ONE, Ppm, Work};
@@ -15,19 +15,19 @@ pub struct Finish {
     denominator: u32,
 }
 
-/// A job of the two: twice its remaining solo work, and its rate beside the other. A rate above that
-/// of running alone counts as equal to it.
+/// One of the two jobs: twice its remaining solo work, and its rate beside the other. A rate above the
+/// solo rate counts as equal to it.
 pub type Side = (Work, Ppm);
 
 /// Times of more than 600,000 years count as that, so that no comparison exceeds 128 bits.
 const TWICE_WORK_MAX: u128 = 1 << 85;
 
 impl Finish {
-    /// t_con: both run side by side until the first of them ends. With ξ = 1 / rate, if
+    /// t_con: both run co-located until the first of them ends. With ξ = 1 / rate, if
     /// ξ_A·T_A ≥ ξ_B·T_B it is T_A/2 + (1 − 1/(2ξ_A))·ξ_B·T_B, else the same with A and B exchanged.
-    pub fn together(guest: Side, resident: Side) -> Self {
+    pub fn together(pending: Side, host: Side) -> Self {
         let limited = |(twice, rate): Side| (limit(twice), rate.0.clamp(1, PPM_ONE));
-        let (mut last, mut first) = (limited(guest), limited(resident));
+        let (mut last, mut first) = (limited(pending), limited(host));
         if last.0 * u128::from(first.1) < first.0 * u128::from(last.1) {
             std::mem::swap(&mut last, &mut first);
         }
@@ -36,9 +36,9 @@ impl Finish {
         Self { numerator, denominator: first_rate }
     }
 
-    /// t_seq: the guest starts when the resident ends, T_B + T_A/2.
-    pub fn in_turn(twice_guest: Work, twice_resident: Work) -> Self {
-        Self { numerator: 2 * limit(twice_resident) + limit(twice_guest), denominator: 1 }
+    /// t_seq: the pending job starts when the host ends, T_B + T_A/2.
+    pub fn in_turn(twice_pending: Work, twice_host: Work) -> Self {
+        Self { numerator: 2 * limit(twice_host) + limit(twice_pending), denominator: 1 }
     }
 
     /// How much later this is than `earlier`; zero if it is not.
@@ -88,7 +88,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Mean finish time in seconds if B runs from now on and A joins it after `moment` seconds, or when B
-    /// ends if that is earlier: played through, without any formula.
+    /// ends if that is earlier: simulated, without any formula.
     fn joining_after(
         moment: f64,
         (left_a, rate_a): (f64, f64),
@@ -97,7 +97,7 @@ mod tests {
         let joined = moment.min(left_b);
         let left_b = left_b - joined;
         let (alone_a, alone_b) = (left_a / rate_a, left_b / rate_b);
-        // The first to end leaves the other alone for what it has not done by then.
+        // The other job runs alone once the first has ended.
         let (end_a, end_b) = if alone_a >= alone_b {
             (alone_b + left_a - alone_b * rate_a, alone_b)
         } else {
@@ -151,7 +151,7 @@ mod tests {
             let twice = |micros: u64| Work(u128::from(micros) * 2_000_000);
             let (guest, resident) = ((twice(left.0), Ppm(rates.0)), (twice(left.1), Ppm(rates.1)));
             let (one, other) = (Finish::together(guest, resident), Finish::together(resident, guest));
-            prop_assert_eq!(one.cmp(&other), Ordering::Equal, "the mean does not know who came first");
+            prop_assert_eq!(one.cmp(&other), Ordering::Equal, "the mean is symmetric in the two jobs");
             let in_turn = Finish::in_turn(guest.0, resident.0);
             prop_assert_eq!(in_turn.since(one) == in_turn.since(in_turn), one >= in_turn);
         }
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn equality_is_not_sharing() {
-        // 1 − a/2 = b: beside a longer guest at rate a, a resident at rate b gains nothing.
+        // 1 − a/2 = b: beside a longer job at rate a, a host at rate b gains nothing.
         let twice = Work(2_000_000_000_000);
         let guest = (twice.times(tandem_core::Ratio::new(10, 1)), Ppm(500_000));
         for (rate, shares) in [(749_999, false), (750_000, false), (750_001, true)] {

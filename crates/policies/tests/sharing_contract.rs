@@ -2,6 +2,7 @@
 //! independently of the engine's own checks, on mixed clusters with failures and pairs that do not fit.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "../../sim/tests/common/mod.rs"]
 mod common;
 
 use std::sync::Arc;

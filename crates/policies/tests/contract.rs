@@ -2,9 +2,11 @@
 //! without a change. Every policy of the registry is tested.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+#[path = "../../sim/tests/common/mod.rs"]
 mod common;
 
 use common::{cluster, generated, simulate};
+use std::fmt::Write;
 use tandem_core::{Action, PlacementRule};
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_sim::trace::{GenerateOptions, generate};
@@ -173,5 +175,22 @@ fn partitions_do_not_see_each_other() {
             .collect();
         let expected = common::times(&simulate(&alone, &policy, &RunOptions::default()));
         assert_eq!(of_a, expected, "{}", policy.text);
+    }
+}
+
+#[test]
+fn an_exclusive_job_never_shares_under_any_policy() {
+    let mut rows = String::new();
+    for job in 0..30 {
+        let exclusive = u8::from(job % 3 == 0);
+        writeln!(rows, "j{job},u,{},{},2000,20,100,{exclusive}", job * 20, 1 + job % 2).unwrap();
+    }
+    let columns = "job_id,user,submit_s,gpus,duration_s,gpu_util,memory_mib,exclusive";
+    let workload = common::workload(&format!("{columns}\n{rows}"), cluster("1x4"));
+    for entry in REGISTRY {
+        let run = simulate(&workload, &PolicySpec::of(entry), &RunOptions::default());
+        for (job, outcome) in run.outcomes.iter().enumerate() {
+            assert!(job % 3 != 0 || outcome.shared.0 == 0, "{}: job {job} shares", entry.name);
+        }
     }
 }

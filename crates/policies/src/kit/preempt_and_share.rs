@@ -1,0 +1,93 @@
+//! Preempt and share: reviews decide by rank which jobs run, a matching decides which of the others
+//! share their GPUs.
+//!
+//! An allocation is a set of GPUs with one or two tenants, both on all of it.
+
+use super::pairing::{PairCandidates, PairLimits, PairOffer, partner};
+use super::placement::place_ranked;
+use super::preemption::{admit_highest, evicted_jobs, sort_by_rank};
+use super::queue::Queue;
+use super::remaining::remaining_ms;
+use tandem_core::{Draft, Job, JobId, Reason};
+
+/// Large enough for every host of all but the largest partitions.
+const LIMITS: PairLimits = PairLimits { jobs: 64, hosts: 1024 };
+
+/// Which jobs share.
+pub trait PairRule {
+    /// Where a job ranks, the smallest first. Unlike the key of a queue it may change with time.
+    type Rank: Ord;
+
+    /// The rank of a job at the instant of `draft`.
+    fn rank(&self, draft: &Draft<'_>, job: &Job) -> Self::Rank;
+
+    /// What sharing the GPUs of `host` gains for `job`, which has none; `None` if it should wait.
+    fn offer(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> Option<PairOffer>;
+
+    /// Whether two jobs that share GPUs should go on doing so.
+    fn keeps(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> bool {
+        self.offer(draft, job, host).is_some()
+    }
+
+    /// Called before each round of offers with the jobs that wait and those that the plan so far has
+    /// started, both in order of rank.
+    fn prepare(&mut self, _draft: &Draft<'_>, _pending: &[JobId], _started: &[JobId]) {}
+}
+
+/// Plans for one instant. At a review, pairs that no longer pay are unshared and the highest-ranked
+/// jobs are admitted, preempting allocations without an admitted tenant. At any instant, pending jobs
+/// take free GPUs in order of rank, and then share where `rule` offers it.
+pub fn preempt_and_share<K: Copy + Ord>(
+    queue: &Queue<K>,
+    draft: &mut Draft<'_>,
+    is_review: bool,
+    rule: &mut impl PairRule,
+) {
+    if is_review {
+        unshare(draft, rule);
+        let pending = queue.iter().map(|(_, job)| draft.job(job));
+        let all = pending.chain(draft.placed());
+        let ranked = sort_by_rank(all.map(|job| (rule.rank(draft, job), job.id())));
+        admit_highest(draft, &ranked);
+    }
+    if draft.free_count() > 0 || draft.single_tenant_count() > 0 {
+        // A preempted job may find other GPUs at once.
+        let evicted = if is_review { evicted_jobs(draft) } else { Vec::new() };
+        let pending = queue.iter().map(|(_, job)| job).chain(evicted);
+        let ranked = pending.map(|job| (rule.rank(draft, draft.job(job)), job));
+        let pending = sort_by_rank(ranked);
+        place_ranked(draft, pending.iter().copied());
+        // Each round leaves fewer jobs waiting, which can make sharing pay for others.
+        while share_once(draft, &pending, rule) {}
+    }
+    draft.explain_others(Reason::Outranked);
+}
+
+/// One round of pairing; `false` if no pair gains.
+fn share_once(draft: &mut Draft<'_>, jobs: &[JobId], rule: &mut impl PairRule) -> bool {
+    let is_pending = |job: &JobId| draft.placement(*job).is_none();
+    let (pending, started): (Vec<JobId>, Vec<JobId>) = jobs.iter().copied().partition(is_pending);
+    let remaining = |job| remaining_ms(draft.job(job), draft.now());
+    let candidates = PairCandidates::find(draft, &pending, LIMITS, remaining);
+    if candidates.is_empty() {
+        return false;
+    }
+    rule.prepare(draft, &pending, &started);
+    candidates.pair(draft, |draft, job, host| rule.offer(draft, draft.job(job), draft.job(host)))
+}
+
+/// Ends the pairs that no longer pay: the lower-ranked job is preempted, or the other one if that
+/// cannot be stopped.
+fn unshare(draft: &mut Draft<'_>, rule: &impl PairRule) {
+    let mut preempted = Vec::new();
+    let rank = |job: &Job| (rule.rank(draft, job), job.id());
+    for host in draft.placed() {
+        let Some(other) = partner(draft, host.id()).map(|other| draft.job(other)) else { continue };
+        // The higher-ranked of the two is the host, so that each pair is asked about once.
+        if rank(host) < rank(other) && !rule.keeps(draft, other, host) {
+            let job = [other, host].into_iter().find(|job| job.spec.stoppable);
+            preempted.extend(job.map(Job::id));
+        }
+    }
+    preempted.into_iter().for_each(|job| draft.drop(job));
+}

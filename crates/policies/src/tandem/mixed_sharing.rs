@@ -1,0 +1,208 @@
+//! Sharing with hosts of any size: a gang uses free GPUs and GPUs of several tenants together, on as
+//! few nodes as possible.
+
+use super::Review;
+use super::rates::{ONE, rate, rate_beside, slowed, times};
+use super::sharing_gain::{SharedRun, sharing_gain, way_on};
+use super::value::JobValue;
+use std::cmp::Reverse;
+use tandem_core::{Draft, GpuId, Job, JobId, NodeId, Placement};
+
+/// GPUs for a job that shares.
+#[derive(Clone, Debug)]
+struct Seats {
+    gpus: Vec<GpuId>,
+    run: SharedRun,
+}
+
+fn count(gpus: usize) -> i64 {
+    i64::try_from(gpus).expect("GPUs are counted in u32")
+}
+
+impl Seats {
+    /// GPUs without tenants.
+    fn free(gpus: Vec<GpuId>) -> Self {
+        Self { gpus, run: SharedRun { rate: ONE, cost: 0, others_end_ms: i64::MAX } }
+    }
+
+    fn add(&mut self, more: Seats) {
+        self.gpus.extend(more.gpus);
+        self.run.rate = self.run.rate.min(more.run.rate);
+        self.run.cost = self.run.cost.saturating_add(more.run.cost);
+        self.run.others_end_ms = self.run.others_end_ms.min(more.run.others_end_ms);
+    }
+}
+
+/// Places pending jobs, in order of value, on free and shared GPUs where all jobs together gain; `false`
+/// if nowhere. The search for each begins at `first_node` of the partition.
+pub(super) fn share_mixed(
+    draft: &mut Draft<'_>,
+    review: &Review<'_>,
+    first_node: &mut u32,
+) -> bool {
+    let mut changed = false;
+    let pending = review.values.pending().iter().copied();
+    let pending: Vec<JobId> = pending.filter(|&job| draft.placement(job).is_none()).collect();
+    for job in pending.into_iter().take(review.tuning.mix_jobs_max) {
+        let search =
+            Search { draft, review, job: draft.job(job), value: review.values.of(job) };
+        let Some(placement) = search.best(*first_node) else { continue };
+        draft.place(job, placement);
+        changed = true;
+    }
+    *first_node = first_node.wrapping_add(review.tuning.mix_nodes_max);
+    changed
+}
+
+/// The search for the GPUs of one job.
+struct Search<'a, 'd> {
+    draft: &'a Draft<'d>,
+    review: &'a Review<'a>,
+    job: &'a Job,
+    value: &'a JobValue,
+}
+
+impl Search<'_, '_> {
+    fn best(&self, first_node: u32) -> Option<Placement> {
+        let partition = self.draft.cluster().partition(self.draft.partition());
+        let count = partition.nodes.end - partition.nodes.start;
+        let start = first_node % count.max(1);
+        let round = |step: u32| NodeId(partition.nodes.start + (start + step) % count);
+        let nodes = (0..count.min(self.review.tuning.mix_nodes_max)).map(round);
+        let size = partition.node_size_max();
+        let (seats, gain) = if self.value.gpus <= size {
+            self.on_one_node(nodes)?
+        } else {
+            self.on_several_nodes(nodes, size)?
+        };
+        let way = way_on(self.draft, self.review, self.job, &seats.gpus)?;
+        let on = Placement::on(seats.gpus);
+        (gain > 0).then_some(Placement { sub_batches: way.count, ..on })
+    }
+
+    fn gain(&self, seats: &Seats) -> i64 {
+        sharing_gain(self.job, self.review, seats.run)
+    }
+
+    fn on_one_node(&self, nodes: impl Iterator<Item = NodeId>) -> Option<(Seats, i64)> {
+        let offers = nodes.filter_map(|node| self.on_node(node, self.value.gpus as usize));
+        let offers = offers.map(|seats| (self.gain(&seats), seats));
+        // The first of equals.
+        let best = offers.reduce(|best, offer| if offer.0 > best.0 { offer } else { best });
+        best.map(|(gain, seats)| (seats, gain))
+    }
+
+    /// Whole nodes, the best first, and a part of one more.
+    fn on_several_nodes(
+        &self,
+        nodes: impl Iterator<Item = NodeId> + Clone,
+        size: u32,
+    ) -> Option<(Seats, i64)> {
+        let (whole, rest) = ((self.value.gpus / size) as usize, self.value.gpus % size);
+        let mut offers: Vec<(i64, NodeId, Seats)> = nodes
+            .clone()
+            .filter_map(|node| {
+                let seats = self.on_node(node, size as usize)?;
+                Some((self.balance(&seats), node, seats))
+            })
+            .collect();
+        offers.sort_by_key(|&(balance, node, _)| (Reverse(balance), node));
+        if offers.len() < whole {
+            return None;
+        }
+        let taken: Vec<NodeId> = offers[..whole].iter().map(|offer| offer.1).collect();
+        let mut seats = Seats::free(Vec::new());
+        offers.into_iter().take(whole).for_each(|offer| seats.add(offer.2));
+        if rest > 0 {
+            let others = nodes.filter(|node| !taken.contains(node));
+            let parts = others.filter_map(|node| self.on_node(node, rest as usize));
+            let parts = parts.map(|seats| (self.balance(&seats), seats));
+            let best = parts.reduce(|best, part| if part.0 > best.0 { part } else { best });
+            seats.add(best?.1);
+        }
+        let gain = self.gain(&seats);
+        Some((seats, gain))
+    }
+
+    /// What a part of the gang's GPUs gains per millisecond.
+    fn balance(&self, seats: &Seats) -> i64 {
+        let per_gpu = times(seats.run.rate, self.value.delay_cost) / i64::from(self.value.gpus);
+        per_gpu * count(seats.gpus.len()) - seats.run.cost
+    }
+
+    /// The cheapest `wanted` GPUs of a node, free ones first.
+    fn on_node(&self, node: NodeId, wanted: usize) -> Option<Seats> {
+        let NodeGpus { free, shared } = self.usable_gpus(node, wanted)?;
+        let mut offers: Vec<(i64, Seats)> = Vec::with_capacity(shared.len());
+        for (tenants, gpus) in shared {
+            if let Some(seats) = self.beside(tenants, gpus) {
+                let used = seats.gpus.len().min(wanted);
+                offers.push((seats.run.cost / count(used), seats));
+            }
+        }
+        offers.sort_by_key(|(cost, seats)| (*cost, seats.gpus[0]));
+        let mut found = Seats::free(free);
+        found.gpus.truncate(wanted);
+        for (_, seats) in offers {
+            if found.gpus.len() == wanted {
+                break;
+            }
+            found.add(seats);
+            found.gpus.truncate(wanted);
+        }
+        (found.gpus.len() == wanted).then_some(found)
+    }
+
+    /// The GPUs of a node that have the memory and are open to another tenant; `None` if they are fewer
+    /// than `wanted`.
+    fn usable_gpus(&self, node: NodeId, wanted: usize) -> Option<NodeGpus<'_>> {
+        let occupancy = self.draft.occupancy();
+        let least = self.job.spec.sub_batch_options().last().map(|way| way.memory);
+        let least = least.filter(|_| self.review.parts.accumulate);
+        let memory =
+            least.unwrap_or(self.job.spec.profile.memory) + self.draft.rules().context;
+        let mut found = NodeGpus { free: Vec::new(), shared: Vec::new() };
+        let mut count = 0;
+        for gpu in self.draft.cluster().nodes()[node.index()].gpus.clone().map(GpuId) {
+            let tenants = occupancy.tenants(gpu);
+            let full = !occupancy.has_memory(gpu, memory);
+            if occupancy.is_closed(gpu) || full || tenants.len() >= self.review.parts.tenants_max {
+                continue;
+            }
+            count += 1;
+            match found.shared.iter_mut().find(|group| group.0 == tenants) {
+                _ if tenants.is_empty() => found.free.push(gpu),
+                Some(group) => group.1.push(gpu),
+                None => found.shared.push((tenants, vec![gpu])),
+            }
+        }
+        (count >= wanted).then_some(found)
+    }
+
+    /// `gpus` beside `tenants`, which hold them together; `None` if the jobs do not fit or one of them does
+    /// not accept its slow-down.
+    fn beside(&self, tenants: &[JobId], gpus: Vec<GpuId>) -> Option<Seats> {
+        let (draft, gpu) = (self.draft, gpus[0]);
+        let jobs = || tenants.iter().map(|&job| draft.job(job));
+        let way = way_on(draft, self.review, self.job, &gpus)?;
+        let own_rate = slowed(rate_beside(draft, self.job, jobs(), gpu)?, way.slowdown).max(1);
+        let (mut cost, mut others_end_ms) = (0_i64, i64::MAX);
+        for tenant in jobs() {
+            let others = jobs().filter(|other| other.id() != tenant.id());
+            let then = rate_beside(draft, tenant, others.chain([self.job]), gpu)?;
+            let present = rate(draft, tenant.id(), None).max(1);
+            let value = self.review.values.of(tenant.id());
+            cost = cost.saturating_add(times((present - then).max(0), value.interference_cost()));
+            let end_ms = value.remaining_ms.saturating_mul(ONE) / present;
+            others_end_ms = others_end_ms.min(end_ms);
+        }
+        Some(Seats { gpus, run: SharedRun { rate: own_rate, cost, others_end_ms } })
+    }
+}
+
+/// GPUs of a node.
+struct NodeGpus<'a> {
+    free: Vec<GpuId>,
+    /// Those with tenants, grouped by tenants.
+    shared: Vec<(&'a [JobId], Vec<GpuId>)>,
+}

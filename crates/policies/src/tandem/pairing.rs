@@ -1,0 +1,36 @@
+//! Pairs of gangs of equal size, by minimum-weight matching.
+
+use super::Review;
+use super::rates::{ONE, slowed, times};
+use super::sharing_gain::{SharedRun, sharing_gain, way_on};
+use crate::kit::{PairCandidates, PairLimits, PairOffer};
+use tandem_core::{Draft, JobId};
+
+/// Pairs pending jobs with hosts of their gang size where that gains most; `false` if nowhere.
+pub(super) fn pair_equal_gangs(draft: &mut Draft<'_>, review: &Review<'_>) -> bool {
+    let tuning = review.tuning;
+    let limits = PairLimits { jobs: tuning.match_jobs_max, hosts: tuning.match_hosts_max };
+    let remaining = |host| review.values.of(host).remaining_ms;
+    let candidates = PairCandidates::find(draft, review.values.pending(), limits, remaining);
+    candidates.pair(draft, |draft, job, host| offer(draft, review, job, host))
+}
+
+/// What all jobs together gain if `job` joins `host` on all its GPUs.
+fn offer(draft: &Draft<'_>, review: &Review<'_>, job: JobId, host: JobId) -> Option<PairOffer> {
+    let gpus = &draft.placement(host)?.gpus;
+    if gpus.iter().any(|&gpu| draft.tenants(gpu).len() > 1) {
+        return None;
+    }
+    let way = way_on(draft, review, draft.job(job), gpus)?;
+    let kind = draft.cluster().gpu(*gpus.first()?).kind;
+    let (own_rate, host_rate) = draft.pair_rates(draft.job(job), draft.job(host), kind)?;
+    let host_rate = i64::from(host_rate.0).max(1);
+    let host_value = review.values.of(host);
+    let run = SharedRun {
+        rate: slowed(i64::from(own_rate.0), way.slowdown).max(1),
+        cost: times((ONE - host_rate).max(0), host_value.interference_cost()),
+        others_end_ms: host_value.remaining_ms.saturating_mul(ONE) / host_rate,
+    };
+    let gain = sharing_gain(draft.job(job), review, run);
+    (gain > 0).then_some(PairOffer { gain, sub_batches: way.count })
+}

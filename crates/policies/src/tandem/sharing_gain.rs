@@ -1,0 +1,50 @@
+//! What sharing gains, in milliseconds of JCT.
+
+use super::Review;
+use super::rates::{ONE, times};
+use crate::kit::restore_ms;
+use tandem_core::{Draft, GpuId, Job, SubBatch};
+
+/// The largest gain, so that the matching can add gains up.
+const GAIN_MAX: i128 = 1 << 50;
+
+/// How a job that shares and its neighbours would run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SharedRun {
+    /// The rate of the job, in parts per million.
+    pub(super) rate: i64,
+    /// Milliseconds of JCT that its neighbours lose per millisecond, in parts per million.
+    pub(super) cost: i64,
+    /// When the first neighbour ends.
+    pub(super) others_end_ms: i64,
+}
+
+/// Milliseconds of JCT that all jobs together gain if `job` shares, until it or a neighbour ends or the
+/// horizon is reached, minus its restore.
+pub(super) fn sharing_gain(job: &Job, review: &Review<'_>, run: SharedRun) -> i64 {
+    let (value, tuning) = (review.values.of(job.id()), review.tuning);
+    let own_end_ms = value.remaining_ms.saturating_mul(ONE) / run.rate.max(1);
+    let lasts_ms = own_end_ms.min(run.others_end_ms).min(tuning.share_horizon_ms);
+    let cost = i128::from(run.cost) * i128::from(100 + tuning.share_margin_percent) / 100;
+    let per_ms = i128::from(times(run.rate, value.delay_cost)) - cost;
+    let restore = i128::from(restore_ms(job)) * i128::from(value.delay_cost);
+    let gain = (per_ms * i128::from(lasts_ms) - restore) / i128::from(ONE);
+    i64::try_from(gain.min(GAIN_MAX)).unwrap_or(i64::MIN)
+}
+
+/// The fewest sub-batches in which `job` fits the free memory of all of `gpus`.
+pub(super) fn way_on(
+    draft: &Draft<'_>,
+    review: &Review<'_>,
+    job: &Job,
+    gpus: &[GpuId],
+) -> Option<SubBatch> {
+    let context = draft.rules().context;
+    let fits = |way: &SubBatch| {
+        gpus.iter().all(|&gpu| {
+            let used = draft.occupancy().memory_used(gpu);
+            used + way.memory + context <= draft.cluster().gpu(gpu).memory
+        })
+    };
+    job.spec.sub_batch_options().take(if review.parts.accumulate { usize::MAX } else { 1 }).find(fits)
+}
