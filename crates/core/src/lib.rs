@@ -32,8 +32,8 @@ pub use event::Event;
 pub use gpus::Gpus;
 pub use interference::{ClosedForm, Interference, Learner, Observation};
 pub use job::{
-    ClassId, Job, JobDescription, JobId, JobSpec, JobState, PRIORITY_MAX, Profile, Progress, Reason,
-    Tolerance, UserId,
+    ClassId, Job, JobDescription, JobId, JobSpec, JobState, PRIORITY_MAX, Profile, Progress,
+    Reason, Tolerance, UserId,
 };
 pub use job_map::JobMap;
 pub use occupancy::{GpuCondition, Occupancy, PlacementRule, Tenants, only_tenant};

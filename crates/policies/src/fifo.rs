@@ -1,7 +1,7 @@
 //! First in, first out, on whole GPUs.
 
-use crate::kit::{BACKFILL, KeyedPolicy, Queue, keyed, place_in_order};
 use crate::Entry;
+use crate::kit::{BACKFILL, KeyedPolicy, Queue, keyed, place_in_order};
 use tandem_core::{Draft, Job, Time};
 
 pub(crate) const ENTRY: Entry = Entry {

@@ -2,8 +2,8 @@
 //! GPUs joins the first host of equal gang size if the two together are light enough. The load of each
 //! job alone decides that, not measured pairs.
 
-use crate::kit::{Host, Hosts, KeyedPolicy, Next, Queue, keyed};
 use crate::Entry;
+use crate::kit::{Host, Hosts, KeyedPolicy, Next, Queue, keyed};
 use tandem_core::{Draft, Job, Placement, Profile, Reason, Time, Utilisation, Work};
 
 pub(crate) const ENTRY: Entry = Entry {

@@ -1,7 +1,7 @@
 //! Shortest job first, by estimated solo duration, on whole GPUs, without preemption.
 
-use crate::kit::{BACKFILL, KeyedPolicy, Queue, keyed, place_in_order};
 use crate::Entry;
+use crate::kit::{BACKFILL, KeyedPolicy, Queue, keyed, place_in_order};
 use tandem_core::{Draft, Job, Span, Time};
 
 pub(crate) const ENTRY: Entry = Entry {

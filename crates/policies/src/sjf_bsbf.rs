@@ -2,10 +2,10 @@
 //! no whole GPUs takes the free ones and shares GPUs of the hosts with which sharing now is better than
 //! waiting for them to end.
 
+use crate::Entry;
 use crate::kit::{
     ACCUMULATE, CONSOLIDATE, ChooseHosts, Finish, Host, Hosts, ScatterSharing, Seat, keyed,
 };
-use crate::Entry;
 use crate::spec::{Param, Value};
 use std::cmp::Reverse;
 use tandem_core::{Draft, Job, Work};
@@ -139,7 +139,10 @@ mod tests {
         for policy in ["sjf-ffs", "sjf-bsbf", "sjf-bsbf:order=benefit"] {
             let run = run(&jobs(rows, "3x1"), policy);
             assert_eq!(times(&run)[2], (1.0, 11.0), "{policy}");
-            assert_eq!(run.nodes[run.outcomes[2].nodes.start as usize].0, 2, "{policy}: free first");
+            assert_eq!(
+                run.nodes[run.outcomes[2].nodes.start as usize].0, 2,
+                "{policy}: free first"
+            );
         }
     }
 

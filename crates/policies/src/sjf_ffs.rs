@@ -1,8 +1,8 @@
 //! SJF-FFS (Luo et al., IWQoS 2024): shortest job first. A job that finds no whole GPUs takes the free
 //! ones and shares the first GPUs that have the memory, at any slow-down.
 
-use crate::kit::{ACCUMULATE, CONSOLIDATE, ChooseHosts, Hosts, ScatterSharing, Seat, keyed};
 use crate::Entry;
+use crate::kit::{ACCUMULATE, CONSOLIDATE, ChooseHosts, Hosts, ScatterSharing, Seat, keyed};
 use tandem_core::{Draft, Job};
 
 pub(crate) const ENTRY: Entry = Entry {

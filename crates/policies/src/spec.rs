@@ -308,12 +308,16 @@ mod tests {
 
     #[test]
     fn tuning_has_a_prefix_and_is_not_listed_with_the_parameters() {
-        let tuned = PolicySpec::parse("tandem:slice_s=30,tuning.preempt_margin_percent=20").unwrap();
+        let tuned =
+            PolicySpec::parse("tandem:slice_s=30,tuning.preempt_margin_percent=20").unwrap();
         assert_eq!(tuned.settings.whole("preempt_margin_percent"), 20);
         assert_eq!(tuned.settings.whole("slice_s"), 30);
         assert!(error("tandem:preempt_margin_percent=20").contains("known are slice_s=60"));
         assert!(error("tandem:tuning.slice_s=20").contains("preempt_margin_percent=10"));
-        assert_eq!(error("fifo:tuning.x=1"), "policy fifo has no parameter 'tuning.x'; it has none");
+        assert_eq!(
+            error("fifo:tuning.x=1"),
+            "policy fifo has no parameter 'tuning.x'; it has none"
+        );
     }
 
     #[test]

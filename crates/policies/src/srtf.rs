@@ -1,8 +1,8 @@
 //! Shortest remaining time first, and its variant that multiplies time by GPUs (shortest remaining
 //! service first). Both preempt at every event; the preempted job pays the restore.
 
-use crate::kit::{KeyedPolicy, Queue, keyed, rank_all, run_highest};
 use crate::Entry;
+use crate::kit::{KeyedPolicy, Queue, keyed, rank_all, run_highest};
 use tandem_core::{Draft, Job, Reason, Time, Work};
 
 pub(crate) const SRTF: Entry = Entry {

@@ -2,10 +2,10 @@
 //! queue and are demoted to the low-priority one once they have attained a threshold of GPU-time.
 //! Inside a queue jobs run in order of submission. Needs no estimates.
 
+use crate::Entry;
 use crate::kit::{
     KeyedPolicy, Queue, Reviews, interval, keyed, place_in_order, rank_all, run_highest,
 };
-use crate::Entry;
 use crate::spec::{Param, Value};
 use tandem_core::{Draft, Job, JobId, Reason, Span, Time};
 

@@ -1,27 +1,24 @@
-//! What holds for every registered policy: legal plans, equal results of equal runs, no lost job, no action
-//! without a change. Every policy of the registry is tested.
+//! The checks of every policy, over the registry: a policy joins by being in it.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
-#[path = "../../sim/tests/common/mod.rs"]
-mod common;
+mod checks;
 
-use common::{cluster, generated, simulate};
+use checks::common::{self, cluster, generated, simulate};
 use std::fmt::Write;
-use tandem_core::{Action, PlacementRule};
-use tandem_policies::{PolicySpec, REGISTRY};
-use tandem_sim::trace::{GenerateOptions, generate};
-use tandem_sim::{Estimates, FaultOptions, Network, RunOptions, SimRun, Workload, WorkloadOptions};
+use tandem_core::Action;
+use tandem_policies::{PolicySpec, REGISTRY, Value};
+use tandem_sim::RunOptions;
 
-/// Each policy with its defaults, and with every flag turned over.
+/// Each policy with its defaults, and with each parameter changed.
 fn specs() -> Vec<PolicySpec> {
     let mut specs: Vec<PolicySpec> = REGISTRY.iter().map(PolicySpec::of).collect();
     for entry in REGISTRY {
         for param in entry.params {
             let other = match param.default {
-                tandem_policies::Value::Flag(flag) => (!flag).to_string(),
-                tandem_policies::Value::Whole(number) => (number / 2 + 1).to_string(),
-                tandem_policies::Value::Share(_) => "0.5".to_owned(),
-                tandem_policies::Value::Choice { of, .. } => of.last().unwrap().to_string(),
+                Value::Flag(flag) => (!flag).to_string(),
+                Value::Whole(number) => (number / 2 + 1).to_string(),
+                Value::Share(_) => "0.5".to_owned(),
+                Value::Choice { of, .. } => of.last().unwrap().to_string(),
             };
             specs.push(
                 PolicySpec::parse(&format!("{}:{}={other}", entry.name, param.name)).unwrap(),
@@ -31,40 +28,27 @@ fn specs() -> Vec<PolicySpec> {
     specs
 }
 
-/// Legality and idempotence are asserted inside, after every step.
-fn verified(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> SimRun {
-    let options = RunOptions { verify: true, ..options.clone() };
-    let run = simulate(workload, policy, &options);
-    for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
-        let (start, end) = (outcome.start.unwrap(), outcome.end.unwrap());
-        assert!(job.spec.submit <= start, "{}: starts before it is submitted", policy.text);
-        let alone = job.duration;
-        assert!(end.since(start) >= alone, "{}: faster than alone", policy.text);
-    }
-    run
-}
-
-fn outcomes(run: &SimRun) -> String {
-    format!("{:?} {:?} {:?}", run.outcomes, run.nodes, run.metrics)
+#[test]
+fn every_policy_is_legal_idempotent_deterministic_and_loses_no_job() {
+    checks::is_legal_idempotent_deterministic_and_loses_no_job(&specs());
 }
 
 #[test]
-fn every_policy_is_legal_idempotent_deterministic_and_loses_no_job() {
-    let cluster = cluster("4x8");
-    for seed in 1..=3 {
-        let workload = generated(250, 1.2, seed, cluster.clone());
-        for policy in specs() {
-            for placement in [PlacementRule::Strict, PlacementRule::Scatter] {
-                let options = RunOptions { placement, ..RunOptions::default() };
-                let run = verified(&workload, &policy, &options);
-                let again = simulate(&workload, &policy, &RunOptions { verify: true, ..options });
-                assert_eq!(outcomes(&run), outcomes(&again), "{} seed {seed}", policy.text);
-            }
-        }
-    }
+fn no_policy_preempts_or_moves_a_job_that_cannot_be_stopped() {
+    checks::keeps_jobs_that_cannot_be_stopped(&specs());
 }
 
-/// The actions of a run agree with the outcomes of its jobs.
+#[test]
+fn every_policy_survives_failing_gpus() {
+    checks::survives_failing_gpus(&specs());
+}
+
+#[test]
+fn every_policy_holds_on_a_shared_network_with_learned_estimates() {
+    checks::holds_on_a_shared_network_with_learned_estimates(&specs());
+}
+
+/// The actions of a run are what became of its jobs.
 #[test]
 fn a_run_hands_out_its_actions_if_asked() {
     let workload = generated(100, 1.2, 2, cluster("2x8"));
@@ -97,60 +81,8 @@ fn a_run_hands_out_its_actions_if_asked() {
 }
 
 #[test]
-fn no_policy_drops_or_moves_a_job_that_cannot_be_stopped() {
-    let faults = FaultOptions::parse("mtbf_h=100,repair_h=2,checkpoint_min=10").unwrap();
-    for (seed, faults) in [(1, None), (2, None), (3, Some(faults))] {
-        let mut workload = generated(250, 1.2, seed, cluster("4x8"));
-        for job in workload.jobs.iter_mut().step_by(3) {
-            job.spec.stoppable = false;
-        }
-        for policy in specs() {
-            let options = RunOptions { faults, seed, ..RunOptions::default() };
-            let run = verified(&workload, &policy, &options);
-            for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
-                let stays = job.spec.stoppable || outcome.preemptions == 0;
-                assert!(stays, "{} seed {seed}: {:?}", policy.text, job.spec.id);
-            }
-        }
-    }
-}
-
-#[test]
-fn every_policy_survives_failing_gpus() {
-    let workload = generated(150, 0.8, 5, cluster("4x8"));
-    let faults = FaultOptions::parse("mtbf_h=50,repair_h=2,checkpoint_min=10").unwrap();
-    for policy in specs() {
-        let options = RunOptions { faults: Some(faults), seed: 9, ..RunOptions::default() };
-        let run = verified(&workload, &policy, &options);
-        let interruptions: u32 = run.outcomes.iter().map(|outcome| outcome.interruptions).sum();
-        assert!(interruptions > 0, "{}: the faults of this test hit somebody", policy.text);
-        let options = RunOptions { verify: true, ..options };
-        assert_eq!(outcomes(&run), outcomes(&simulate(&workload, &policy, &options)));
-    }
-}
-
-#[test]
-fn every_policy_holds_on_a_shared_network_with_estimates_that_it_has_to_learn() {
-    let trace = generate(&GenerateOptions { jobs: 150, gpus: 32, load: 0.8, seed: 6 });
-    let options = WorkloadOptions { estimates: Estimates::History, ..WorkloadOptions::default() };
-    let workload = Workload::new(trace, cluster("8x4"), "generated", &options).unwrap();
-    for policy in specs() {
-        let options = RunOptions {
-            network: Some(Network::default()),
-            placement: PlacementRule::Scatter,
-            faults: Some(FaultOptions::parse("mtbf_h=200,repair_h=2").unwrap()),
-            verify: true,
-            ..RunOptions::default()
-        };
-        let run = verified(&workload, &policy, &options);
-        assert!(run.estimates.is_some());
-        assert_eq!(outcomes(&run), outcomes(&simulate(&workload, &policy, &options)));
-    }
-}
-
-#[test]
 fn partitions_do_not_see_each_other() {
-    // The jobs of one partition run equally whether or not the other has any.
+    // The jobs of one partition run alike whether or not the other has any.
     let row = |id: u32, partition: &str| {
         format!("{id},{partition},{},{},{}\n", id * 7, id % 4 + 1, (id * 37) % 200 + 1)
     };

@@ -1,30 +1,21 @@
 //! Predicted completion times: alone, in a pair, or after waiting. In milliseconds from now.
 
-use crate::kit::{HORIZON_MS, partner, remaining_ms, restore_ms};
+use super::pays;
+use crate::kit::{HORIZON_MS, PairRates, partner, remaining_ms, restore_ms};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use tandem_core::{Draft, Job, JobId, PPM_ONE};
 
-/// A pair must have rates that add up to more than this.
-const RATES_MIN: u32 = 1_050_000;
-
 /// Completion times of a pair.
-pub(super) struct PairEnds {
+struct PairEnds {
     own: i64,
     host: i64,
 }
 
-/// The completion times of two jobs that share GPUs until the first of them ends; `None` if the pair
-/// does not fit, is not accepted, or its rates do not add up to enough.
-pub(super) fn pair_ends(draft: &Draft<'_>, job: &Job, host: &Job) -> Option<PairEnds> {
-    let gpu = *draft.placement(host.id())?.gpus.first()?;
-    let kind = draft.cluster().gpu(gpu).kind;
-    let (own_rate, host_rate) = draft.pair_rates(job, host, kind)?;
-    let (own_rate, host_rate) = (own_rate.0.max(1), host_rate.0.max(1));
-    if own_rate.saturating_add(host_rate) <= RATES_MIN {
-        return None;
-    }
+/// The completion times of two jobs that share GPUs until the first of them ends.
+fn pair_ends(draft: &Draft<'_>, job: &Job, host: &Job, rates: PairRates) -> PairEnds {
     let (own, host) = (remaining_ms(job, draft.now()), remaining_ms(host, draft.now()));
+    let (own_rate, host_rate) = (rates.own.0.max(1), rates.host.0.max(1));
     let one = i128::from(PPM_ONE);
     let shared = |remaining: i64, rate: u32| {
         let ms = i128::from(remaining) * one / i128::from(rate);
@@ -36,7 +27,7 @@ pub(super) fn pair_ends(draft: &Draft<'_>, job: &Job, host: &Job) -> Option<Pair
         let done = i128::from(first) * i128::from(rate) / one;
         first + i64::try_from(i128::from(remaining) - done).unwrap_or(HORIZON_MS).max(0)
     };
-    Some(PairEnds { own: end(own, own_rate), host: end(host, host_rate) })
+    PairEnds { own: end(own, own_rate), host: end(host, host_rate) }
 }
 
 /// What sharing is compared with.
@@ -69,11 +60,14 @@ impl Forecast {
 
     /// By how much the sum of completion times falls if `job` joins `host` instead of waiting; `None`
     /// if it does not fall.
-    pub(super) fn gain(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> Option<i64> {
-        if !fits(draft, job, host) {
-            return None;
-        }
-        let ends = pair_ends(draft, job, host)?;
+    pub(super) fn gain(
+        &self,
+        draft: &Draft<'_>,
+        job: &Job,
+        host: &Job,
+        rates: PairRates,
+    ) -> Option<i64> {
+        let ends = pair_ends(draft, job, host, rates);
         let own_ms = remaining_ms(job, draft.now());
         let host_ms = remaining_ms(host, draft.now());
         // A job that the plan preempts has a state to restore too.
@@ -89,22 +83,8 @@ impl Forecast {
     }
 }
 
-/// Whether every GPU of `host` has the memory for `job` and no other tenant.
-fn fits(draft: &Draft<'_>, job: &Job, host: &Job) -> bool {
-    let Some(placement) = draft.placement(host.id()) else { return false };
-    let wanted = job.spec.profile.memory + draft.rules().context;
-    placement.gpus.iter().all(|&gpu| {
-        let used = draft.occupancy().memory_used(gpu);
-        draft.tenants(gpu).len() == 1 && used + wanted <= draft.cluster().gpu(gpu).memory
-    })
-}
-
 /// When each pending job would start if those before it start first and no job is preempted.
-fn start_times(
-    draft: &Draft<'_>,
-    pending: &[JobId],
-    started: &[JobId],
-) -> BTreeMap<JobId, i64> {
+fn start_times(draft: &Draft<'_>, pending: &[JobId], started: &[JobId]) -> BTreeMap<JobId, i64> {
     let mut releases = releases(draft, started);
     let (mut now, mut free) = (0, draft.free_count());
     let mut start_ms = BTreeMap::new();
@@ -132,8 +112,14 @@ fn releases(draft: &Draft<'_>, started: &[JobId]) -> BinaryHeap<Reverse<(i64, u3
         let end = match partner(draft, job.id()) {
             None => remaining_ms(job, draft.now()),
             // A pair releases its GPUs when the later one ends; it is entered once.
-            Some(other) if job.id() < other => pair_ends(draft, draft.job(other), job)
-                .map_or(HORIZON_MS, |ends| ends.own.max(ends.host)),
+            Some(other) if job.id() < other => {
+                let other = draft.job(other);
+                let rates = PairRates::of(draft, other, job).filter(|&rates| pays(rates));
+                rates.map_or(HORIZON_MS, |rates| {
+                    let ends = pair_ends(draft, other, job, rates);
+                    ends.own.max(ends.host)
+                })
+            }
             Some(_) => return None,
         };
         Some(Reverse((end, job.spec.gpus)))

@@ -10,13 +10,13 @@ mod forecast;
 #[cfg(test)]
 mod tests;
 
-use crate::kit::{
-    KeyedPolicy, PairOffer, PairRule, Queue, Reviews, interval, keyed, preempt_and_share,
-};
 use crate::Entry;
+use crate::kit::{
+    KeyedPolicy, PairRates, PairRule, Queue, Reviews, interval, keyed, preempt_and_share,
+};
 use crate::spec::{Param, Value};
-use forecast::{Forecast, pair_ends};
-use tandem_core::{Draft, Job, JobId, JobState, Span, Time, Work};
+use forecast::Forecast;
+use tandem_core::{Draft, Job, JobId, JobState, Ppm, Span, Time, Work};
 
 const SLICE: Param = interval("slice_s", 600);
 const AGE: Param = Param {
@@ -82,6 +82,13 @@ struct Pairs {
     forecast: Forecast,
 }
 
+/// A pair must have rates that add up to more than this.
+const RATES_MIN: Ppm = Ppm(1_050_000);
+
+fn pays(rates: PairRates) -> bool {
+    rates.sum() > RATES_MIN
+}
+
 /// Jobs that have waited too long come first, the longest wait first; then the least remaining time.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
@@ -101,16 +108,12 @@ impl PairRule for Pairs {
         }
     }
 
-    fn offer(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> Option<PairOffer> {
-        if !self.shares {
-            return None;
-        }
-        let gain = self.forecast.gain(draft, job, host)?;
-        Some(PairOffer { gain, sub_batches: 1 })
+    fn gain(&self, draft: &Draft<'_>, job: &Job, host: &Job, rates: PairRates) -> Option<i64> {
+        (self.shares && pays(rates)).then(|| self.forecast.gain(draft, job, host, rates))?
     }
 
-    fn keeps(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> bool {
-        pair_ends(draft, job, host).is_some()
+    fn keeps(&self, rates: PairRates) -> bool {
+        pays(rates)
     }
 
     fn prepare(&mut self, draft: &Draft<'_>, pending: &[JobId], started: &[JobId]) {

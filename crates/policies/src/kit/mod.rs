@@ -30,7 +30,7 @@ mod scatter;
 pub use finish::{Finish, Side};
 pub use hosts::{Host, Hosts, hosts_by_size};
 pub use keyed::{KeyedPolicy, keyed};
-pub use pairing::{PairCandidates, PairLimits, PairOffer, partner};
+pub use pairing::{PairCandidates, PairLimits, PairOffer, PairRates, partner, sub_batches_on};
 pub use placement::{BACKFILL, backfill, place_in_order, place_ranked};
 pub use preempt_and_share::{PairRule, preempt_and_share};
 pub use preemption::{admit_highest, evicted_jobs, rank_all, run_highest};

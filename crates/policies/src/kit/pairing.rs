@@ -6,16 +6,62 @@
 use super::hosts::hosts_by_size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use tandem_core::{Draft, JobId, Placement};
+use tandem_core::{Draft, GpuId, Job, JobId, Placement, Ppm, SubBatch};
 use tandem_matching::{Sparse, assign};
+
+/// Larger gains count as this, so that the matching can add them up.
+const GAIN_MAX: i64 = 1 << 50;
 
 /// What a pair gains, and how the joining job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairOffer {
-    /// Above zero, in any unit that adds up; at most 2⁵⁰, so that sums do not overflow.
+    /// Above zero, in any unit that adds up.
     pub gain: i64,
     /// The number of sub-batches in which the joining job computes each batch.
     pub sub_batches: u32,
+}
+
+/// The believed rates of two co-located jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairRates {
+    /// Of the joining job.
+    pub own: Ppm,
+    /// Of its host.
+    pub host: Ppm,
+}
+
+impl PairRates {
+    /// The rates of `job` beside `host`, which is placed; `None` if they do not fit together or one of
+    /// them does not tolerate it.
+    pub fn of(draft: &Draft<'_>, job: &Job, host: &Job) -> Option<Self> {
+        let gpu = *draft.placement(host.id())?.gpus.first()?;
+        let kind = draft.cluster().gpu(gpu).kind;
+        let (own, host) = draft.pair_rates(job, host, kind)?;
+        Some(Self { own, host })
+    }
+
+    /// Both rates together: above one the GPU does more work than with one tenant.
+    pub fn sum(self) -> Ppm {
+        Ppm(self.own.0.saturating_add(self.host.0))
+    }
+}
+
+/// The fewest sub-batches in which `job` fits the free memory of all of `gpus`: whole batches, or more
+/// if it may `accumulate`.
+pub fn sub_batches_on(
+    draft: &Draft<'_>,
+    job: &Job,
+    gpus: &[GpuId],
+    accumulate: bool,
+) -> Option<SubBatch> {
+    let context = draft.rules().context;
+    let fits = |way: &SubBatch| {
+        gpus.iter().all(|&gpu| {
+            let used = draft.occupancy().memory_used(gpu);
+            used + way.memory + context <= draft.cluster().gpu(gpu).memory
+        })
+    };
+    job.spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 }).find(fits)
 }
 
 /// Bounds on the size of a matching, which takes longer than linear time.
@@ -34,7 +80,7 @@ pub fn partner(draft: &Draft<'_>, job: JobId) -> Option<JobId> {
     draft.tenants(first).iter().copied().find(|&tenant| tenant != job)
 }
 
-/// Pending jobs and the hosts of their gang size.
+/// Pending jobs and the hosts of their gang size, which share none of their GPUs.
 pub struct PairCandidates {
     /// By gang size: pending jobs in order of rank, hosts.
     by_size: Vec<(Vec<JobId>, Vec<JobId>)>,
@@ -50,7 +96,10 @@ impl PairCandidates {
         remaining: impl Fn(JobId) -> R,
     ) -> Self {
         let mut hosts = hosts_by_size(draft);
-        hosts.retain(|_, hosts| !hosts.is_empty());
+        hosts.retain(|_, hosts| {
+            hosts.retain(|&host| is_only_tenant(draft, host));
+            !hosts.is_empty()
+        });
         let mut jobs: BTreeMap<u32, Vec<JobId>> = BTreeMap::new();
         if !hosts.is_empty() {
             for &job in pending.iter().filter(|&&job| draft.placement(job).is_none()) {
@@ -100,6 +149,12 @@ impl PairCandidates {
     }
 }
 
+/// Whether a job shares none of its GPUs.
+fn is_only_tenant(draft: &Draft<'_>, job: JobId) -> bool {
+    let placement = draft.placement(job);
+    placement.is_some_and(|on| on.gpus.iter().all(|&gpu| draft.tenants(gpu).len() == 1))
+}
+
 /// The pairs whose gains add up to the most.
 fn best_pairs(
     draft: &Draft<'_>,
@@ -111,7 +166,7 @@ fn best_pairs(
     let row = |(&job, wait): (&JobId, u32)| {
         let cell = |(column, &host): (u32, &JobId)| {
             let offer = offer(draft, job, host)?;
-            Some((column, -offer.gain))
+            Some((column, -offer.gain.clamp(0, GAIN_MAX)))
         };
         // A column of its own, at no cost: the job goes on waiting.
         (0..).zip(hosts).filter_map(cell).chain([(wait, 0)]).collect::<Vec<_>>()
@@ -120,8 +175,7 @@ fn best_pairs(
     let costs = Sparse::from_rows(hosts.len() + jobs.len(), rows);
     let costs = costs.expect("gains are bounded and columns ascend");
     let pairs = assign(&costs).pairs.into_iter();
-    let with_host = |(job, column): (u32, u32)| {
-        Some((jobs[job as usize], *hosts.get(column as usize)?))
-    };
+    let with_host =
+        |(job, column): (u32, u32)| Some((jobs[job as usize], *hosts.get(column as usize)?));
     pairs.filter_map(with_host).collect()
 }

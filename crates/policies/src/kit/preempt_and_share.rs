@@ -3,7 +3,7 @@
 //!
 //! An allocation is a set of GPUs with one or two tenants, both on all of it.
 
-use super::pairing::{PairCandidates, PairLimits, PairOffer, partner};
+use super::pairing::{PairCandidates, PairLimits, PairOffer, PairRates, partner, sub_batches_on};
 use super::placement::place_ranked;
 use super::preemption::{admit_highest, evicted_jobs, sort_by_rank};
 use super::queue::Queue;
@@ -21,22 +21,21 @@ pub trait PairRule {
     /// The rank of a job at the instant of `draft`.
     fn rank(&self, draft: &Draft<'_>, job: &Job) -> Self::Rank;
 
-    /// What sharing the GPUs of `host` gains for `job`, which has none; `None` if it should wait.
-    fn offer(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> Option<PairOffer>;
+    /// What the pair gains if `job`, which has no GPUs, shares those of `host`, in any unit that adds up;
+    /// `None` if it should wait. The two fit together and accept their rates.
+    fn gain(&self, draft: &Draft<'_>, job: &Job, host: &Job, rates: PairRates) -> Option<i64>;
 
     /// Whether two jobs that share GPUs should go on doing so.
-    fn keeps(&self, draft: &Draft<'_>, job: &Job, host: &Job) -> bool {
-        self.offer(draft, job, host).is_some()
-    }
+    fn keeps(&self, rates: PairRates) -> bool;
 
-    /// Called before each round of offers with the jobs that wait and those that the plan so far has
+    /// Called before each round of pairing with the jobs that wait and those that the plan so far has
     /// started, both in order of rank.
     fn prepare(&mut self, _draft: &Draft<'_>, _pending: &[JobId], _started: &[JobId]) {}
 }
 
 /// Plans for one instant. At a review, pairs that no longer pay are unshared and the highest-ranked
 /// jobs are admitted, preempting allocations without an admitted tenant. At any instant, pending jobs
-/// take free GPUs in order of rank, and then share where `rule` offers it.
+/// take free GPUs in order of rank, and then share where that gains by `rule`.
 pub fn preempt_and_share<K: Copy + Ord>(
     queue: &Queue<K>,
     draft: &mut Draft<'_>,
@@ -73,7 +72,13 @@ fn share_once(draft: &mut Draft<'_>, jobs: &[JobId], rule: &mut impl PairRule) -
         return false;
     }
     rule.prepare(draft, &pending, &started);
-    candidates.pair(draft, |draft, job, host| rule.offer(draft, draft.job(job), draft.job(host)))
+    candidates.pair(draft, |draft, job, host| {
+        let gpus = &draft.placement(host)?.gpus;
+        let (job, host) = (draft.job(job), draft.job(host));
+        let way = sub_batches_on(draft, job, gpus, false)?;
+        let gain = rule.gain(draft, job, host, PairRates::of(draft, job, host)?)?;
+        Some(PairOffer { gain, sub_batches: way.count })
+    })
 }
 
 /// Ends the pairs that no longer pay: the lower-ranked job is preempted, or the other one if that
@@ -84,7 +89,8 @@ fn unshare(draft: &mut Draft<'_>, rule: &impl PairRule) {
     for host in draft.placed() {
         let Some(other) = partner(draft, host.id()).map(|other| draft.job(other)) else { continue };
         // The higher-ranked of the two is the host, so that each pair is asked about once.
-        if rank(host) < rank(other) && !rule.keeps(draft, other, host) {
+        let keeps = || PairRates::of(draft, other, host).is_some_and(|rates| rule.keeps(rates));
+        if rank(host) < rank(other) && !keeps() {
             let job = [other, host].into_iter().find(|job| job.spec.stoppable);
             preempted.extend(job.map(Job::id));
         }

@@ -47,7 +47,10 @@ mod tests {
     fn a_review_begins_once_at_each_multiple_of_the_interval() {
         let mut reviews = Reviews::every(60);
         let at = Time::from_secs;
-        assert_eq!([60, 60, 61, 120, 120].map(|s| reviews.begin(at(s))), [true, false, false, true, false]);
+        assert_eq!(
+            [60, 60, 61, 120, 120].map(|s| reviews.begin(at(s))),
+            [true, false, false, true, false]
+        );
         assert_eq!([0, 59, 60].map(|s| reviews.after(at(s))), [at(60), at(60), at(120)]);
         assert!(Reviews::every(0).is_at(at(1)));
     }

@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn the_weight_of_a_small_gang_depends_on_its_size_alone() {
         let tuning = Tuning::default();
-        let weight = |others: Vec<(i64, u32)>| Demand::new(1024, others).gang_weight(16, 100, &tuning);
+        let weight =
+            |others: Vec<(i64, u32)>| Demand::new(1024, others).gang_weight(16, 100, &tuning);
         assert_eq!(weight(Vec::new()) / 1000, 2015);
         assert_eq!(weight(vec![(900, 8); 1000]), weight(Vec::new()));
         let single = Demand::new(8, vec![(900, 1); 8]).gang_weight(1, 100, &tuning);

@@ -3,10 +3,11 @@
 
 use super::Review;
 use super::rates::{ONE, rate, rate_beside, slowed, times};
-use super::sharing_gain::{SharedRun, sharing_gain, way_on};
+use super::sharing_gain::{SharedRun, sharing_gain};
 use super::value::JobValue;
+use crate::kit::sub_batches_on;
 use std::cmp::Reverse;
-use tandem_core::{Draft, GpuId, Job, JobId, NodeId, Placement};
+use tandem_core::{Draft, GpuId, Job, JobId, NodeId, Placement, SubBatch};
 
 /// GPUs for a job that shares.
 #[derive(Clone, Debug)]
@@ -44,8 +45,7 @@ pub(super) fn share_mixed(
     let pending = review.values.pending().iter().copied();
     let pending: Vec<JobId> = pending.filter(|&job| draft.placement(job).is_none()).collect();
     for job in pending.into_iter().take(review.tuning.mix_jobs_max) {
-        let search =
-            Search { draft, review, job: draft.job(job), value: review.values.of(job) };
+        let search = Search { draft, review, job: draft.job(job), value: review.values.of(job) };
         let Some(placement) = search.best(*first_node) else { continue };
         draft.place(job, placement);
         changed = true;
@@ -75,9 +75,13 @@ impl Search<'_, '_> {
         } else {
             self.on_several_nodes(nodes, size)?
         };
-        let way = way_on(self.draft, self.review, self.job, &seats.gpus)?;
+        let way = self.sub_batches_on(&seats.gpus)?;
         let on = Placement::on(seats.gpus);
         (gain > 0).then_some(Placement { sub_batches: way.count, ..on })
+    }
+
+    fn sub_batches_on(&self, gpus: &[GpuId]) -> Option<SubBatch> {
+        sub_batches_on(self.draft, self.job, gpus, self.review.parts.accumulate)
     }
 
     fn gain(&self, seats: &Seats) -> i64 {
@@ -159,8 +163,7 @@ impl Search<'_, '_> {
         let occupancy = self.draft.occupancy();
         let least = self.job.spec.sub_batch_options().last().map(|way| way.memory);
         let least = least.filter(|_| self.review.parts.accumulate);
-        let memory =
-            least.unwrap_or(self.job.spec.profile.memory) + self.draft.rules().context;
+        let memory = least.unwrap_or(self.job.spec.profile.memory) + self.draft.rules().context;
         let mut found = NodeGpus { free: Vec::new(), shared: Vec::new() };
         let mut count = 0;
         for gpu in self.draft.cluster().nodes()[node.index()].gpus.clone().map(GpuId) {
@@ -184,7 +187,7 @@ impl Search<'_, '_> {
     fn beside(&self, tenants: &[JobId], gpus: Vec<GpuId>) -> Option<Seats> {
         let (draft, gpu) = (self.draft, gpus[0]);
         let jobs = || tenants.iter().map(|&job| draft.job(job));
-        let way = way_on(draft, self.review, self.job, &gpus)?;
+        let way = self.sub_batches_on(&gpus)?;
         let own_rate = slowed(rate_beside(draft, self.job, jobs(), gpu)?, way.slowdown).max(1);
         let (mut cost, mut others_end_ms) = (0_i64, i64::MAX);
         for tenant in jobs() {

@@ -45,11 +45,8 @@ const FAIRNESS: Param = Param {
     default: Value::Share(0),
     help: "0: the lowest mean completion time; 1: users with less GPU time behind them first",
 };
-const TENANTS: Param = Param {
-    name: "tenants",
-    default: Value::Whole(3),
-    help: "the most jobs on one GPU, up to 4",
-};
+const TENANTS: Param =
+    Param { name: "tenants", default: Value::Whole(3), help: "the most jobs on one GPU, up to 4" };
 const PREEMPT: Param = Param {
     name: "preempt",
     default: Value::Flag(true),
@@ -154,7 +151,7 @@ impl KeyedPolicy for Tandem {
     }
 
     fn wants_jobs_ended_elsewhere(&self) -> bool {
-        true
+        self.tuning.cluster_history > 0
     }
 
     fn job_ended_elsewhere(&mut self, job: &Job, now: Time) {

@@ -2,8 +2,8 @@
 
 use super::Review;
 use super::rates::{ONE, slowed, times};
-use super::sharing_gain::{SharedRun, sharing_gain, way_on};
-use crate::kit::{PairCandidates, PairLimits, PairOffer};
+use super::sharing_gain::{SharedRun, sharing_gain};
+use crate::kit::{PairCandidates, PairLimits, PairOffer, PairRates, sub_batches_on};
 use tandem_core::{Draft, JobId};
 
 /// Pairs pending jobs with hosts of their gang size where that gains most; `false` if nowhere.
@@ -18,16 +18,12 @@ pub(super) fn pair_equal_gangs(draft: &mut Draft<'_>, review: &Review<'_>) -> bo
 /// What all jobs together gain if `job` joins `host` on all its GPUs.
 fn offer(draft: &Draft<'_>, review: &Review<'_>, job: JobId, host: JobId) -> Option<PairOffer> {
     let gpus = &draft.placement(host)?.gpus;
-    if gpus.iter().any(|&gpu| draft.tenants(gpu).len() > 1) {
-        return None;
-    }
-    let way = way_on(draft, review, draft.job(job), gpus)?;
-    let kind = draft.cluster().gpu(*gpus.first()?).kind;
-    let (own_rate, host_rate) = draft.pair_rates(draft.job(job), draft.job(host), kind)?;
-    let host_rate = i64::from(host_rate.0).max(1);
+    let way = sub_batches_on(draft, draft.job(job), gpus, review.parts.accumulate)?;
+    let rates = PairRates::of(draft, draft.job(job), draft.job(host))?;
+    let host_rate = i64::from(rates.host.0).max(1);
     let host_value = review.values.of(host);
     let run = SharedRun {
-        rate: slowed(i64::from(own_rate.0), way.slowdown).max(1),
+        rate: slowed(i64::from(rates.own.0), way.slowdown).max(1),
         cost: times((ONE - host_rate).max(0), host_value.interference_cost()),
         others_end_ms: host_value.remaining_ms.saturating_mul(ONE) / host_rate,
     };

@@ -55,7 +55,11 @@ pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64
 pub(super) fn in_sub_batches(draft: &Draft<'_>, job: JobId, rate: i64) -> i64 {
     match draft.placement(job).map_or(1, |placement| placement.sub_batches) {
         1 => rate,
-        count => draft.job(job).spec.sub_batch_option(count).map_or(rate, |way| slowed(rate, way.slowdown)),
+        count => draft
+            .job(job)
+            .spec
+            .sub_batch_option(count)
+            .map_or(rate, |way| slowed(rate, way.slowdown)),
     }
 }
 

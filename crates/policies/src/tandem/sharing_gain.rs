@@ -3,10 +3,7 @@
 use super::Review;
 use super::rates::{ONE, times};
 use crate::kit::restore_ms;
-use tandem_core::{Draft, GpuId, Job, SubBatch};
-
-/// The largest gain, so that the matching can add gains up.
-const GAIN_MAX: i128 = 1 << 50;
+use tandem_core::Job;
 
 /// How a job that shares and its neighbours would run.
 #[derive(Clone, Copy, Debug)]
@@ -29,22 +26,5 @@ pub(super) fn sharing_gain(job: &Job, review: &Review<'_>, run: SharedRun) -> i6
     let per_ms = i128::from(times(run.rate, value.delay_cost)) - cost;
     let restore = i128::from(restore_ms(job)) * i128::from(value.delay_cost);
     let gain = (per_ms * i128::from(lasts_ms) - restore) / i128::from(ONE);
-    i64::try_from(gain.min(GAIN_MAX)).unwrap_or(i64::MIN)
-}
-
-/// The fewest sub-batches in which `job` fits the free memory of all of `gpus`.
-pub(super) fn way_on(
-    draft: &Draft<'_>,
-    review: &Review<'_>,
-    job: &Job,
-    gpus: &[GpuId],
-) -> Option<SubBatch> {
-    let context = draft.rules().context;
-    let fits = |way: &SubBatch| {
-        gpus.iter().all(|&gpu| {
-            let used = draft.occupancy().memory_used(gpu);
-            used + way.memory + context <= draft.cluster().gpu(gpu).memory
-        })
-    };
-    job.spec.sub_batch_options().take(if review.parts.accumulate { usize::MAX } else { 1 }).find(fits)
+    i64::try_from(gain).unwrap_or(if gain > 0 { i64::MAX } else { i64::MIN })
 }

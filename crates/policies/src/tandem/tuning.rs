@@ -66,6 +66,8 @@ tuning! {
     urgency_percent: i128 = 150;
     /// Percent of the p99 at which urgency begins; it ends one p99 later.
     urgency_from_percent: i128 = 50;
+    /// 1: the JCTs of all partitions count for mean and p99; 0: those of the job's own partition.
+    cluster_history: u64 = 1;
     /// Thousandths of its weight that a delay by co-located jobs costs a job more, at most: hosts are
     /// the jobs with the longest remaining time, and sharing must not lengthen the tail.
     tail_cost_permille: i128 = 375;

@@ -53,11 +53,7 @@ pub(super) fn clear(
 }
 
 /// The number of free GPUs of a node, and its tenants by the GPUs that they free together.
-fn tenant_groups(
-    draft: &Draft<'_>,
-    values: &JobValues,
-    node: NodeId,
-) -> (u32, Vec<TenantGroup>) {
+fn tenant_groups(draft: &Draft<'_>, values: &JobValues, node: NodeId) -> (u32, Vec<TenantGroup>) {
     let mut free = 0;
     // Few, so that a search is faster than a map.
     let mut groups: Vec<TenantGroup> = Vec::new();
@@ -113,8 +109,7 @@ mod tests {
 
     #[test]
     fn the_cheapest_groups_are_found_exactly() {
-        let group =
-            |job, gpus, loss| TenantGroup { jobs: vec![JobId(job)], gpus, loss };
+        let group = |job, gpus, loss| TenantGroup { jobs: vec![JobId(job)], gpus, loss };
         // Per GPU the gang of eight is the cheapest, but one GPU of it costs all of it.
         let groups = [group(1, 8, 80), group(2, 1, 20), group(3, 1, 30), group(4, 2, 45)];
         let chosen = |wanted| {

@@ -131,7 +131,12 @@ impl Preemption<'_> {
 
     /// Whole nodes with the least loss, and a part of one more. Where a few victims spread over many nodes
     /// have most of the value, clearing a few nodes more is cheaper: they keep running there.
-    fn on_whole_nodes(&mut self, draft: &Draft<'_>, gang: &JobValue, size: u32) -> Option<Clearing> {
+    fn on_whole_nodes(
+        &mut self,
+        draft: &Draft<'_>,
+        gang: &JobValue,
+        size: u32,
+    ) -> Option<Clearing> {
         let (whole, rest) = ((gang.gpus / size) as usize, gang.gpus % size);
         let order = self.cheapest_nodes(draft, size, whole + self.review.tuning.spare_nodes);
         let clearings = (whole..=order.len()).filter_map(|count| {
