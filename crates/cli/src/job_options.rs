@@ -61,7 +61,7 @@ pub(crate) struct JobOptions {
     /// How long it takes alone, as far as is known
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     pub(crate) estimate: Option<f64>,
-    /// How urgent, -20 to 20: each step counts twice as much
+    /// From -20 to 20; two steps double its weight
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) priority: Option<i8>,
     /// Wait until it is released

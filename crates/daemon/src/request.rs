@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use tandem_core::{BUDGET_MIN, PPM_ONE, Tolerance};
+use tandem_core::{BUDGET_MIN, PPM_ONE, PRIORITY_MAX, Tolerance};
 use thiserror::Error;
 use utoipa::ToSchema;
 
@@ -81,7 +81,7 @@ pub struct JobRequest {
     /// How long it takes alone, as far as is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimate_s: Option<f64>,
-    /// How urgent: each step counts twice as much.
+    /// From -20 to 20; two steps double its weight.
     pub priority: i8,
     /// Wait until it is released.
     pub hold: bool,
@@ -248,7 +248,7 @@ impl JobRequest {
         if self.max_slowdown.is_some_and(|most| !(1.0..=1000.0).contains(&most)) {
             return Err(bad("max_slowdown", "is below 1 or above 1000"));
         }
-        if !(-20..=20).contains(&self.priority) {
+        if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&self.priority) {
             return Err(bad("priority", "is below -20 or above 20"));
         }
         if self.retries > 1000 {

@@ -15,7 +15,7 @@ struct PairEnds {
 /// The completion times of two jobs that share GPUs until the first of them ends.
 fn pair_ends(draft: &Draft<'_>, job: &Job, host: &Job, rates: PairRates) -> PairEnds {
     let (own, host) = (remaining_ms(job, draft.now()), remaining_ms(host, draft.now()));
-    let (own_rate, host_rate) = (rates.own.0.max(1), rates.host.0.max(1));
+    let (own_rate, host_rate) = (rates.own.ppm().0.max(1), rates.host.ppm().0.max(1));
     let one = i128::from(PPM_ONE);
     let shared = |remaining: i64, rate: u32| {
         let ms = i128::from(remaining) * one / i128::from(rate);

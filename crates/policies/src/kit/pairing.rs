@@ -6,7 +6,7 @@
 use super::hosts::hosts_by_size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use tandem_core::{Draft, GpuId, Job, JobId, Placement, Ppm, SubBatch};
+use tandem_core::{Draft, GpuId, Job, JobId, Placement, Ppm, Ratio, SubBatch};
 use tandem_matching::{Sparse, assign};
 
 /// Larger gains count as this, so that the matching can add them up.
@@ -25,9 +25,9 @@ pub struct PairOffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairRates {
     /// Of the joining job.
-    pub own: Ppm,
+    pub own: Ratio,
     /// Of its host.
-    pub host: Ppm,
+    pub host: Ratio,
 }
 
 impl PairRates {
@@ -36,13 +36,13 @@ impl PairRates {
     pub fn of(draft: &Draft<'_>, job: &Job, host: &Job) -> Option<Self> {
         let gpu = *draft.placement(host.id())?.gpus.first()?;
         let kind = draft.cluster().gpu(gpu).kind;
-        let (own, host) = draft.pair_rates(job, host, kind)?;
-        Some(Self { own, host })
+        let own = draft.rate_beside(job, [host], kind)?;
+        Some(Self { own, host: draft.rate_beside(host, [job], kind)? })
     }
 
     /// Both rates together: above one the GPU does more work than with one tenant.
     pub fn sum(self) -> Ppm {
-        Ppm(self.own.0.saturating_add(self.host.0))
+        Ppm(self.own.ppm().0.saturating_add(self.host.ppm().0))
     }
 }
 

@@ -3,16 +3,16 @@
 //! A review needs the rate of every co-located job with and without each of its neighbours. A wide gang
 //! has many neighbours, so its GPUs are grouped by tenants once instead of once for each neighbour.
 
-use super::rates::{ONE, in_sub_batches, rate_beside};
+use super::rates::{in_sub_batches, rate_beside};
 use std::ops::Range;
-use tandem_core::{Draft, GpuId, JobId};
+use tandem_core::{Draft, GpuId, JobId, Ratio};
 
 /// Consecutive GPUs of a job with the same tenants.
 struct Group {
     gpu: GpuId,
     tenants: Range<usize>,
-    /// The rate of the job there.
-    rate: i64,
+    /// The rate of the job there; zero if the job does not tolerate it.
+    rate: Ratio,
 }
 
 /// A co-located job.
@@ -22,6 +22,7 @@ struct Member {
     groups: Range<usize>,
     /// Its neighbours and the groups that they are in, in order of neighbours.
     neighbours: Range<usize>,
+    /// In parts per million.
     rate: i64,
 }
 
@@ -58,7 +59,8 @@ impl Colocation {
         }
         let neighbours = first..self.neighbours.len();
         self.neighbours[neighbours.clone()].sort_unstable();
-        let least = self.groups[groups.clone()].first().map_or(ONE, |group| group.rate.min(ONE));
+        let slowest = self.groups[groups.clone()].first();
+        let least = slowest.map_or(Ratio::ONE, |group| group.rate.min(Ratio::ONE));
         let rate = in_sub_batches(draft, job, least);
         self.members.push(Member { job, groups, neighbours, rate });
     }
@@ -79,7 +81,7 @@ impl Colocation {
             let from = self.tenants.len();
             self.tenants.extend_from_slice(tenants);
             let tenants = from..self.tenants.len();
-            self.groups.push(Group { gpu, tenants, rate: rate.unwrap_or(0) });
+            self.groups.push(Group { gpu, tenants, rate: rate.unwrap_or(Ratio::ZERO) });
         }
         let groups = first..self.groups.len();
         self.groups[groups.clone()].sort_unstable_by_key(|group| group.rate);
@@ -91,7 +93,7 @@ impl Colocation {
         &self.members[place.expect("a neighbour is co-located, too")]
     }
 
-    /// The rate of a job.
+    /// The rate of a job, in parts per million.
     pub(super) fn rate(&self, job: JobId) -> i64 {
         self.member(job).rate
     }
@@ -102,14 +104,14 @@ impl Colocation {
         neighbours.chunk_by(|a, b| a.0 == b.0).map(|same| same[0].0)
     }
 
-    /// The rate that a job would have if `without`, a neighbour, were not there.
+    /// The rate that a job would have if `without`, a neighbour, were not there, in parts per million.
     pub(super) fn rate_without(&self, draft: &Draft<'_>, job: JobId, without: JobId) -> i64 {
         let member = self.member(job);
         let tenants = |group: &Group| &self.tenants[group.tenants.clone()];
         // Groups are in order of rate: the first one without the neighbour is the slowest of these.
         let mut unaffected = self.groups[member.groups.clone()].iter();
         let slowest = unaffected.find(|group| !tenants(group).contains(&without));
-        let mut rate = slowest.map_or(ONE, |group| group.rate.min(ONE));
+        let mut rate = slowest.map_or(Ratio::ONE, |group| group.rate.min(Ratio::ONE));
         let neighbours = &self.neighbours[member.neighbours.clone()];
         let from = neighbours.partition_point(|neighbour| neighbour.0 < without);
         let shared = neighbours[from..].iter().take_while(|neighbour| neighbour.0 == without);
@@ -119,7 +121,8 @@ impl Colocation {
                 || tenants(group).iter().filter(|&&other| other != job && other != without);
             if others().next().is_some() {
                 let jobs = others().map(|&other| draft.job(other));
-                rate = rate.min(rate_beside(draft, draft.job(job), jobs, group.gpu).unwrap_or(0));
+                let here = rate_beside(draft, draft.job(job), jobs, group.gpu);
+                rate = rate.min(here.unwrap_or(Ratio::ZERO));
             }
         }
         in_sub_batches(draft, job, rate)

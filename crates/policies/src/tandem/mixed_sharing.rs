@@ -2,7 +2,7 @@
 //! few nodes as possible.
 
 use super::Review;
-use super::rates::{ONE, rate, rate_beside, slowed, times};
+use super::rates::{ONE, ppm, rate, rate_beside, times};
 use super::sharing_gain::{SharedRun, sharing_gain};
 use super::value::JobValue;
 use crate::kit::sub_batches_on;
@@ -188,18 +188,18 @@ impl Search<'_, '_> {
         let (draft, gpu) = (self.draft, gpus[0]);
         let jobs = || tenants.iter().map(|&job| draft.job(job));
         let way = self.sub_batches_on(&gpus)?;
-        let own_rate = slowed(rate_beside(draft, self.job, jobs(), gpu)?, way.slowdown).max(1);
+        let own_rate = rate_beside(draft, self.job, jobs(), gpu)?.times(way.rate());
         let (mut cost, mut others_end_ms) = (0_i64, i64::MAX);
         for tenant in jobs() {
             let others = jobs().filter(|other| other.id() != tenant.id());
-            let then = rate_beside(draft, tenant, others.chain([self.job]), gpu)?;
+            let then = ppm(rate_beside(draft, tenant, others.chain([self.job]), gpu)?);
             let present = rate(draft, tenant.id(), None).max(1);
             let value = self.review.values.of(tenant.id());
             cost = cost.saturating_add(times((present - then).max(0), value.interference_cost()));
             let end_ms = value.remaining_ms.saturating_mul(ONE) / present;
             others_end_ms = others_end_ms.min(end_ms);
         }
-        Some(Seats { gpus, run: SharedRun { rate: own_rate, cost, others_end_ms } })
+        Some(Seats { gpus, run: SharedRun { rate: ppm(own_rate).max(1), cost, others_end_ms } })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Pairs of gangs of equal size, by minimum-weight matching.
 
 use super::Review;
-use super::rates::{ONE, slowed, times};
+use super::rates::{ONE, ppm, times};
 use super::sharing_gain::{SharedRun, sharing_gain};
 use crate::kit::{PairCandidates, PairLimits, PairOffer, PairRates, sub_batches_on};
 use tandem_core::{Draft, JobId};
@@ -20,10 +20,10 @@ fn offer(draft: &Draft<'_>, review: &Review<'_>, job: JobId, host: JobId) -> Opt
     let gpus = &draft.placement(host)?.gpus;
     let way = sub_batches_on(draft, draft.job(job), gpus, review.parts.accumulate)?;
     let rates = PairRates::of(draft, draft.job(job), draft.job(host))?;
-    let host_rate = i64::from(rates.host.0).max(1);
+    let host_rate = ppm(rates.host).max(1);
     let host_value = review.values.of(host);
     let run = SharedRun {
-        rate: slowed(i64::from(rates.own.0), way.slowdown).max(1),
+        rate: ppm(rates.own.times(way.rate())).max(1),
         cost: times((ONE - host_rate).max(0), host_value.interference_cost()),
         others_end_ms: host_value.remaining_ms.saturating_mul(ONE) / host_rate,
     };

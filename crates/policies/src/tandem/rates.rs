@@ -1,39 +1,33 @@
-//! Believed rates of co-located jobs, in parts per million of running alone.
+//! Believed rates of co-located jobs, relative to running alone.
 
-use tandem_core::{Draft, GpuId, Job, JobId, PPM_ONE, Ppm, Ratio};
+use tandem_core::{Draft, GpuId, Job, JobId, PPM_ONE, Ratio};
 
+/// A rate of one, in parts per million.
 pub(super) const ONE: i64 = PPM_ONE as i64;
 
-/// A rate times another, or times a cost, which can be large.
+/// A rate times another, or times a cost, which can be large; both in parts per million.
 pub(super) fn times(rate: i64, other: i64) -> i64 {
     let product = i128::from(rate) * i128::from(other) / i128::from(ONE);
     i64::try_from(product).unwrap_or(i64::MAX)
 }
 
-/// The rate of a job on a GPU beside `others`, at least one; `None` if they do not fit or the job does
-/// not accept the slow-down.
+/// The rate of a job on a GPU beside `others`; `None` if they do not fit or the job does not tolerate
+/// it.
 pub(super) fn rate_beside<'a>(
     draft: &Draft<'_>,
     job: &Job,
     others: impl Iterator<Item = &'a Job>,
     gpu: GpuId,
-) -> Option<i64> {
-    let kind = draft.cluster().gpu(gpu).kind;
-    let mut rate = ONE;
-    for other in others {
-        let pair = draft.interference().pair_rate(&job.spec.profile, &other.spec.profile, kind)?;
-        rate = times(rate, i64::from(pair.ppm().0));
-    }
-    let ppm = Ppm(u32::try_from(rate).unwrap_or(u32::MAX));
-    job.spec.tolerance.accepts(ppm).then_some(rate.max(1))
+) -> Option<Ratio> {
+    draft.rate_beside(job, others, draft.cluster().gpu(gpu).kind)
 }
 
-/// The rate of a placed job under the plan so far, as if `without` were not there: the least over its
-/// GPUs, divided by the overhead of its sub-batches; zero if the job does not accept it.
+/// The rate of a placed job under the plan so far, as if `without` were not there, in parts per million:
+/// the least over its GPUs, with the cost of its sub-batches; zero if the job does not tolerate it.
 pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64 {
     let Some(placement) = draft.placement(job) else { return 0 };
     let known = draft.job(job);
-    let mut rate = ONE;
+    let mut rate = Ratio::ONE;
     let mut last: &[JobId] = &[];
     for &gpu in placement.gpus.iter() {
         let tenants = draft.tenants(gpu);
@@ -45,27 +39,27 @@ pub(super) fn rate(draft: &Draft<'_>, job: JobId, without: Option<JobId>) -> i64
         let others = || tenants.iter().filter(|&&other| other != job && Some(other) != without);
         if others().next().is_some() {
             let here = rate_beside(draft, known, others().map(|&other| draft.job(other)), gpu);
-            rate = rate.min(here.unwrap_or(0));
+            rate = rate.min(here.unwrap_or(Ratio::ZERO));
         }
     }
     in_sub_batches(draft, job, rate)
 }
 
-/// The rate of a placed job with the overhead of the sub-batches that it runs in.
-pub(super) fn in_sub_batches(draft: &Draft<'_>, job: JobId, rate: i64) -> i64 {
-    match draft.placement(job).map_or(1, |placement| placement.sub_batches) {
+/// The rate of a placed job with the cost of the sub-batches that it runs in, in parts per million.
+pub(super) fn in_sub_batches(draft: &Draft<'_>, job: JobId, rate: Ratio) -> i64 {
+    let rate = match draft.placement(job).map_or(1, |placement| placement.sub_batches) {
         1 => rate,
-        count => draft
-            .job(job)
-            .spec
-            .sub_batch_option(count)
-            .map_or(rate, |way| slowed(rate, way.slowdown)),
-    }
+        count => {
+            let option = draft.job(job).spec.sub_batch_option(count);
+            rate.times(option.map_or(Ratio::ONE, |option| option.rate()))
+        }
+    };
+    ppm(rate)
 }
 
-/// A rate divided by the overhead of sub-batches.
-pub(super) fn slowed(rate: i64, overhead: Ratio) -> i64 {
-    times(rate, i64::from(overhead.inverse().ppm().0))
+/// A rate in parts per million.
+pub(super) fn ppm(rate: Ratio) -> i64 {
+    i64::from(rate.ppm().0)
 }
 
 /// The jobs that share a GPU with a placed job, by id.

@@ -3,7 +3,7 @@
 use super::formats::TraceFormat;
 use crate::decimal::DecimalError;
 use crate::one_line::OneLine;
-use tandem_core::Memory;
+use tandem_core::{Memory, PRIORITY_MAX};
 use thiserror::Error;
 
 /// What is wrong with a trace.
@@ -122,7 +122,7 @@ pub enum Problem {
         text: String,
     },
     /// A priority outside the range.
-    #[error("not a whole number from -10 to 10: '{text}'")]
+    #[error("not a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}: '{text}'")]
     NotAPriority {
         /// The text.
         text: String,

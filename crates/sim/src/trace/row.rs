@@ -3,7 +3,7 @@
 use super::formats::Columns;
 use super::problem::{BadRow, Problem};
 use crate::decimal::{DecimalError, parse_scaled, parse_short};
-use tandem_core::{MICROS_PER_SECOND, PPM_ONE, Span, Time, Tolerance, Utilisation};
+use tandem_core::{MICROS_PER_SECOND, PPM_ONE, PRIORITY_MAX, Span, Time, Tolerance, Utilisation};
 
 /// The longest time in a field: about three thousand years. A hundred of them still fit into 64 bits of
 /// microseconds; a run that needs more is stopped.
@@ -160,7 +160,8 @@ impl<'a> TraceRow<'a, '_> {
 
     pub(super) fn priority(&self, field: Field) -> Result<i8, Box<BadRow>> {
         let text = self.text(field);
-        let priority = text.parse().ok().filter(|priority| (-10..=10).contains(priority));
+        let priority =
+            text.parse().ok().filter(|priority| (-PRIORITY_MAX..=PRIORITY_MAX).contains(priority));
         priority
             .ok_or_else(|| self.bad(field.name, Problem::NotAPriority { text: text.to_owned() }))
     }
