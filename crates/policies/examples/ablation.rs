@@ -8,8 +8,8 @@
 //!
 //! With `--trace` that trace is used instead of generated ones; seeds then only draw job classes.
 //!
-//! The columns are changes relative to `tandem` as it is, averaged over all cells (table, load and seed):
-//! above zero the variant is worse, so what it changes pays.
+//! The columns are changes relative to `tandem` as it is, averaged over all cells (table, load and seed),
+//! with their standard errors: above zero the variant is worse, so what it changes pays.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -19,7 +19,9 @@ use tandem_core::Interference;
 use tandem_policies::{PolicySpec, REGISTRY, Value};
 use tandem_sim::interference::PairTable;
 use tandem_sim::trace::{GenerateOptions, ReadOptions, Trace, generate, read};
-use tandem_sim::{Load, RunOptions, Workload, WorkloadOptions, assign_classes, clusters, compare};
+use tandem_sim::{
+    LoadFactor, RunOptions, Workload, WorkloadOptions, assign_classes, clusters, compare,
+};
 
 const POLICY: &str = "tandem";
 const GPUS: u32 = 64;
@@ -130,7 +132,7 @@ fn simulate(
     assign_classes(&mut trace, table, seed);
     let truth = table.for_trace(&trace).map_err(|error| error.to_string())?;
     let truth: Arc<dyn Interference> = Arc::new(truth);
-    let load = Load::parse(load).ok_or_else(|| format!("{load} is not a load"))?;
+    let load = LoadFactor::parse(load).ok_or_else(|| format!("{load} is not a load"))?;
     let cluster = clusters::cluster(&options.cluster).map_err(|error| error.to_string())?;
     let options = WorkloadOptions { load, seed, ..WorkloadOptions::default() };
     let workload = Workload::new(trace, Arc::new(cluster), "trace", &options)
@@ -149,10 +151,15 @@ fn table(data: &str, name: &str) -> Result<PairTable, String> {
     PairTable::read(&file).map_err(|error| error.to_string())
 }
 
-/// Geometric mean of ratios, as a change in percent.
-fn change(ratios: &[f64]) -> f64 {
-    let logs: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
-    100.0 * ((logs / ratios.len() as f64).exp() - 1.0)
+/// Geometric mean of ratios as a change, and its standard error, in percent.
+fn change(ratios: impl Iterator<Item = f64>) -> String {
+    let logs: Vec<f64> = ratios.map(f64::ln).collect();
+    let count = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / count;
+    let variance =
+        logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+    let error = 100.0 * (variance / count).sqrt();
+    format!("{:+.2} ± {error:.2} %", 100.0 * (mean.exp() - 1.0))
 }
 
 fn measure(options: &Options) -> Result<(), String> {
@@ -188,25 +195,17 @@ fn print(
     found: &BTreeMap<(usize, usize), Vec<(f64, f64)>>,
 ) {
     let tables = options.tables.join(" | ");
-    println!("| variant | mean JCT | worst cell | {tables} | p99 JCT |");
-    println!("|---|---:|---:|{}---:|", "---:|".repeat(options.tables.len()));
+    println!("| variant | mean JCT | {tables} | p99 JCT |");
+    println!("|---|---:|{}---:|", "---:|".repeat(options.tables.len()));
     for (index, variant) in variants.iter().enumerate() {
         let columns = 0..options.tables.len();
-        let by_table: Vec<&Vec<(f64, f64)>> =
-            columns.filter_map(|column| found.get(&(index, column))).collect();
-        let means = |ratios: &[(f64, f64)]| ratios.iter().map(|ratio| ratio.0).collect::<Vec<_>>();
-        let all: Vec<(f64, f64)> =
-            by_table.iter().flat_map(|ratios| ratios.iter().copied()).collect();
-        let p99s: Vec<f64> = all.iter().map(|ratio| ratio.1).collect();
-        let worst = means(&all).into_iter().fold(f64::NEG_INFINITY, f64::max);
-        let by_table = by_table.iter().map(|ratios| format!("{:+.2} %", change(&means(ratios))));
-        println!(
-            "| `{variant}` | {:+.2} % | {:+.2} % | {} | {:+.2} % |",
-            change(&means(&all)),
-            100.0 * (worst - 1.0),
-            by_table.collect::<Vec<_>>().join(" | "),
-            change(&p99s),
-        );
+        let by_table: Vec<&[(f64, f64)]> =
+            columns.map(|column| found[&(index, column)].as_slice()).collect();
+        let mean = change(by_table.concat().iter().map(|ratio| ratio.0));
+        let p99 = change(by_table.concat().iter().map(|ratio| ratio.1));
+        let by_table = by_table.iter().map(|cells| change(cells.iter().map(|ratio| ratio.0)));
+        let by_table = by_table.collect::<Vec<_>>().join(" | ");
+        println!("| `{variant}` | {mean} | {by_table} | {p99} |");
     }
 }
 

@@ -7,7 +7,7 @@ mod common;
 
 pub(crate) use common::{cluster, generated, times};
 use tandem_policies::PolicySpec;
-use tandem_sim::{Run, RunOptions, Workload};
+use tandem_sim::{RunOptions, SimRun, Workload};
 
 /// Jobs of the given columns, in our own trace format, on a cluster such as `2x8`.
 pub(crate) fn workload(cluster_spec: &str, columns: &str, rows: &str) -> Workload {
@@ -15,7 +15,7 @@ pub(crate) fn workload(cluster_spec: &str, columns: &str, rows: &str) -> Workloa
 }
 
 /// Runs a workload; every plan is checked, and that asking again changes nothing.
-pub(crate) fn run(workload: &Workload, policy: &str) -> Run {
+pub(crate) fn run(workload: &Workload, policy: &str) -> SimRun {
     let options = RunOptions { verify: true, ..RunOptions::default() };
     common::simulate(workload, &PolicySpec::parse(policy).unwrap(), &options)
 }

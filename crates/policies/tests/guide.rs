@@ -10,9 +10,9 @@ use checks::common::{cluster, simulate, times, workload};
 use least_attained::ENTRY;
 // What a file of the crate finds under `crate::`.
 use tandem_policies::{Entry, Param, PolicySpec, kit};
-use tandem_sim::{Run, RunOptions};
+use tandem_sim::{RunOptions, SimRun};
 
-fn run(cluster_spec: &str, rows: &str) -> Run {
+fn run(cluster_spec: &str, rows: &str) -> SimRun {
     let csv = format!("job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n{rows}");
     let options = RunOptions { verify: true, ..RunOptions::default() };
     simulate(&workload(&csv, cluster(cluster_spec)), &PolicySpec::of(&ENTRY), &options)

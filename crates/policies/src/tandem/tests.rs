@@ -1,19 +1,19 @@
 use crate::testing::{cluster, generated, mean_jct_s, run, times, workload};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use tandem_sim::Run;
+use tandem_sim::SimRun;
 
 /// Rows: id, user, submit, GPUs, duration, utilisation, memory, then the columns that `more` names.
-fn run_columns(policy: &str, cluster: &str, more: &str, rows: &str) -> Run {
+fn run_columns(policy: &str, cluster: &str, more: &str, rows: &str) -> SimRun {
     let columns = format!("job_id,user,submit_s,gpus,duration_s,gpu_util,memory_mib{more}");
     run(&workload(cluster, &columns, rows), policy)
 }
 
-fn run_rows(policy: &str, cluster: &str, rows: &str) -> Run {
+fn run_rows(policy: &str, cluster: &str, rows: &str) -> SimRun {
     run_columns(policy, cluster, "", rows)
 }
 
-fn ends(run: &Run) -> Vec<f64> {
+fn ends(run: &SimRun) -> Vec<f64> {
     times(run).into_iter().map(|(_, end)| end).collect()
 }
 

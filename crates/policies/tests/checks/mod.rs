@@ -10,10 +10,10 @@ use common::{cluster, generated, simulate};
 use tandem_core::PlacementRule;
 use tandem_policies::PolicySpec;
 use tandem_sim::trace::{GenerateOptions, generate};
-use tandem_sim::{Estimates, FaultOptions, Network, Run, RunOptions, Workload, WorkloadOptions};
+use tandem_sim::{Estimates, FaultOptions, Network, RunOptions, SimRun, Workload, WorkloadOptions};
 
 /// Legality and idempotence are asserted inside, after every step.
-fn verified(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> Run {
+fn verified(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> SimRun {
     let options = RunOptions { verify: true, ..options.clone() };
     let run = simulate(workload, policy, &options);
     for (job, outcome) in workload.jobs.iter().zip(&run.outcomes) {
@@ -25,7 +25,7 @@ fn verified(workload: &Workload, policy: &PolicySpec, options: &RunOptions) -> R
     run
 }
 
-fn outcomes(run: &Run) -> String {
+fn outcomes(run: &SimRun) -> String {
     format!("{:?} {:?} {:?}", run.outcomes, run.nodes, run.metrics)
 }
 
