@@ -1,9 +1,7 @@
 //! What a back end can do.
 
-use serde::{Deserialize, Serialize};
-
 /// What a back end can do with its runs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// Why runs must not be paused; `None` if they may be.
     pub pause_forbidden: Option<String>,

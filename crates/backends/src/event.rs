@@ -176,9 +176,9 @@ pub struct RunSample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{DeviceAllocation, Launch, Op, Owner};
+    use crate::op::{DeviceAllocation, Launch, Owner};
     use crate::recovery::RecoveredRun;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     /// Events of a journal that an earlier version wrote, and how they read.
     #[test]
@@ -214,23 +214,17 @@ mod tests {
         assert_eq!(found, RecoveredRun::NotStarted { reason: "full".to_owned(), transient: true });
     }
 
+    /// Its allocation had a niceness, which was always 0.
     #[test]
-    fn operations_keep_their_serialised_names() {
-        let allocation =
-            DeviceAllocation { devices: vec![0], share_ppm: 1, memory_bytes: 2, sub_batches: 3 };
-        let run = RunId { job: 1, run: 2 };
-        let seat = json!({ "devices": [0], "share_ppm": 1, "memory_bytes": 2, "sub_batches": 3 });
-        let value = |of: &dyn Fn() -> serde_json::Result<Value>| of().expect("it can be written");
-        let resume = Op::Resume { run, allocation: allocation.clone() };
-        let written = value(&|| serde_json::to_value(&resume));
-        assert_eq!(written["resume"]["seat"], seat);
-        // A record of an earlier version, whose allocation had a niceness that was always 0.
+    fn a_launch_of_an_earlier_version_is_readable() {
         let launch = json!({
             "run": { "job": 1, "run": 2 }, "command": ["true"], "env": {}, "dir": "/", "stdout": "out",
             "stderr": null, "append": false, "owner": null, "memory_limit_bytes": null,
             "seat": { "devices": [0], "share_ppm": 1, "memory_bytes": 2, "sub_batches": 3, "nice": 0 },
         });
         let launch: Launch = serde_json::from_value(launch).expect("it is valid");
+        let allocation =
+            DeviceAllocation { devices: vec![0], share_ppm: 1, memory_bytes: 2, sub_batches: 3 };
         assert_eq!(launch.allocation, allocation);
     }
 }

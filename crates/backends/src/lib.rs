@@ -7,7 +7,7 @@
 //!   that each of them should be in, and the connection from a job on a node to the daemon.
 
 mod capabilities;
-pub mod cluster;
+mod cluster;
 pub mod crash;
 mod event;
 pub mod local;

@@ -25,8 +25,7 @@ impl fmt::Display for RunId {
 pub struct OpId(pub u64);
 
 /// One operation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Start a run.
     Start(Box<Launch>),
@@ -40,7 +39,6 @@ pub enum Op {
         /// The run.
         run: RunId,
         /// Its devices and its share of them.
-        #[serde(rename = "seat")]
         allocation: DeviceAllocation,
     },
     /// End a run: SIGTERM first, SIGKILL after the grace period.

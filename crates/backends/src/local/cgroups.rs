@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The name of the daemon's own group, beside which it creates the groups of its runs.
-pub const DAEMON_CGROUP: &str = "tandem-daemon";
+const DAEMON_CGROUP: &str = "tandem-daemon";
 /// The prefix of the names of groups.
 const PREFIX: &str = "tandem";
 

@@ -24,7 +24,7 @@ mod start_error;
 mod supervisor;
 mod watch;
 
-pub use cgroups::{Cgroups, DAEMON_CGROUP};
+pub use cgroups::Cgroups;
 pub use exec_stage::exec_stage;
 pub use run_as::as_user;
 pub use supervisor::supervise;

@@ -89,18 +89,6 @@ impl Provider for Cpu {
         })
     }
 
-    fn pause_forbidden(&self) -> Option<String> {
-        None
-    }
-
-    fn pause_frees_device(&self) -> bool {
-        true
-    }
-
-    fn counts_resident(&self) -> bool {
-        true
-    }
-
     fn limited_by_cgroups(&self) -> bool {
         true
     }

@@ -59,16 +59,4 @@ impl Provider for Fake {
             enforcement: Enforcement::None,
         })
     }
-
-    fn pause_forbidden(&self) -> Option<String> {
-        None
-    }
-
-    fn pause_frees_device(&self) -> bool {
-        true
-    }
-
-    fn counts_resident(&self) -> bool {
-        true
-    }
 }

@@ -97,7 +97,7 @@ pub enum ProviderError {
     Failed(String),
 }
 
-/// One kind of device.
+/// One kind of device. The defaults are those of CPU cores.
 pub trait Provider: Send {
     /// `cpu`, `nvidia` or `fake`.
     fn name(&self) -> &'static str;
@@ -116,14 +116,18 @@ pub trait Provider: Send {
     ) -> Result<ProcessSetup, ProviderError>;
 
     /// Why a process on such a device must not be paused; `None` if it may be.
-    fn pause_forbidden(&self) -> Option<String>;
+    fn pause_forbidden(&self) -> Option<String> {
+        None
+    }
 
     /// Whether a paused process frees its device, except for its memory.
-    fn pause_frees_device(&self) -> bool;
+    fn pause_frees_device(&self) -> bool {
+        true
+    }
 
     /// Whether the memory of its devices is that of the machine, so that resident memory counts.
     fn counts_resident(&self) -> bool {
-        false
+        true
     }
 
     /// Whether control groups limit its devices: cores and memory of the machine.

@@ -30,7 +30,7 @@ pub fn check(partition: &str) -> Vec<SetupCheck> {
     let nodes = nodes::list().and_then(|nodes| Ok(nodes::gpu_nodes(nodes, partition)?));
     let found = nodes.as_ref().map(|nodes| summary(nodes)).map_err(ToString::to_string);
     checks.push(SetupCheck { name: "gpus", found });
-    match SlurmConfig::read() {
+    match ScontrolConfig::read() {
         Ok(config) => checks.extend(check_config(&config, partition)),
         Err(error) => {
             checks.push(SetupCheck { name: "configuration", found: Err(error.to_string()) });
@@ -39,7 +39,7 @@ pub fn check(partition: &str) -> Vec<SetupCheck> {
     checks
 }
 
-fn check_config(config: &SlurmConfig, partition: &str) -> Vec<SetupCheck> {
+fn check_config(config: &ScontrolConfig, partition: &str) -> Vec<SetupCheck> {
     let gres_types = config.has("GresTypes", "shard").and_then(|_| config.has("GresTypes", "gpu"));
     let prolog = match config.value("TaskProlog") {
         Some(path) if !path.is_empty() && path != "(null)" => Ok(path),
@@ -59,9 +59,9 @@ fn check_config(config: &SlurmConfig, partition: &str) -> Vec<SetupCheck> {
 }
 
 /// The output of `scontrol show config`.
-pub(super) struct SlurmConfig(String);
+pub(super) struct ScontrolConfig(String);
 
-impl SlurmConfig {
+impl ScontrolConfig {
     pub(super) fn read() -> Result<Self, CallError> {
         let text = commands::output("scontrol", &["show", "config"])?;
         Ok(Self(String::from_utf8_lossy(&text).into_owned()))
@@ -152,7 +152,7 @@ mod tests {
     fn parameters_are_found_by_their_whole_name() {
         let text = "Configuration data as of now\nGresTypes               = gpu,shard\nPrologFlags = Alloc\n\
                     SlurmUser               = slurm(64030)\nTaskProlog              = (null)\n";
-        let config = SlurmConfig(text.to_owned());
+        let config = ScontrolConfig(text.to_owned());
         assert_eq!(config.value("GresTypes").as_deref(), Some("gpu,shard"));
         assert_eq!(config.value("Prolog"), None);
         assert_eq!(config.has("GresTypes", "shard"), Ok("gpu,shard".to_owned()));

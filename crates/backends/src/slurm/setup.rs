@@ -1,7 +1,7 @@
 //! The files that Tandem adds to Slurm's configuration.
 
 use super::SlurmError;
-use super::checks::{SlurmConfig, uid_of};
+use super::checks::{ScontrolConfig, uid_of};
 use super::nodes;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -134,7 +134,7 @@ pub fn default_slurm_uid() -> u32 {
 pub fn detect(partition: &str) -> Result<(u32, u32), SetupError> {
     let nodes = nodes::gpu_nodes(nodes::list()?, partition).map_err(SlurmError::from)?;
     let gpus = nodes.iter().map(|node| node.gpu_types.len()).max().unwrap_or(0);
-    let config = SlurmConfig::read().map_err(SlurmError::from)?;
+    let config = ScontrolConfig::read().map_err(SlurmError::from)?;
     let uid = config.value("SlurmUser").as_deref().and_then(uid_of);
     Ok((u32::try_from(gpus).unwrap_or(u32::MAX), uid.unwrap_or(0)))
 }

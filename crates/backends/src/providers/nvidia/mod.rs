@@ -190,6 +190,10 @@ impl Provider for Nvidia {
         false
     }
 
+    fn counts_resident(&self) -> bool {
+        false
+    }
+
     /// Terminates these clients of MPS and waits until it is done: a signal to an MPS client is undefined
     /// behaviour and may stop other tenants. An error if it is not done in time.
     fn detach(&mut self, allocation: &DeviceAllocation, pids: &[u32]) -> Result<(), ProviderError> {
