@@ -1,256 +1,256 @@
-//! Jobs whose node is lost begin elsewhere.
+//! Jobs whose node is lost start on another node.
 
 use super::*;
 
-/// A site of `nodes` nodes of two, on which a job sits at the second place of the first node.
-fn at_second_place(nodes: u32) -> (Site, u64) {
-    let mut site = Site::new(nodes, 2, "fifo");
-    let (first, job) = (site.offer(1), site.offer(1));
-    assert_eq!(site.devices(job), [1]);
-    site.started(first);
-    site.started(job);
-    site.finish(first);
-    (site, job)
+/// A cluster of `nodes` nodes with two GPUs each, with a job on the second GPU of the first node.
+fn at_second_gpu(nodes: u32) -> (TestCluster, u64) {
+    let mut cluster = TestCluster::new(nodes, 2, "fifo");
+    let (first, job) = (cluster.import(1), cluster.import(1));
+    assert_eq!(cluster.devices(job), [1]);
+    cluster.started(first);
+    cluster.started(job);
+    cluster.finish(first);
+    (cluster, job)
 }
 
-/// Two nodes with a job each, of which the first was lost and its job queued again: it has nowhere to go.
-fn stranded() -> (Site, u64, u64) {
-    let mut site = Site::new(2, 1, "fifo");
-    let (job, other) = (site.offer(1), site.offer(1));
-    site.started(job);
-    site.started(other);
-    site.requeue(job);
-    site.close(0);
-    (site, job, other)
+/// Two nodes with a job each. The first node was lost and its job requeued, but no other node is free.
+fn stranded() -> (TestCluster, u64, u64) {
+    let mut cluster = TestCluster::new(2, 1, "fifo");
+    let (job, other) = (cluster.import(1), cluster.import(1));
+    cluster.started(job);
+    cluster.started(other);
+    cluster.requeue(job);
+    cluster.close(0);
+    (cluster, job, other)
 }
 
 #[test]
-fn a_job_of_a_lost_node_begins_at_the_same_place_of_another() {
+fn a_job_of_a_lost_node_starts_on_the_same_gpu_index_of_another() {
     for is_closed_first in [true, false] {
-        let (mut site, job) = at_second_place(2);
-        let requeue = site.requeued(job);
+        let (mut cluster, job) = at_second_gpu(2);
+        let requeue = cluster.requeued(job);
         if is_closed_first {
-            site.close(0);
-            assert_eq!(site.devices(job), [1], "it runs as far as is known");
-            site.step(&[requeue]);
+            cluster.close(0);
+            assert_eq!(cluster.devices(job), [1], "it was not reported as requeued yet");
+            cluster.step(&[requeue]);
         } else {
-            site.step(&[requeue]);
-            site.close(0);
+            cluster.step(&[requeue]);
+            cluster.close(0);
         }
-        assert_eq!((site.devices(job), site.active(job).job.runs), (vec![3], 2));
-        assert_eq!(site.phase(job), Phase::Starting);
-        let Op::Start(launch) = site.ops.last().unwrap() else { panic!("{:?}", site.ops) };
+        assert_eq!((cluster.devices(job), cluster.active(job).job.runs), (vec![3], 2));
+        assert_eq!(cluster.phase(job), Phase::Starting);
+        let Op::Start(launch) = cluster.ops.last().unwrap() else { panic!("{:?}", cluster.ops) };
         assert_eq!((launch.run.run, &launch.allocation.devices), (2, &vec![3]));
-        assert_eq!(launch.external, site.active(job).job.external);
-        // Events of the run that is no more do nothing.
-        site.step(&[Input::Backend(BackendEvent::Exited {
+        assert_eq!(launch.external, cluster.active(job).job.external);
+        // Events of the previous run do nothing.
+        cluster.step(&[Input::Backend(BackendEvent::Exited {
             run: RunId { job, run: 1 },
             exit: exit(ExitStatus::Code(0)),
         })]);
-        assert_eq!(site.phase(job), Phase::Starting);
-        site.started(job);
-        site.open(0);
-        // The plan has it where it is: three more fit beside it, the fourth waits.
-        let more: Vec<u64> = (0..4).map(|_| site.offer(1)).collect();
-        let mut sits: Vec<u32> = more[..3].iter().map(|&job| site.devices(job)[0]).collect();
+        assert_eq!(cluster.phase(job), Phase::Starting);
+        cluster.started(job);
+        cluster.open(0);
+        // The plan has it on its new device: three more jobs fit, the fourth waits.
+        let more: Vec<u64> = (0..4).map(|_| cluster.import(1)).collect();
+        let mut sits: Vec<u32> = more[..3].iter().map(|&job| cluster.devices(job)[0]).collect();
         sits.sort_unstable();
         assert_eq!(sits, [0, 1, 2]);
-        assert_eq!(site.phase(more[3]), Phase::Absent);
-        site.finish(job);
-        assert_eq!(site.devices(more[3]), [3]);
+        assert_eq!(cluster.phase(more[3]), Phase::Absent);
+        cluster.finish(job);
+        assert_eq!(cluster.devices(more[3]), [3]);
     }
 }
 
 #[test]
-fn a_job_that_has_not_begun_yet_leaves_a_lost_node_too() {
-    let mut site = Site::new(2, 1, "fifo");
-    let job = site.offer(1);
-    assert_eq!((site.phase(job), site.devices(job)), (Phase::Starting, vec![0]));
-    site.close(0);
-    assert_eq!((site.devices(job), site.active(job).job.runs), (vec![1], 2));
-    site.started(job);
-    site.finish(job);
-    site.open(0);
-    site.is_idle();
+fn a_job_that_has_not_started_yet_leaves_a_lost_node_too() {
+    let mut cluster = TestCluster::new(2, 1, "fifo");
+    let job = cluster.import(1);
+    assert_eq!((cluster.phase(job), cluster.devices(job)), (Phase::Starting, vec![0]));
+    cluster.close(0);
+    assert_eq!((cluster.devices(job), cluster.active(job).job.runs), (vec![1], 2));
+    cluster.started(job);
+    cluster.finish(job);
+    cluster.open(0);
+    cluster.assert_idle();
 }
 
 #[test]
-fn a_stranded_job_waits_for_a_busy_place_and_comes_next() {
-    let mut site = Site::new(2, 1, "fifo");
-    let (job, other) = (site.offer(1), site.offer(1));
-    site.started(job);
-    site.started(other);
-    let queued = site.offer(1);
-    site.requeue(job);
-    site.close(0);
+fn a_stranded_job_waits_for_a_busy_gpu_and_comes_next() {
+    let mut cluster = TestCluster::new(2, 1, "fifo");
+    let (job, other) = (cluster.import(1), cluster.import(1));
+    cluster.started(job);
+    cluster.started(other);
+    let queued = cluster.import(1);
+    cluster.requeue(job);
+    cluster.close(0);
     for _ in 0..3 {
-        site.again();
-        assert_eq!(site.devices(job), [0]);
+        cluster.again();
+        assert_eq!(cluster.devices(job), [0]);
     }
-    site.finish(other);
-    site.again();
-    assert_eq!((site.phase(job), site.devices(job)), (Phase::Starting, vec![1]));
-    assert_eq!(site.phase(queued), Phase::Absent, "it is alone there");
-    site.started(job);
-    site.finish(job);
-    assert_eq!(site.devices(queued), [1]);
-    site.started(queued);
-    site.finish(queued);
-    site.open(0);
-    site.is_idle();
+    cluster.finish(other);
+    cluster.again();
+    assert_eq!((cluster.phase(job), cluster.devices(job)), (Phase::Starting, vec![1]));
+    assert_eq!(cluster.phase(queued), Phase::Absent, "the stranded job has the GPU to itself");
+    cluster.started(job);
+    cluster.finish(job);
+    assert_eq!(cluster.devices(queued), [1]);
+    cluster.started(queued);
+    cluster.finish(queued);
+    cluster.open(0);
+    cluster.assert_idle();
 }
 
 #[test]
 fn a_node_that_comes_back_keeps_its_jobs() {
-    let (mut site, job, other) = stranded();
-    site.again();
-    assert!(site.scheduler.is_shut(1), "it is kept");
-    site.open(0);
-    assert!(!site.scheduler.is_shut(0) && !site.scheduler.is_shut(1));
-    assert_eq!((site.devices(job), site.active(job).job.runs), (vec![0], 1));
-    site.finish(other);
-    site.again();
-    assert_eq!(site.devices(job), [0]);
-    let next = site.offer(1);
-    assert_eq!(site.devices(next), [1]);
-    site.started(job);
-    site.started(next);
-    site.finish(job);
-    site.finish(next);
-    site.is_idle();
+    let (mut cluster, job, other) = stranded();
+    cluster.again();
+    assert!(cluster.scheduler.is_shut(1), "it is reserved");
+    cluster.open(0);
+    assert!(!cluster.scheduler.is_shut(0) && !cluster.scheduler.is_shut(1));
+    assert_eq!((cluster.devices(job), cluster.active(job).job.runs), (vec![0], 1));
+    cluster.finish(other);
+    cluster.again();
+    assert_eq!(cluster.devices(job), [0]);
+    let next = cluster.import(1);
+    assert_eq!(cluster.devices(next), [1]);
+    cluster.started(job);
+    cluster.started(next);
+    cluster.finish(job);
+    cluster.finish(next);
+    cluster.assert_idle();
 }
 
 #[test]
-fn several_stranded_jobs_get_places_of_their_own() {
-    let mut site = Site::new(4, 2, "fifo");
-    let jobs: Vec<u64> = (0..8).map(|_| site.offer(1)).collect();
+fn several_stranded_jobs_get_different_gpus() {
+    let mut cluster = TestCluster::new(4, 2, "fifo");
+    let jobs: Vec<u64> = (0..8).map(|_| cluster.import(1)).collect();
     for &job in &jobs {
-        site.started(job);
+        cluster.started(job);
     }
-    // The last node is busy at its first place, the third is free.
+    // The first GPU of the last node is busy, the third node is free.
     for &job in [&jobs[4], &jobs[5], &jobs[7]] {
-        site.finish(job);
+        cluster.finish(job);
     }
-    let mut inputs: Vec<Input> = jobs[..4].iter().map(|&job| site.requeued(job)).collect();
-    inputs.extend(site.closing(0, true));
-    inputs.extend(site.closing(1, true));
-    site.step(&inputs);
-    site.again();
-    let sits: Vec<u32> = jobs[..4].iter().map(|&job| site.devices(job)[0]).collect();
-    // Two of the first places and two of the second; one of the first is taken.
+    let mut inputs: Vec<Input> = jobs[..4].iter().map(|&job| cluster.requeued(job)).collect();
+    inputs.extend(cluster.closing(0, true));
+    inputs.extend(cluster.closing(1, true));
+    cluster.step(&inputs);
+    cluster.again();
+    let sits: Vec<u32> = jobs[..4].iter().map(|&job| cluster.devices(job)[0]).collect();
+    // Two jobs need a first GPU and two a second one; one of the first GPUs is taken.
     assert_eq!(sits, [4, 5, 2, 7]);
-    site.finish(jobs[6]);
-    site.again();
-    assert_eq!(site.devices(jobs[2]), [6]);
+    cluster.finish(jobs[6]);
+    cluster.again();
+    assert_eq!(cluster.devices(jobs[2]), [6]);
     for &job in &jobs[..4] {
-        site.started(job);
-        site.finish(job);
+        cluster.started(job);
+        cluster.finish(job);
     }
-    site.open(0);
-    site.open(1);
-    site.is_idle();
+    cluster.open(0);
+    cluster.open(1);
+    cluster.assert_idle();
 }
 
 #[test]
-fn jobs_of_one_place_begin_elsewhere_at_once() {
-    let mut site = Site::new(4, 1, "fifo");
-    let jobs = [site.offer(1), site.offer(1)];
+fn jobs_of_two_lost_nodes_start_elsewhere_at_once() {
+    let mut cluster = TestCluster::new(4, 1, "fifo");
+    let jobs = [cluster.import(1), cluster.import(1)];
     for job in jobs {
-        site.started(job);
+        cluster.started(job);
     }
-    let mut inputs: Vec<Input> = jobs.iter().map(|&job| site.requeued(job)).collect();
-    inputs.extend(site.closing(0, true));
-    inputs.extend(site.closing(1, true));
-    site.step(&inputs);
-    assert_eq!(jobs.map(|job| site.devices(job)[0]), [2, 3]);
+    let mut inputs: Vec<Input> = jobs.iter().map(|&job| cluster.requeued(job)).collect();
+    inputs.extend(cluster.closing(0, true));
+    inputs.extend(cluster.closing(1, true));
+    cluster.step(&inputs);
+    assert_eq!(jobs.map(|job| cluster.devices(job)[0]), [2, 3]);
 }
 
 #[test]
-fn a_stranded_job_takes_what_becomes_free_first() {
-    let mut site = Site::new(4, 1, "fifo");
-    let jobs: Vec<u64> = (0..4).map(|_| site.offer(1)).collect();
+fn a_stranded_job_takes_the_first_gpu_that_becomes_free() {
+    let mut cluster = TestCluster::new(4, 1, "fifo");
+    let jobs: Vec<u64> = (0..4).map(|_| cluster.import(1)).collect();
     for &job in &jobs {
-        site.started(job);
+        cluster.started(job);
     }
-    site.requeue(jobs[0]);
-    site.close(0);
-    assert!(site.scheduler.is_shut(1), "the first of three that are alike");
-    // Nobody else may come where somebody said so, whoever waits for it.
-    site.step(&[Input::Drain { device: 1 }]);
-    site.finish(jobs[1]);
-    site.again();
-    assert_eq!(site.devices(jobs[0]), [0]);
-    assert!(site.scheduler.is_shut(2) && !site.scheduler.is_shut(3));
-    site.finish(jobs[3]);
-    site.again();
-    assert_eq!(site.devices(jobs[0]), [3]);
-    assert!(!site.scheduler.is_shut(2));
-    site.step(&[Input::Undrain { device: 1 }]);
-    site.open(0);
-    site.started(jobs[0]);
-    site.finish(jobs[0]);
-    site.finish(jobs[2]);
-    site.is_idle();
+    cluster.requeue(jobs[0]);
+    cluster.close(0);
+    assert!(cluster.scheduler.is_shut(1), "the first of three equal choices");
+    // A drained device takes no job, not even one for which it is reserved.
+    cluster.step(&[Input::Drain { device: 1 }]);
+    cluster.finish(jobs[1]);
+    cluster.again();
+    assert_eq!(cluster.devices(jobs[0]), [0]);
+    assert!(cluster.scheduler.is_shut(2) && !cluster.scheduler.is_shut(3));
+    cluster.finish(jobs[3]);
+    cluster.again();
+    assert_eq!(cluster.devices(jobs[0]), [3]);
+    assert!(!cluster.scheduler.is_shut(2));
+    cluster.step(&[Input::Undrain { device: 1 }]);
+    cluster.open(0);
+    cluster.started(jobs[0]);
+    cluster.finish(jobs[0]);
+    cluster.finish(jobs[2]);
+    cluster.assert_idle();
 }
 
 #[test]
-fn a_job_on_several_nodes_keeps_those_that_are_left() {
-    let mut site = Site::new(3, 2, "fifo");
-    let gang = site.offer(4);
-    assert_eq!(site.devices(gang), [0, 1, 2, 3]);
-    let small = site.offer(1);
-    site.started(gang);
-    site.started(small);
-    assert_eq!(site.devices(small), [4]);
-    let mut inputs = vec![site.requeued(gang)];
-    inputs.extend(site.closing(0, true));
-    site.step(&inputs);
-    site.again();
-    assert_eq!(site.devices(gang), [0, 1, 2, 3]);
-    let queued = site.offer(1);
-    assert_eq!(site.phase(queued), Phase::Absent, "all that is left is kept");
-    site.finish(small);
-    site.again();
-    assert_eq!((site.devices(gang), site.run(gang).run), (vec![2, 3, 4, 5], 2));
-    site.started(gang);
-    site.open(0);
-    assert_eq!(site.devices(queued), [0]);
-    site.started(queued);
-    site.finish(gang);
-    site.finish(queued);
-    site.is_idle();
+fn a_job_on_several_nodes_keeps_its_remaining_nodes() {
+    let mut cluster = TestCluster::new(3, 2, "fifo");
+    let gang = cluster.import(4);
+    assert_eq!(cluster.devices(gang), [0, 1, 2, 3]);
+    let small = cluster.import(1);
+    cluster.started(gang);
+    cluster.started(small);
+    assert_eq!(cluster.devices(small), [4]);
+    let mut inputs = vec![cluster.requeued(gang)];
+    inputs.extend(cluster.closing(0, true));
+    cluster.step(&inputs);
+    cluster.again();
+    assert_eq!(cluster.devices(gang), [0, 1, 2, 3]);
+    let queued = cluster.import(1);
+    assert_eq!(cluster.phase(queued), Phase::Absent, "all remaining devices are reserved");
+    cluster.finish(small);
+    cluster.again();
+    assert_eq!((cluster.devices(gang), cluster.run(gang).run), (vec![2, 3, 4, 5], 2));
+    cluster.started(gang);
+    cluster.open(0);
+    assert_eq!(cluster.devices(queued), [0]);
+    cluster.started(queued);
+    cluster.finish(gang);
+    cluster.finish(queued);
+    cluster.assert_idle();
 }
 
 #[test]
-fn a_job_that_fits_nowhere_else_waits_and_leaves_nothing() {
-    let mut site = Site::new(1, 2, "fifo");
-    let job = site.offer(2);
-    site.started(job);
-    site.requeue(job);
-    site.close(0);
+fn a_job_that_fits_nowhere_else_waits_and_reserves_nothing() {
+    let mut cluster = TestCluster::new(1, 2, "fifo");
+    let job = cluster.import(2);
+    cluster.started(job);
+    cluster.requeue(job);
+    cluster.close(0);
     for _ in 0..3 {
-        site.again();
-        assert_eq!((site.phase(job), site.active(job).job.runs), (Phase::Starting, 1));
+        cluster.again();
+        assert_eq!((cluster.phase(job), cluster.active(job).job.runs), (Phase::Starting, 1));
     }
-    assert_eq!(site.outcome.wake, None, "there is nothing to look for until something happens");
-    // Cancelled in the engine, it ends; nobody thinks of it any more.
+    assert_eq!(cluster.outcome.wake, None, "no wake-up until an event");
+    // Cancelled in the cluster, it ends.
     let exit = Exit { cause: Some(ExitCause::Cancelled), ..exit(ExitStatus::Code(0)) };
-    site.ended(job, exit);
-    assert_eq!(site.state(job), JobState::Cancelled);
-    site.open(0);
-    site.is_idle();
+    cluster.ended(job, exit);
+    assert_eq!(cluster.state(job), JobState::Cancelled);
+    cluster.open(0);
+    cluster.assert_idle();
 }
 
 #[test]
-fn a_stranded_job_that_is_cancelled_leaves_nothing() {
-    let (mut site, job, other) = stranded();
-    assert!(site.scheduler.is_shut(1));
-    site.cancel(job);
-    site.again();
-    assert!(!site.scheduler.is_shut(1), "nothing is kept for it");
-    site.ended(job, exit(ExitStatus::Signal(15)));
-    assert_eq!(site.state(job), JobState::Cancelled);
-    site.finish(other);
-    site.open(0);
-    site.is_idle();
+fn a_stranded_job_that_is_cancelled_reserves_nothing() {
+    let (mut cluster, job, other) = stranded();
+    assert!(cluster.scheduler.is_shut(1));
+    cluster.cancel(job);
+    cluster.again();
+    assert!(!cluster.scheduler.is_shut(1), "nothing is reserved for it");
+    cluster.ended(job, exit(ExitStatus::Signal(15)));
+    assert_eq!(cluster.state(job), JobState::Cancelled);
+    cluster.finish(other);
+    cluster.open(0);
+    cluster.assert_idle();
 }

@@ -1,4 +1,4 @@
-//! A site whose engine keeps the queue, played by hand.
+//! A fake cluster that keeps the queue: tests make its events by hand.
 
 pub(crate) mod cycle;
 
@@ -14,17 +14,17 @@ use tandem_daemon::scheduler::{
 };
 use tandem_policies::PolicySpec;
 
-pub(crate) struct Site {
+pub(crate) struct TestCluster {
     pub(crate) scheduler: Scheduler,
     pub(crate) now: Now,
-    /// All that was asked for.
+    /// All operations so far.
     pub(crate) ops: Vec<Op>,
     pub(crate) outcome: Outcome,
     setup: Setup,
     each: u32,
     next_job: u64,
     jobs: BTreeMap<u64, Job>,
-    /// Jobs beside which nobody may be.
+    /// Jobs that must not share.
     alone: BTreeSet<u64>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn kept(job: &Job, found: Option<RecoveredRun>) -> Kept {
     Kept { job: job.clone(), request: job.request.clone(), found }
 }
 
-impl Site {
+impl TestCluster {
     pub(crate) fn new(nodes: u32, each: u32, policy: &str) -> Self {
         let now = Now { at_us: 1_000_000, unix_us: 1_700_000_000_000_000 };
         let start = start(setup(nodes, each, policy), now, Vec::new());
@@ -116,17 +116,17 @@ impl Site {
         let (now, setup, next_job) = (start.now, start.setup.clone(), start.next_job);
         let (scheduler, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
         let ops = Vec::new();
-        let mut site = Self { scheduler, now, ops, outcome, setup, each, next_job, jobs, alone };
-        site.note();
-        site
+        let mut cluster = Self { scheduler, now, ops, outcome, setup, each, next_job, jobs, alone };
+        cluster.note();
+        cluster
     }
 
-    /// Another life of the daemon, a minute later.
+    /// Restarts the daemon, a minute later.
     pub(crate) fn restart(self, kept: Vec<Kept>) -> Self {
         self.restart_without(kept, &[])
     }
 
-    /// The same, with devices that are closed.
+    /// The same, with unavailable devices.
     pub(crate) fn restart_without(self, kept: Vec<Kept>, closed: &[u32]) -> Self {
         let now = Now { at_us: self.now.at_us + 60_000_000, ..self.now };
         let closed = closed.iter().map(|&device| (device, "down".to_owned())).collect();
@@ -147,7 +147,7 @@ impl Site {
         self.note();
     }
 
-    /// Steps as long as the scheduler wants to, three times at most.
+    /// Steps while the scheduler asks for it, at most three times.
     pub(crate) fn again(&mut self) {
         for _ in 0..3 {
             if self.outcome.wake.is_some() {
@@ -184,7 +184,7 @@ impl Site {
         id
     }
 
-    pub(crate) fn offer(&mut self, gpus: u32) -> u64 {
+    pub(crate) fn import(&mut self, gpus: u32) -> u64 {
         self.submit(|submission| submission.request.gpus = f64::from(gpus))
     }
 
@@ -192,7 +192,7 @@ impl Site {
         self.scheduler.job(job).unwrap_or_else(|| panic!("job {job} is over"))
     }
 
-    /// As it was last told.
+    /// Its record, as last reported.
     pub(crate) fn job(&self, job: u64) -> &Job {
         &self.jobs[&job]
     }
@@ -247,7 +247,7 @@ impl Site {
         self.step(&[Input::Backend(BackendEvent::Withdrawn { external, reason })]);
     }
 
-    /// The events of a node that is lost, or back.
+    /// The events of a node that becomes unavailable or available.
     pub(crate) fn closing(&self, node: u32, closes: bool) -> Vec<Input> {
         let closed = closes.then(|| "down".to_owned());
         let of = |device| BackendEvent::Device { device, unavailable: closed.clone() };
@@ -264,12 +264,12 @@ impl Site {
         self.step(&self.closing(node, false));
     }
 
-    /// Nobody is there, nothing is kept, nothing is to be done.
-    pub(crate) fn is_idle(&mut self) {
+    /// No job is left, and no device is reserved.
+    pub(crate) fn assert_idle(&mut self) {
         self.again();
         assert_eq!(self.scheduler.jobs().count(), 0);
         for device in 0..self.setup.devices.len() as u32 {
-            assert!(!self.scheduler.is_shut(device), "device {device} is kept for nobody");
+            assert!(!self.scheduler.is_shut(device), "device {device} is reserved for no job");
             assert_eq!(self.scheduler.tenants(device).count(), 0);
         }
         assert_eq!(self.scheduler.stranded().count(), 0);

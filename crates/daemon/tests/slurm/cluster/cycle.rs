@@ -1,4 +1,4 @@
-//! The daemon's loop over an engine that does nothing by itself.
+//! The daemon's loop with a back end that does nothing by itself.
 
 use super::{setup, start};
 use std::sync::{Arc, Mutex, mpsc};
@@ -15,12 +15,12 @@ use tandem_daemon::scheduler::{Now, Scheduler};
 use tandem_daemon::store::Store;
 use tandem_policies::PolicySpec;
 
-struct Mute {
+struct SilentBackend {
     devices: Vec<Device>,
     ops: Arc<Mutex<Vec<Op>>>,
 }
 
-impl Backend for Mute {
+impl Backend for SilentBackend {
     fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -47,7 +47,7 @@ impl Backend for Mute {
     fn forget(&mut self, _: RunId) {}
 }
 
-pub(crate) struct Loop {
+pub(crate) struct TestDaemon {
     pub(crate) cycle: Cycle,
     pub(crate) ops: Arc<Mutex<Vec<Op>>>,
     pub(crate) state: tempfile::TempDir,
@@ -56,14 +56,14 @@ pub(crate) struct Loop {
     _runtime: tokio::runtime::Runtime,
 }
 
-impl Loop {
+impl TestDaemon {
     pub(crate) fn new(nodes: u32, each: u32, policy: &str) -> Self {
         let state = tempfile::tempdir().unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let (sender, inbox) = mpsc::channel();
         let setup = setup(nodes, each, policy);
         let ops = Arc::new(Mutex::new(Vec::new()));
-        let backend = Mute { devices: setup.devices.clone(), ops: ops.clone() };
+        let backend = SilentBackend { devices: setup.devices.clone(), ops: ops.clone() };
         let now = Now { at_us: 1_000_000, unix_us: 1_700_000_000_000_000 };
         let start = start(setup, now, Vec::new());
         let mut store = Store::open(&state.path().join("state.db")).unwrap();
@@ -79,7 +79,7 @@ impl Loop {
         Self { cycle, ops, state, now, _inbox: inbox, _runtime: runtime }
     }
 
-    /// A turn, a second later.
+    /// One turn of the loop, a second later.
     pub(crate) fn turn(&mut self, events: Vec<BackendEvent>) {
         self.now.at_us += 1_000_000;
         self.now.unix_us += 1_000_000;
@@ -99,7 +99,7 @@ impl Loop {
         ));
     }
 
-    /// They can.
+    /// They can be written again.
     pub(crate) fn accept(&self) {
         self.change("DROP TRIGGER full");
     }
@@ -108,14 +108,14 @@ impl Loop {
         rusqlite::Connection::open(self.database()).unwrap().execute_batch(sql).unwrap();
     }
 
-    /// What the engine calls the jobs that are kept.
+    /// The cluster's ids of the jobs in the store.
     pub(crate) fn kept(&self) -> Vec<String> {
         let jobs = self.cycle.store.active().unwrap();
         jobs.into_iter().filter_map(|job| job.external).collect()
     }
 }
 
-pub(crate) fn offer(number: u32) -> ClusterJob {
+pub(crate) fn job(number: u32) -> ClusterJob {
     ClusterJob {
         external: format!("{number}#tag"),
         owner: Owner { uid: 1001, gid: 1002 },
@@ -129,6 +129,6 @@ pub(crate) fn offer(number: u32) -> ClusterJob {
     }
 }
 
-pub(crate) fn offered(number: u32) -> BackendEvent {
-    BackendEvent::Imported(Box::new(offer(number)))
+pub(crate) fn imported(number: u32) -> BackendEvent {
+    BackendEvent::Imported(Box::new(job(number)))
 }
