@@ -828,38 +828,38 @@ export interface components {
              * @description Task numbers, `0-9:2,14%3`; %3 lets three of them run at a time.
              * @default null
              */
-            array: string | null;
+            array?: string | null;
             /**
              * Format: double
              * @description Not before this, in seconds since 1970.
              * @default null
              */
-            begin_unix_s: number | null;
+            begin_unix_s?: number | null;
             /**
              * @description Jobs of one class behave alike; a hash of program, script and batch size if absent.
              * @default null
              */
-            class: string | null;
+            class?: string | null;
             /**
              * @description Program and arguments.
              * @default []
              */
-            command: string[];
+            command?: string[];
             /**
              * @description `afterok:1:2,afterany:3,afternotok:4`; all have to hold.
              * @default null
              */
-            dependency: string | null;
+            dependency?: string | null;
             /**
              * @description Working directory.
              * @default /
              */
-            dir: string;
+            dir?: string;
             /**
              * @description The whole environment of the process.
              * @default {}
              */
-            env: {
+            env?: {
                 [key: string]: string;
             };
             /**
@@ -867,100 +867,100 @@ export interface components {
              * @description How long it takes alone, as far as is known.
              * @default null
              */
-            estimate_s: number | null;
+            estimate_s?: number | null;
             /**
              * @description Nobody beside it.
              * @default false
              */
-            exclusive: boolean;
+            exclusive?: boolean;
             /**
              * Format: int64
              * @description Memory that it takes on each GPU; measured if absent.
              * @default null
              */
-            gpu_memory_bytes: number | null;
+            gpu_memory_bytes?: number | null;
             /**
              * Format: double
              * @description GPUs; below one is a part of one.
              * @default 1
              */
-            gpus: number;
+            gpus?: number;
             /**
              * @description Wait until it is released.
              * @default false
              */
-            hold: boolean;
+            hold?: boolean;
             /**
              * Format: double
              * @description Time between the request to end and the end by force.
              * @default null
              */
-            kill_grace_s: number | null;
+            kill_grace_s?: number | null;
             /**
              * Format: double
              * @description The most slow-down it puts up with beside others: 1.2 is a fifth longer.
              * @default null
              */
-            max_slowdown: number | null;
+            max_slowdown?: number | null;
             /**
              * @description A name for people; the program's if absent.
              * @default null
              */
-            name: string | null;
+            name?: string | null;
             /**
              * @description Values to try: every combination becomes a task, `{name}` in the command is replaced and
              *     `TANDEM_PARAM_NAME` set.
              * @default []
              */
-            params: components["schemas"]["Param"][];
+            params?: components["schemas"]["Param"][];
             /**
              * @description Partition; there is one on a single machine.
              * @default null
              */
-            partition: string | null;
+            partition?: string | null;
             /**
              * Format: int32
              * @description How urgent: each step counts twice as much.
              * @default 0
              */
-            priority: number;
+            priority?: number;
             /**
              * @description How its output shows progress, with one group for the number of steps: `step (\d+)`.
              * @default null
              */
-            progress_regex: string | null;
+            progress_regex?: string | null;
             /**
              * @description Try it again after the machine was started anew.
              * @default false
              */
-            requeue: boolean;
+            requeue?: boolean;
             /**
              * Format: int32
              * @description How often it is tried again after it has failed.
              * @default 0
              */
-            retries: number;
+            retries?: number;
             /**
              * @description File for standard error; that of standard output if absent.
              * @default null
              */
-            stderr: string | null;
+            stderr?: string | null;
             /**
              * @description File for standard output; %j is the job, %A the first one of its array, %a the task, %x the name.
              * @default null
              */
-            stdout: string | null;
+            stdout?: string | null;
             /**
              * Format: double
              * @description The most time on its GPUs, pauses not counted.
              * @default null
              */
-            time_limit_s: number | null;
+            time_limit_s?: number | null;
             /**
              * @description Asked with a POST when the job is over.
              * @default null
              */
-            webhook: string | null;
+            webhook?: string | null;
         };
         /**
          * @description Where a job stands.

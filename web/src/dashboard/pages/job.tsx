@@ -1,0 +1,258 @@
+// One job: how fast it runs, what sharing costs it, what was decided about it and why, what it prints.
+
+import { useEffect, useState } from "preact/hooks";
+import { bytes, dur, num, pct } from "../../charts/format.ts";
+import type { Decisions, Explanation, JobAnswer, JobInfo, JobSeries } from "../../api/types.ts";
+import { ApiError, post, remove } from "../api.ts";
+import { useAsk } from "../parts/ask.ts";
+import { Confirm } from "../parts/dialog.tsx";
+import { JobLinks, Rate, State } from "../parts/job_parts.tsx";
+import { LineChart } from "../parts/line_chart.tsx";
+import { LogTail } from "../parts/log.tsx";
+import { changed, connection, isOver, now, sampled } from "../store.ts";
+import { gpuNames, sayGpus, sayStart, sayTime } from "../words.ts";
+
+/** A number that grows with every change of this job, and when the stream has been opened anew. */
+function useChanges(id: number): string {
+  const [seen, setSeen] = useState(0);
+  const change = changed.value;
+  useEffect(() => {
+    if (change?.id === id) setSeen(change.seq);
+  }, [change, id]);
+  return `${seen} ${connection.value}`;
+}
+
+/** A number that grows when measurements have come in, at most every few seconds. */
+function useMeasurements(id: number): number {
+  const [at, setAt] = useState(0);
+  const samples = sampled.value;
+  useEffect(() => {
+    if (samples.has(id)) setAt((before) => (Date.now() - before > 5000 ? Date.now() : before));
+  }, [samples, id]);
+  return at;
+}
+
+export function Job({ id }: { id: number }) {
+  const changes = useChanges(id);
+  const { data, error } = useAsk<JobAnswer>(`/v1/jobs/${id}`, {}, changes);
+  if (!data) return <section>{error ? <p role="alert">{error}</p> : <p class="soft">Reading job {id}…</p>}</section>;
+  const { job } = data;
+  return (
+    <>
+      <Head job={job} changes={changes} />
+      <Figures job={job} />
+      <Waits job={job} changes={changes} />
+      <Series job={job} changes={changes} />
+      <DecisionList job={job} changes={changes} />
+      <LogTail job={job} key={job.id} />
+      <Private job={job} />
+    </>
+  );
+}
+
+type Verb = "pause" | "resume" | "hold" | "release" | "cancel";
+
+function verbs(job: JobInfo): Verb[] {
+  // Only the owner and root are told the command, and only they may change the job.
+  if (!job.private || isOver(job.state) || job.state === "completing") return [];
+  const found: Record<string, Verb[]> = { running: ["pause"], paused: ["resume"], pending: ["hold"], held: ["release"] };
+  return [...(found[job.state] ?? []), "cancel"];
+}
+
+function Head({ job }: { job: JobInfo; changes: string }) {
+  const [error, setError] = useState<string | null>(null);
+  const [asks, setAsks] = useState(false);
+  const act = async (verb: Verb) => {
+    setError(null);
+    try {
+      await (verb === "cancel" ? remove(`/v1/jobs/${job.id}`) : post(`/v1/jobs/${job.id}/${verb}`));
+    } catch (failure) {
+      setError(failure instanceof ApiError ? failure.message : String(failure));
+    }
+  };
+  return (
+    <section aria-labelledby="h-job">
+      <div class="head">
+        <h2 id="h-job">
+          Job {job.id}: {job.name} <State state={job.state} />
+        </h2>
+        <div class="bar">
+          {verbs(job).map((verb) => (
+            <button
+              key={verb}
+              type="button"
+              class={"btn" + (verb === "cancel" ? " danger" : "")}
+              onClick={() => (verb === "cancel" ? setAsks(true) : void act(verb))}
+            >
+              {verb[0].toUpperCase() + verb.slice(1)}
+            </button>
+          ))}
+        </div>
+      </div>
+      {job.reason ? <p>{job.reason}</p> : null}
+      {error ? <p role="alert">{error}</p> : null}
+      {asks ? (
+        <Confirm
+          title={`Cancel job ${job.id}?`}
+          text={`${job.name} is stopped and not started again.`}
+          yes="Cancel the job"
+          onAnswer={(confirmed) => {
+            setAsks(false);
+            if (confirmed) void act("cancel");
+          }}
+        />
+      ) : null}
+    </section>
+  );
+}
+
+const ratio = (value: number | null | undefined): string => (value === null || value === undefined ? "–" : "×" + num(value, 2));
+
+function Figures({ job }: { job: JobInfo }) {
+  const latest = sampled.value.get(job.id);
+  const runs = job.state === "running";
+  const rate = latest && runs ? latest.rate : job.rate;
+  const measured = latest && runs ? latest.rate_measured : job.rate_measured;
+  const speed = latest?.steps_per_s ?? job.steps_per_s;
+  const limit = job.gpu_memory_bytes;
+  const memory = bytes(Math.max(job.memory_peak_bytes, latest?.memory_bytes ?? 0)) + (limit ? ` of ${bytes(limit)}` : "");
+  const loss = latest?.scalars ?? {};
+  const facts: [string, preact.ComponentChildren][] = [
+    ["User", job.user],
+    ["Class", job.class],
+    ["GPUs", job.devices.length && !isOver(job.state) ? gpuNames(job.devices) : sayGpus(job.gpus)],
+    ["Beside", <JobLinks key="beside" ids={latest && runs ? latest.beside : job.beside} />],
+    ["Rate", <Rate key="rate" rate={rate} measured={measured} />],
+    ["Steps per second alone", job.steps_per_s_alone ? num(job.steps_per_s_alone, 1) : "not measured"],
+    ["Steps per second now", speed && runs ? num(speed, 1) : "–"],
+    ["Slow-down predicted", ratio(job.slowdown_predicted)],
+    ["Slow-down measured", ratio(measured && runs && rate && job.beside.length ? 1 / rate : job.slowdown_measured)],
+    ["Memory peak", memory],
+    ["Budget", `${pct(job.share, 0)} of each GPU (${job.enforcement})`],
+    ["Sub-batches", num(job.sub_batches)],
+    ["Done", job.estimate_s ? `${dur(job.done_s)} of about ${dur(job.estimate_s)}` : dur(job.done_s)],
+    ["Ran", `${dur(job.run_s)}, ${dur(job.shared_s)} of it shared`],
+    ["Limit", job.time_limit_s ? dur(job.time_limit_s) : "none"],
+    ["Tolerates", job.exclusive ? "no other tenant" : job.max_slowdown ? "slow-down up to " + ratio(job.max_slowdown) : "any slow-down"],
+    ["Submitted", sayTime(job.submit_time)],
+    ["Started", sayTime(job.start_time)],
+    ["Ended", sayTime(job.end_time)],
+    ...(job.exit_code === null || job.exit_code === undefined ? [] : [["Exit code", String(job.exit_code)] as [string, string]]),
+    ...Object.entries(loss).map(([name, value]): [string, string] => [name, String(Number(value.toPrecision(5)))]),
+  ];
+  return (
+    <section aria-label="Figures">
+      <dl class="figures">
+        {facts.map(([name, value]) => (
+          <div key={name}>
+            <dt>{name}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function Waits({ job, changes }: { job: JobInfo; changes: string }) {
+  const waits = job.state === "pending" || job.state === "held";
+  const { data } = useAsk<Explanation>(waits ? `/v1/jobs/${job.id}/explain` : null, {}, changes);
+  if (!waits || !data) return null;
+  const at = now.peek();
+  const range = data.start_in_s?.map((s) => at + s) as [number, number, number] | undefined;
+  return (
+    <section aria-labelledby="h-waits">
+      <h2 id="h-waits">Why it waits</h2>
+      <p>
+        {data.waits ?? "It is about to start."} It starts {sayStart(range, at)}
+        {data.slowdown ? `, ${ratio(data.slowdown)} as slow as alone` : ""}.
+      </p>
+      {data.after.length ? (
+        <p>
+          Before it, these have to end or be stopped: <JobLinks ids={data.after} />
+        </p>
+      ) : null}
+      {data.ahead.length ? (
+        <p>
+          These will probably start earlier: <JobLinks ids={data.ahead} />
+        </p>
+      ) : null}
+      <ul>
+        {data.devices.slice(0, 64).map((device) => (
+          <li key={device.device}>
+            GPU {device.device}: {device.reason}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Series({ job, changes }: { job: JobInfo; changes: string }) {
+  const measured = useMeasurements(job.id);
+  const { data } = useAsk<JobSeries>(`/v1/jobs/${job.id}/series`, { points: 300 }, `${changes} ${measured}`);
+  if (!data) return null;
+  const [from, step] = [Date.parse(data.from) / 1000, data.step_s];
+  const common = { from, step };
+  const scalars = Object.entries(data.scalars).slice(0, 8);
+  return (
+    <section aria-labelledby="h-series">
+      <h2 id="h-series">Over time</h2>
+      <div class="charts">
+        <LineChart {...common} label="Rate" unit="Rate (1 is alone)" values={data.rate} say={(v) => num(v, 2)} />
+        <LineChart {...common} label="Steps per second" unit="Steps per second" values={data.steps_per_s} say={(v) => num(v, 1)} colour={2} />
+        <LineChart {...common} label="Memory" unit="Memory (GiB)" values={data.memory_bytes.map((b) => b && b / 2 ** 30)} say={(v) => bytes(v * 2 ** 30)} colour={4} />
+        {scalars.map(([name, values]) => (
+          <LineChart key={name} {...common} label={name} unit={name} values={values} say={(v) => String(Number(v.toPrecision(5)))} fromZero={false} colour={3} />
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function DecisionList({ job, changes }: { job: JobInfo; changes: string }) {
+  const { data } = useAsk<Decisions>(`/v1/jobs/${job.id}/decisions`, {}, changes);
+  if (!data) return null;
+  return (
+    <section aria-labelledby="h-decisions">
+      <h2 id="h-decisions">Decisions</h2>
+      {data.decisions.length ? (
+        <ol class="decisions">
+          {data.decisions.toReversed().map((decision) => (
+            <li key={decision.time + decision.action}>
+              <time dateTime={decision.time}>{sayTime(decision.time)}</time> <b>{decision.action}</b>
+              {decision.devices.length ? ` on ${gpuNames(decision.devices)}` : ""}: {decision.reason}
+            </li>
+          ))}
+        </ol>
+      ) : (
+        <p class="soft">Nothing was decided about it yet.</p>
+      )}
+    </section>
+  );
+}
+
+function Private({ job }: { job: JobInfo }) {
+  const own = job.private;
+  if (!own) return null;
+  return (
+    <section aria-labelledby="h-command">
+      <h2 id="h-command">Command</h2>
+      <pre class="command">{own.command.join(" ")}</pre>
+      <dl class="figures">
+        <div>
+          <dt>Directory</dt>
+          <dd>{own.dir}</dd>
+        </div>
+        <div>
+          <dt>Output</dt>
+          <dd>{own.stdout}</dd>
+        </div>
+        <div>
+          <dt>Errors</dt>
+          <dd>{own.stderr}</dd>
+        </div>
+      </dl>
+    </section>
+  );
+}
