@@ -14,7 +14,7 @@ const speed = argument("speed", 1);
 const world = new World({ gpus: argument("gpus", 64), history: argument("history", 100_000), pending: argument("pending", 2000) });
 setInterval(() => world.step(speed), 1000);
 
-const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+const CSP = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 const FILES = { "/": ["dashboard.html", "text/html; charset=utf-8"], "/dashboard.js": ["dashboard.js", "text/javascript"], "/dashboard.css": ["dashboard.css", "text/css"] };
 const page = (name) => readFileSync(new URL("../dist/" + name, import.meta.url));
 

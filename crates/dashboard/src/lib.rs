@@ -1,0 +1,18 @@
+//! The web dashboard. `web/dist` holds the built pages, which are embedded here; [`Dashboard`] serves them
+//! on the loopback interface to the user who started it, and carries their requests to the daemon as that
+//! user.
+//!
+//! Every local user and every web page that runs on this machine can reach a loopback port. So a request is
+//! answered only if it names this server as its host ([`guard`] refuses rebound names), comes from its own
+//! pages and carries the session cookie, which only the holder of the one-time token gets.
+
+#![forbid(unsafe_code)]
+
+mod assets;
+mod guard;
+mod proxy;
+mod secret;
+mod server;
+
+pub use proxy::Upstream;
+pub use server::{Dashboard, DashboardError};
