@@ -1,22 +1,22 @@
-//! How far predictions are from what was measured.
+//! Errors of predictions.
 
 use serde::Serialize;
 
-/// The errors of predictions, over all of them.
+/// Error measures over a set of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Errors {
-    /// How many there are.
+    /// Number of predictions.
     pub rows: usize,
-    /// Share of the variance that is explained; absent where what was measured does not vary.
+    /// Share of the variance that is explained (R²); absent where the measured values do not vary.
     pub r2: Option<f64>,
-    /// Mean absolute error, in the unit of what was measured.
+    /// Mean absolute error, in the unit of the measured values.
     pub mae: f64,
-    /// Mean of error ÷ measured value, without sign.
+    /// Mean of |error| ÷ measured value.
     pub relative: f64,
 }
 
 impl Errors {
-    /// Of pairs of predicted and measured values; zero of none.
+    /// From pairs of predicted and measured values; zero for none.
     pub fn of(pairs: &[(f64, f64)]) -> Self {
         let count = pairs.len().max(1) as f64;
         let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
@@ -34,8 +34,8 @@ impl Errors {
     }
 }
 
-/// Spearman's rank correlation: Pearson's of the ranks, equal values sharing their mean rank.
-/// `None` where either side does not vary.
+/// Spearman's rank correlation: Pearson's of the ranks, where equal values share their mean rank. `None` if
+/// either side does not vary.
 pub fn spearman(pairs: &[(u64, u64)]) -> Option<f64> {
     let left = ranks(pairs, |&(left, _)| left);
     let right = ranks(pairs, |&(_, right)| right);

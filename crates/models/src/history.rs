@@ -1,30 +1,30 @@
-//! Duration estimates from jobs that have finished: of the same user, name, GPUs and class, and of
-//! ever more jobs that have less in common with it.
+//! Duration estimates from finished jobs: from those with the same user, name, GPUs and class, and from
+//! larger groups with less in common.
 //!
-//! Each of these groups gives a recency-weighted median. They are blended in the logarithm, from the
-//! coarsest to the finest: the finer group counts with the weight of what it has seen, the coarser ones
-//! together as two jobs. A group of one job thus moves the estimate without deciding it,
-//! and an empty one falls back to the coarser.
+//! Each group gives a recency-weighted median. The medians are blended in the logarithm, from the coarsest
+//! group to the finest: the finer group counts with the weight of its jobs, the coarser ones together as two
+//! jobs. A group of one job thus moves the estimate without deciding it, and an empty one falls back to the
+//! coarser.
 
 use std::collections::{BTreeMap, VecDeque};
 use tandem_core::{ClassId, Span, UserId};
 
-/// What is said before anything has finished: ten minutes, the order of the median GPU job of the
-/// published cluster traces.
+/// The estimate before any job has finished: ten minutes, about the median GPU job of published cluster
+/// traces.
 pub const UNKNOWN: Span = Span::from_secs(600);
-/// The weight of a job is halved by so many later ones of its group: users move on.
+/// The weight of a job halves with this many later jobs of its group: users change their work.
 const HALF_LIFE: f64 = 4.0;
-/// Jobs of a group that are remembered; the weight of earlier ones is below a sixteenth.
+/// Jobs that a group keeps; the weight of earlier ones is below a sixteenth.
 const REMEMBERED_MAX: usize = 16;
-/// As how many jobs the coarser groups count.
+/// The weight of the coarser groups, in jobs.
 const COARSER_WEIGHT: f64 = 2.0;
 
-/// What jobs may have in common.
+/// Properties that jobs may have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traits {
-    /// Whose job it is.
+    /// Its user.
     pub user: UserId,
-    /// The pattern of its name (see [`pattern`]), numbered by whoever knows the names.
+    /// The pattern of its name (see [`pattern`]), numbered by the caller.
     pub name: Option<u32>,
     /// GPUs of its gang.
     pub gpus: u32,
@@ -32,12 +32,12 @@ pub struct Traits {
     pub class: Option<ClassId>,
 }
 
-/// A group of jobs; `None` stands for any.
+/// A group of jobs; `None` means any.
 type HistoryKey = (Option<UserId>, Option<u32>, Option<u32>, Option<ClassId>);
 
 impl Traits {
-    /// The groups it belongs to, coarsest first. A group that says no more than the one before, because
-    /// name or class are unknown, is left out.
+    /// The groups of a job, coarsest first. A group that adds nothing to the one before, because name or
+    /// class is unknown, is left out.
     fn groups(&self) -> impl Iterator<Item = HistoryKey> {
         let Self { user, name, gpus, class } = *self;
         let (user, gpus) = (Some(user), Some(gpus));
@@ -55,7 +55,7 @@ impl Traits {
     }
 }
 
-/// The name with every run of digits replaced by one `#`: what repeated submissions have in common.
+/// The name with every run of digits replaced by one `#`: the common part of repeated submissions.
 pub fn pattern(name: &str) -> String {
     let mut pattern = String::with_capacity(name.len());
     for character in name.chars() {
@@ -68,7 +68,7 @@ pub fn pattern(name: &str) -> String {
     pattern
 }
 
-/// Finished jobs, as far as they are remembered.
+/// Finished jobs.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Durations in order of finishing.
@@ -76,7 +76,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in a job that has finished: its solo duration, as its own progress told it.
+    /// Adds a finished job with its solo duration by its own progress reports.
     pub fn finish(&mut self, job: &Traits, duration: Span) {
         for group in job.groups() {
             let durations = self.finished.entry(group).or_default();
@@ -87,7 +87,7 @@ impl History {
         }
     }
 
-    /// What to expect of a job; [`UNKNOWN`] before anything has finished.
+    /// The estimate for a job; [`UNKNOWN`] before any job has finished.
     pub fn estimate(&self, job: &Traits) -> Span {
         let mut log = (UNKNOWN.0 as f64).ln();
         for group in job.groups() {
@@ -100,7 +100,7 @@ impl History {
     }
 }
 
-/// The median where later durations weigh more, and the sum of the weights.
+/// The recency-weighted median, and the sum of the weights.
 fn recent_median(durations: &VecDeque<Span>) -> (Span, f64) {
     let weight = |age: usize| (-(age as f64) / HALF_LIFE).exp2();
     let mut weighted: Vec<(Span, f64)> =
@@ -138,9 +138,9 @@ mod tests {
         }
         let same = seconds(&history, &job(0, 0, 1, 0));
         let same_user = seconds(&history, &job(0, 5, 4, 5));
-        let stranger = seconds(&history, &job(7, 5, 4, 5));
+        let other_user = seconds(&history, &job(7, 5, 4, 5));
         assert!(same > 9_000, "{same}");
-        assert!(same > same_user && same_user > stranger, "{same} {same_user} {stranger}");
+        assert!(same > same_user && same_user > other_user, "{same} {same_user} {other_user}");
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! Least squares: a line with coefficients that may not be negative, in closed form, and a few
-//! parameters within bounds, by the method of Levenberg and Marquardt.
+//! Least squares: a line with non-negative coefficients, in closed form, and a few bounded parameters, by
+//! Levenberg-Marquardt.
 
-/// The base and slope of the best line without a negative coefficient; `None` with fewer than two
-/// places.
+/// Base and slope of the best line with non-negative coefficients; `None` with fewer than two abscissas.
 pub(crate) fn line(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     let count = points.len() as f64;
     let mean = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
@@ -16,7 +15,7 @@ pub(crate) fn line(points: &[(f64, f64)]) -> Option<(f64, f64)> {
     }
     let slope = mean(&|x, y| (x - x_mean) * (y - y_mean)) / spread;
     let base = y_mean - slope * x_mean;
-    // Where the best line has a negative coefficient, the best one without lies on the boundary.
+    // If the best line has a negative coefficient, the best one without lies on the boundary.
     Some(if slope < 0.0 {
         (y_mean.max(0.0), 0.0)
     } else if base < 0.0 {
@@ -29,13 +28,13 @@ pub(crate) fn line(points: &[(f64, f64)]) -> Option<(f64, f64)> {
 /// The limits of one parameter.
 pub(crate) type Bounds = (f64, f64);
 
-/// Steps after which the fit is taken as it is: far more than any of ours needs.
+/// The fit stops after this many steps, far more than it needs.
 const STEPS_MAX: usize = 200;
-/// A step that improves by less than this share is the last.
+/// The fit stops when a step improves by less than this share.
 const IMPROVEMENT_MIN: f64 = 1e-10;
 
-/// Parameters near `start` that make the sum of squared residuals small, each within its bounds, and
-/// that sum. `residuals` fills one entry per measurement.
+/// Parameters near `start`, within their bounds, that minimise the sum of squared residuals, and that sum.
+/// `residuals` fills one entry per measurement.
 pub(crate) fn bounded<const N: usize>(
     start: [f64; N],
     bounds: [Bounds; N],
@@ -49,7 +48,7 @@ pub(crate) fn bounded<const N: usize>(
     for _ in 0..STEPS_MAX {
         let (normal, gradient) = linearise(&at, &bounds, &here, &mut residuals);
         let before = loss;
-        // A refused step is tried again with more damping, which makes it shorter.
+        // A rejected step is repeated with more damping, which shortens it.
         while damping < 1e12 {
             let step = damped_step(&normal, &gradient, damping);
             let next: [f64; N] = std::array::from_fn(|index| {
@@ -76,7 +75,7 @@ fn sum_of_squares(values: &[f64]) -> f64 {
     values.iter().map(|value| value * value).sum()
 }
 
-/// JᵀJ and Jᵀr from forward differences; a parameter at a bound that wants to leave it stays there.
+/// JᵀJ and Jᵀr by forward differences. A parameter at a bound whose gradient points outwards stays there.
 fn linearise<const N: usize>(
     at: &[f64; N],
     bounds: &[Bounds; N],
@@ -125,7 +124,7 @@ fn damped_step<const N: usize>(
 ) -> [f64; N] {
     let (mut a, mut x) = (*normal, *gradient);
     for (index, row) in a.iter_mut().enumerate() {
-        // A parameter without influence keeps its place.
+        // A parameter without influence stays.
         row[index] = if row[index] > 0.0 { row[index] * (1.0 + damping) } else { 1.0 };
     }
     for pivot in 0..N {

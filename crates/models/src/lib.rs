@@ -1,5 +1,5 @@
-//! What jobs need, how fast they run and how they slow each other down: pure models, fitted from data
-//! that comes in through readers at the edge.
+//! Models of jobs: memory, throughput, durations and interference. Pure; fitted from data that readers
+//! elsewhere provide.
 
 pub mod device;
 pub mod errors;

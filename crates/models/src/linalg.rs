@@ -1,5 +1,5 @@
-//! The little linear algebra that the models need: dense, positive definite, at most a few hundred rows.
-//! Plain loops in a fixed order, so that every machine gets the same bits.
+//! Linear algebra for the models: dense, positive definite, at most a few hundred rows. Plain loops in a
+//! fixed order, so that every machine gets the same bits.
 
 /// A square matrix, row by row.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl Square {
     }
 }
 
-/// Sum of products, in eight interleaved sums so that it can be vectorised.
+/// Dot product in eight interleaved sums, so that it can be vectorised.
 pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let (a, b) = (&a[..a.len().min(b.len())], &b[..a.len().min(b.len())]);
     let mut sums = [0.0; 8];
@@ -72,8 +72,8 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// The inverse of a positive definite matrix, kept as the rows of U with A⁻¹ = U·Uᵀ, so that single
-/// elements cost one dot product.
+/// The inverse of a positive definite matrix, as the rows of U with A⁻¹ = U·Uᵀ, so that an element costs one
+/// dot product.
 pub(crate) struct Inverse {
     rows: Square,
 }

@@ -1,5 +1,4 @@
-//! How much memory a job takes on a GPU: fitted to measurements at several batch sizes, declared, or
-//! measured while it runs.
+//! GPU memory of a job: fitted to measurements at several batch sizes, declared, or measured while it runs.
 
 use crate::errors::Errors;
 use crate::least_squares::line;
@@ -8,31 +7,30 @@ use tandem_core::Memory;
 
 const PER_MIB: f64 = 1000.0;
 
-/// MiB as the models reckon to memory as the scheduler counts it, rounded up: the one place where
-/// they meet. Negative and undefined values become zero.
+/// MiB of the models as memory of the scheduler, rounded up. Negative values and NaN become zero.
 pub fn to_memory(mib: f64) -> Memory {
-    // `as` saturates and maps NaN to zero, which is what is wanted.
+    // `as` saturates and maps NaN to zero.
     Memory((mib * PER_MIB).ceil() as u64)
 }
 
 /// m(b) = fixed + activations·b, in MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MemoryFit {
-    /// MiB whatever the batch.
+    /// MiB for any batch size.
     pub fixed: f64,
     /// MiB per example.
     pub per_example: f64,
-    /// By how much the largest measurement exceeds the line.
+    /// The largest excess of a measurement over the line.
     pub above_max: f64,
-    /// Error ÷ measured value at the smallest batch of a fit to the larger ones, which is what splitting
-    /// a batch relies on; below zero where it says too little. Absent with two batch sizes.
+    /// Relative error at the smallest batch of a fit to the larger ones, which is what sub-batches rely on;
+    /// negative where it predicts too little. Absent with two batch sizes.
     pub smallest_held_out: Option<f64>,
-    /// Errors on what it was fitted to, in MiB.
+    /// Errors on the fitted measurements, in MiB.
     pub errors: Errors,
 }
 
 impl MemoryFit {
-    /// Least squares over (batch, MiB), no coefficient negative; `None` with fewer than two batch
+    /// Least squares over (batch, MiB), with non-negative coefficients; `None` with fewer than two batch
     /// sizes.
     pub fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let (fixed, per_example) = line(points)?;
@@ -50,8 +48,8 @@ impl MemoryFit {
         self.fixed + self.per_example * batch
     }
 
-    /// MiB that no measurement behind the fit exceeds: what to reserve, since too little ends a job
-    /// and too much only keeps a partner away.
+    /// MiB that no measurement of the fit exceeds. Reserve this: too little memory ends a job, too much only
+    /// keeps a co-tenant away.
     pub fn safe_mib(&self, batch: f64) -> f64 {
         self.mib(batch) + self.above_max
     }
@@ -67,10 +65,10 @@ fn held_out(points: &[(f64, f64)]) -> Option<f64> {
 
 /// Margin above the peak after one observation.
 const MARGIN_FIRST: f64 = 0.20;
-/// Margin that is never given up: allocators fragment.
+/// The smallest margin: allocators fragment.
 const MARGIN_LAST: f64 = 0.02;
 
-/// The memory of a job that runs, or of a class that has run.
+/// The memory of a running job, or of a class that has run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedMemory {
     peak_thousandths: u64,
@@ -78,7 +76,7 @@ pub struct ObservedMemory {
 }
 
 impl ObservedMemory {
-    /// Takes in the peak of one window or one run.
+    /// Adds the peak of one window or one run.
     pub fn observe(&mut self, peak: Memory) {
         self.peak_thousandths = self.peak_thousandths.max(peak.0);
         self.observations = self.observations.saturating_add(1);
@@ -89,14 +87,14 @@ impl ObservedMemory {
         (self.observations > 0).then_some(Memory(self.peak_thousandths))
     }
 
-    /// The margin above the peak. After n observations the next one exceeds all of them with
-    /// probability 1/(n + 1) if their order is random, and the margin shrinks like that.
+    /// The margin above the peak. After n observations in random order the next one exceeds all of them with
+    /// probability 1/(n + 1), and the margin shrinks like that.
     pub fn margin(&self) -> f64 {
         let after_first = 2.0 / (f64::from(self.observations) + 1.0);
         MARGIN_LAST + (MARGIN_FIRST - MARGIN_LAST) * after_first.min(1.0)
     }
 
-    /// What to reserve: the peak and its margin, or what was declared before anything is known.
+    /// The memory to reserve: the peak and its margin, or the declared memory before any observation.
     pub fn reserve(&self, declared: Memory) -> Memory {
         match self.peak() {
             Some(peak) => to_memory(peak.mib() * (1.0 + self.margin())),

@@ -1,11 +1,11 @@
-//! The choices a policy has when it shrinks the sub-batches of a job so that it fits beside another.
+//! The sub-batch options of a job, with which a policy can make it fit beside another.
 
 use crate::memory::{MemoryFit, to_memory};
 use crate::throughput::{Gang, Throughput};
 use tandem_core::{Memory, Ratio, SubBatch};
 
-/// The ways to split a batch of `batch` examples per GPU into 1, 2, 4, … parts, up to one example
-/// each. One part takes `whole`, the memory that is known of the job; no split takes more than that.
+/// The options to split a batch of `batch` examples per GPU into 1, 2, 4, … sub-batches, down to one example
+/// each. The whole batch takes `whole`, the known memory of the job; no split takes more.
 pub fn sub_batches(
     batch: u32,
     whole: Memory,
@@ -21,7 +21,7 @@ pub fn sub_batches(
             slowdown: Ratio::from_f64(throughput.price(batch.into(), count, gang)),
             memory: match count {
                 1 => whole,
-                // The largest part decides where the batch does not divide evenly.
+                // The largest sub-batch counts if the batch does not divide evenly.
                 _ => to_memory(memory.safe_mib(batch.div_ceil(count).into())).min(whole),
             },
         })
@@ -34,7 +34,7 @@ mod tests {
     use crate::throughput::Compute;
 
     #[test]
-    fn splits_get_dearer_and_smaller() {
+    fn more_sub_batches_are_slower_and_smaller() {
         let throughput = Throughput::alone(Compute { alpha: 0.1, beta: 0.01 });
         let memory = MemoryFit::fit(&[(8.0, 1800.0), (16.0, 2600.0)]).unwrap();
         let whole = Memory::from_mib(2500);

@@ -1,8 +1,7 @@
-//! How long an iteration takes, alone or in a gang, and what gradient accumulation costs.
+//! The time of an iteration, alone or in a gang, and the cost of gradient accumulation.
 //!
-//! The form is the one published with Pollux (OSDI'21): computing takes α + β·b for a local batch of
-//! b, and overlaps with communication to a degree that γ says, from not at all (1) to nearly all of
-//! it (10).
+//! The form is that of Pollux (OSDI'21): computing takes α + β·b for a local batch of b, and overlaps with
+//! communication to a degree given by γ, from not at all (1) to nearly all (10).
 
 use crate::errors::Errors;
 use crate::least_squares::{bounded, line};
@@ -12,12 +11,12 @@ use thiserror::Error;
 /// The limits of γ.
 const GAMMA: (f64, f64) = (1.0, 10.0);
 
-/// Where the GPUs of a gang are, as far as it matters here.
+/// The placement of a gang, as far as it affects speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Gang {
-    /// How many GPUs.
+    /// Number of GPUs.
     pub gpus: u32,
-    /// On how many nodes.
+    /// Number of nodes.
     pub nodes: u32,
 }
 
@@ -29,7 +28,7 @@ impl Gang {
 /// Seconds to compute the gradient of a batch: α + β·b.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Compute {
-    /// α, seconds whatever the batch.
+    /// α, seconds for any batch size.
     pub alpha: f64,
     /// β, seconds per example.
     pub beta: f64,
@@ -47,7 +46,7 @@ impl Compute {
     }
 }
 
-/// Seconds to exchange gradients: affine in the GPUs of the gang.
+/// Seconds to exchange gradients: affine in the gang size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Net {
     /// Seconds between two GPUs.
@@ -62,7 +61,7 @@ impl Net {
     }
 }
 
-/// How fast a class of jobs runs.
+/// The throughput of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Throughput {
     /// Computing.
@@ -76,12 +75,12 @@ pub struct Throughput {
 }
 
 impl Throughput {
-    /// Of a job that was only seen on one GPU: communication is taken to be free.
+    /// For a job that was measured on one GPU only: communication is assumed to be free.
     pub fn alone(compute: Compute) -> Self {
         Self { compute, gamma: GAMMA.0, inside: Net::default(), across: Net::default() }
     }
 
-    /// Seconds of communication; none on one GPU.
+    /// Seconds of communication; zero on one GPU.
     fn net_seconds(&self, gang: Gang) -> f64 {
         match gang {
             Gang { gpus: ..=1, .. } => 0.0,
@@ -90,19 +89,19 @@ impl Throughput {
         }
     }
 
-    /// Seconds of an iteration over `count` sub-batches of `batch` examples each: communication is
-    /// paid once, together with the last of them.
+    /// Seconds of an iteration of `count` sub-batches of `batch` examples each. Communication happens once,
+    /// with the last of them.
     pub fn iteration_seconds(&self, batch: f64, count: u32, gang: Gang) -> f64 {
         let compute = self.compute.seconds(batch);
         let last = overlap(compute, self.net_seconds(gang), self.gamma);
         f64::from(count.saturating_sub(1)) * compute + last
     }
 
-    /// a(s), the price of accumulation: how much longer an iteration over `batch` examples takes as
+    /// The slow-down of gradient accumulation: how much longer an iteration over `batch` examples takes in
     /// `count` sub-batches.
     pub fn price(&self, batch: f64, count: u32, gang: Gang) -> f64 {
         let pieces = self.iteration_seconds(batch / f64::from(count.max(1)), count, gang);
-        // At least 1 by Minkowski's inequality; rounding must not say otherwise.
+        // At least 1 by Minkowski's inequality, up to rounding.
         (pieces / self.iteration_seconds(batch, 1, gang)).max(1.0)
     }
 }
@@ -117,13 +116,13 @@ fn overlap(a: f64, b: f64, gamma: f64) -> f64 {
 /// One measured step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTime {
-    /// Where it ran.
+    /// The placement.
     pub gang: Gang,
     /// Examples per GPU.
     pub batch: f64,
     /// Seconds of the whole step.
     pub seconds: f64,
-    /// Seconds of it that were left for communication after computing.
+    /// Seconds of communication that did not overlap with computing.
     pub sync_seconds: f64,
 }
 
@@ -133,38 +132,38 @@ impl StepTime {
         self.seconds - self.sync_seconds
     }
 
-    /// What the model says to: on one GPU there is nobody to communicate with, so that what is
-    /// measured as communication there is left out.
+    /// The seconds to fit. On one GPU there is no communication, so that what was measured as such is left
+    /// out.
     fn target(&self) -> f64 {
         if self.gang.gpus <= 1 { self.compute_seconds() } else { self.seconds }
     }
 }
 
-/// Why nothing can be fitted.
+/// Why a fit is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ThroughputFitError {
     /// α and β are two unknowns.
-    #[error("steps on one GPU at two batch sizes at least are needed")]
+    #[error("at least two batch sizes on one GPU are needed")]
     OneBatchSize,
 }
 
-/// A model and how well it describes what it was fitted to.
+/// A fitted model and its errors.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Fit {
     /// The model.
     pub model: Throughput,
     /// Its errors on one GPU, in seconds.
     pub one_gpu: Errors,
-    /// Its errors inside a node, where there are such steps.
+    /// Its errors within a node, if there are such steps.
     pub inside: Option<Errors>,
-    /// Its errors across nodes, where there are such steps.
+    /// Its errors across nodes, if there are such steps.
     pub across: Option<Errors>,
-    /// The measured share of communication across nodes (see [`network`](crate::network)): the median
-    /// at batches of at least half of the largest, which is what jobs run with.
+    /// The measured communication share across nodes (see [`network`](crate::network)): the median at batches
+    /// of at least half of the largest, which jobs use.
     pub across_share: Option<f64>,
 }
 
-/// Fits α and β to the steps on one GPU, and then the rest to all others.
+/// Fits α and β to the steps on one GPU, then the rest to all other steps.
 pub fn fit(steps: &[StepTime]) -> Result<Fit, ThroughputFitError> {
     let of = |wanted: &dyn Fn(Gang) -> bool| -> Vec<StepTime> {
         steps.iter().copied().filter(|step| wanted(step.gang)).collect()
@@ -197,8 +196,8 @@ fn median_share(steps: &[StepTime]) -> Option<f64> {
     shares.get(shares.len() / 2).copied()
 }
 
-/// Relative errors count, because step times spread over orders of magnitude. The sum of squares has
-/// several minima along γ; of a few starting points the best is taken.
+/// Minimises relative errors, because step times span orders of magnitude. The sum of squares has several
+/// minima along γ; the best of a few starting points counts.
 fn fit_net(compute: Compute, steps: &[StepTime]) -> Throughput {
     if steps.is_empty() {
         return Throughput::alone(compute);

@@ -1,5 +1,5 @@
-//! The allocator against exhaustive search, and the summary against the event-driven evaluation, on
-//! random tenants. Every case comes from a seed that the message of a failure names.
+//! The allocator against exhaustive search, and the summary against the event-driven evaluation, on random
+//! tenants. Failure messages name the seed.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod cases;
@@ -11,7 +11,7 @@ use tandem_models::device::{
     Objective, Operators, Summary, Unallocated, allocate, compare, decide,
 };
 
-/// How far the allocator stays behind the best vector of the grid, relative to it.
+/// Relative loss of the allocator against the best vector of the grid.
 fn behind<T: BudgetEvaluator>(mut source: T, objective: Objective, effort: Effort) -> f64
 where
     T::Error: std::fmt::Debug,
@@ -26,7 +26,7 @@ where
     1.0 - found / scores.fold(0.0, f64::max)
 }
 
-/// Grid search over `seeds` with both objectives; nothing may be more than 1 % ahead.
+/// Grid search over `seeds` with both objectives; no vector may be more than 1 % better.
 fn nothing_ahead(
     seeds: std::ops::Range<u64>,
     count: usize,
@@ -110,7 +110,7 @@ fn decisions_keep_promises_and_repeat_themselves() {
                 assert_eq!(decide(&mut device, &wanted), Ok(decision), "seed {seed}");
                 kept += 1;
             }
-            // Nothing is refused that a thorough search could keep.
+            // Nothing is refused that a thorough search could satisfy.
             Err(Unallocated::Promises { tenants, .. }) => {
                 assert_eq!(tenants, [0], "seed {seed}");
                 assert!(allocate(&mut device, &wanted, Effort::THOROUGH).is_err(), "seed {seed}");
@@ -178,7 +178,7 @@ fn alone_every_evaluation_gives_one_and_repeats_itself() {
     assert_eq!(search(), search());
 }
 
-/// A GPU of which only this is known: y = v, less what the others take beyond the whole.
+/// A GPU with y = v, less what the others take beyond the whole.
 struct Live {
     tenants: usize,
     /// Added to every second window.
@@ -205,7 +205,7 @@ impl BudgetEvaluator for Live {
 }
 
 #[test]
-fn promises_are_kept_or_named() {
+fn guarantees_are_kept_or_reported() {
     let mut live = Live { tenants: 2, wobble: 0.0, asked: 0 };
     let mut wanted = goal(Objective::Nash, 2);
     wanted.promises[1].floor = 0.8;
@@ -247,7 +247,7 @@ fn equal_vectors_go_to_the_smaller_sum() {
 
 #[test]
 fn gains_within_the_noise_are_not_followed_and_measurements_are_not_repeated() {
-    /// A larger first budget seems better by a little, which differs from window to window.
+    /// A larger first budget seems slightly better, differently in each window.
     struct Noisy(usize);
     impl BudgetEvaluator for Noisy {
         type Error = ();

@@ -1,4 +1,4 @@
-//! What predictor and beliefs promise for every table, sensible or absurd.
+//! Properties of predictor and beliefs for every table, plausible or absurd.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
@@ -11,7 +11,7 @@ use tandem_models::interference::{
 
 const NOISE: f64 = 0.02;
 
-/// Solo measurements as they come, and as no machine would ever show them.
+/// Plausible solo measurements, and impossible ones.
 fn measurement() -> impl Strategy<Value = Option<f64>> {
     let absurd =
         prop_oneof![Just(0.0), Just(-3.0), Just(f64::MIN_POSITIVE), Just(f64::MAX), Just(f64::MIN)];
@@ -58,7 +58,7 @@ fn table() -> impl Strategy<Value = Table> {
     })
 }
 
-/// A table in which classes press and suffer by their utilisation, which a predictor can learn.
+/// A table in which slow-downs follow utilisations, which a predictor can learn.
 fn sensible(classes: usize) -> Table {
     let util = |class: usize| 0.2 + 0.7 * ((class * 7) % classes) as f64 / classes as f64;
     let profile = |class: usize| ClassProfile {
@@ -121,14 +121,14 @@ proptest! {
     #[test]
     fn predictions_are_rates(
         (profiles, pairs) in table(),
-        strangers in vec(profile(), 2),
+        unseen_classes in vec(profile(), 2),
         seed in 0..3_u64,
     ) {
         let offline = Offline::fit(&profiles, &pairs, seed).unwrap();
         let mut all = profiles;
-        for (number, mut stranger) in strangers.into_iter().enumerate() {
-            stranger.name = format!("stranger {number}");
-            all.push(stranger);
+        for (number, mut unseen) in unseen_classes.into_iter().enumerate() {
+            unseen.name = format!("unseen {number}");
+            all.push(unseen);
         }
         assert_in_range(&offline, &all);
     }
@@ -181,7 +181,7 @@ proptest! {
         prop_assert_eq!(bits(&fit(), &profiles), bits(&fit(), &profiles));
     }
 
-    /// A pair that runs as expected is known the better for it, and so are its relatives.
+    /// Observations that agree with the prediction reduce the uncertainty of a pair and of related pairs.
     #[test]
     fn what_is_expected_never_widens_a_belief(
         (profiles, pairs) in table(),
@@ -214,12 +214,12 @@ proptest! {
             online.observe(a % classes, b % classes, rate, NOISE);
         }
         let candidates: Vec<u32> = (0..classes).collect();
-        let telling = online.next_experiments(class % classes, &candidates, count, NOISE);
-        prop_assert_eq!(telling.partners.len(), count.min(profiles.len()));
-        let distinct: std::collections::BTreeSet<u32> = telling.partners.iter().copied().collect();
-        prop_assert_eq!(distinct.len(), telling.partners.len());
-        prop_assert!(telling.rmse_before.is_finite() && telling.rmse_after > 0.0, "{telling:?}");
-        prop_assert!(telling.rmse_after <= telling.rmse_before * (1.0 + 1e-9), "{telling:?}");
+        let next = online.next_experiments(class % classes, &candidates, count, NOISE);
+        prop_assert_eq!(next.partners.len(), count.min(profiles.len()));
+        let distinct: std::collections::BTreeSet<u32> = next.partners.iter().copied().collect();
+        prop_assert_eq!(distinct.len(), next.partners.len());
+        prop_assert!(next.rmse_before.is_finite() && next.rmse_after > 0.0, "{next:?}");
+        prop_assert!(next.rmse_after <= next.rmse_before * (1.0 + 1e-9), "{next:?}");
     }
 
     #[test]
@@ -303,13 +303,13 @@ fn degenerate_tables_give_rates_too() {
         for profiles in [&profiles, &twins] {
             let offline =
                 Offline::fit(profiles, pairs, 1).unwrap_or_else(|error| panic!("{name}: {error}"));
-            assert_in_range(&offline, &[profiles.as_slice(), &[unknown("stranger")]].concat());
+            assert_in_range(&offline, &[profiles.as_slice(), &[unknown("unseen")]].concat());
         }
     }
 }
 
 #[test]
-fn observations_that_no_machine_makes_leave_rates() {
+fn impossible_observations_still_give_valid_rates() {
     let (profiles, pairs) = sensible(6);
     let mut online = learner(&profiles, &pairs);
     for (rate, noise) in [(f64::MAX, 0.0), (f64::MIN, 1e300), (1e200, 1e-300), (0.5, f64::MAX)] {
@@ -323,11 +323,11 @@ fn observations_that_no_machine_makes_leave_rates() {
 }
 
 #[test]
-fn what_is_learned_about_a_class_helps_with_other_partners() {
+fn observations_of_a_class_help_with_other_partners() {
     let (profiles, pairs) = sensible(12);
-    let stranger = ClassProfile { name: "stranger".to_owned(), ..ClassProfile::default() };
+    let unseen = ClassProfile { name: "unseen".to_owned(), ..ClassProfile::default() };
     let mut online = learner(&profiles, &pairs);
-    let new = online.class(&stranger);
+    let new = online.class(&unseen);
     let (before, of_others) = (online.belief(new, 9), online.belief(2, 9));
     for partner in [1, 4, 7] {
         let expected = online.belief(new, partner).rate;
@@ -343,13 +343,13 @@ fn what_is_learned_about_a_class_helps_with_other_partners() {
 }
 
 #[test]
-fn partners_that_tell_leave_less_unknown_than_others() {
+fn informative_partners_leave_less_uncertainty_than_others() {
     let (profiles, pairs) = sensible(12);
     let mut online = learner(&profiles, &pairs);
-    let stranger = ClassProfile { name: "stranger".to_owned(), ..ClassProfile::default() };
-    let new = online.class(&stranger);
+    let unseen = ClassProfile { name: "unseen".to_owned(), ..ClassProfile::default() };
+    let new = online.class(&unseen);
     let all: Vec<u32> = (0..12).collect();
-    // What remains unknown beside those that were not observed, after three were.
+    // Remaining uncertainty beside unobserved classes, after three observations.
     let unknown_after = |three: [u32; 3]| {
         let mut online = online.clone();
         for partner in three {
@@ -363,12 +363,12 @@ fn partners_that_tell_leave_less_unknown_than_others() {
             .map(|(a, b)| online.belief(a, b).deviation);
         deviations.sum::<f64>()
     };
-    let telling = online.next_experiments(new, &all, 3, NOISE).partners;
-    let telling = unknown_after(telling.try_into().unwrap());
+    let next = online.next_experiments(new, &all, 3, NOISE).partners;
+    let next = unknown_after(next.try_into().unwrap());
     let triples = (0..12)
         .flat_map(|one| (0..one).flat_map(move |two| (0..two).map(move |three| [one, two, three])));
     let others: Vec<f64> = triples.map(unknown_after).collect();
-    let worse = others.iter().filter(|&&other| other > telling).count();
+    let worse = others.iter().filter(|&&other| other > next).count();
     assert!(worse * 10 >= others.len() * 9, "better than {worse} of {} triples", others.len());
 }
 
@@ -377,7 +377,7 @@ fn before_anything_is_observed_beliefs_are_the_predictors() {
     let (profiles, pairs) = sensible(12);
     let mut online = learner(&profiles, &pairs);
     let unknown = |name: &str| ClassProfile { name: name.to_owned(), ..ClassProfile::default() };
-    let all = [profiles, vec![unknown("stranger"), unknown("other stranger")]].concat();
+    let all = [profiles, vec![unknown("unseen"), unknown("other unseen")]].concat();
     let numbers: Vec<u32> = all.iter().map(|profile| online.class(profile)).collect();
     for (a, &of_a) in all.iter().zip(&numbers) {
         for (b, &of_b) in all.iter().zip(&numbers) {
@@ -393,7 +393,7 @@ fn beside(classes: &[u32]) -> CoTenants {
 }
 
 #[test]
-fn a_rate_beside_one_other_is_the_clue_itself() {
+fn a_rate_beside_one_other_is_the_pair_observation_itself() {
     let (profiles, pairs) = sensible(6);
     let online = learner(&profiles, &pairs);
     let clues = online.pair_observations(0, &[beside(&[3])], 0.6, NOISE);
@@ -429,7 +429,7 @@ fn a_rate_among_several_is_less_certain_and_still_teaches() {
 }
 
 #[test]
-fn of_several_gpus_only_those_learn_that_were_slowest() {
+fn only_pairs_on_the_slowest_gpu_learn() {
     let (profiles, pairs) = sensible(10);
     let mut online = learner(&profiles, &pairs);
     for _ in 0..50 {
@@ -460,6 +460,6 @@ fn tables_that_are_too_small_or_too_large_are_errors() {
     let pairs: Vec<MeasuredPair> = (0..401).map(pair).collect();
     let error = Offline::fit(&profiles, &pairs, 1).unwrap_err();
     assert_eq!(error, FitError::TooManyClasses { classes: 402 });
-    // Classes that are in no pair do not count.
+    // Classes without a pair do not count.
     assert!(Offline::fit(&profiles, &pairs[..20], 1).is_ok());
 }

@@ -132,8 +132,8 @@ pub(super) fn partners(
     let others: Vec<(u32, &ClassProfile)> =
         others.map(|profile| (online.class(profile), profile)).collect();
     let candidates: Vec<u32> = others.iter().map(|&(number, _)| number).collect();
-    let telling = online.next_experiments(number, &candidates, count, noise);
-    let partners: Vec<(&ClassProfile, [f64; 2])> = telling
+    let next = online.next_experiments(number, &candidates, count, noise);
+    let partners: Vec<(&ClassProfile, [f64; 2])> = next
         .partners
         .iter()
         .filter_map(|best| others.iter().find(|(number, _)| number == best))
@@ -147,7 +147,7 @@ pub(super) fn partners(
         let object = json!({
             "schema": SCHEMA, "class": class.name, "gpu": model.gpu, "noise": noise,
             "partners": partners.iter().map(partner).collect::<Vec<Value>>(),
-            "rmse_before": telling.rmse_before, "rmse_after": telling.rmse_after,
+            "rmse_before": next.rmse_before, "rmse_after": next.rmse_after,
             "trained_on": trained_on,
         });
         return print(&object.to_string());
@@ -159,7 +159,7 @@ pub(super) fn partners(
     print(&table::plain(&head, partners.iter().map(row).collect()))?;
     print(&format!(
         "RMSE to expect over all pairs of {}: {:.3} now, {:.3} after these",
-        class.name, telling.rmse_before, telling.rmse_after
+        class.name, next.rmse_before, next.rmse_after
     ))
 }
 
@@ -186,7 +186,7 @@ pub(super) fn online(
             })
         };
         let mut fourth_partner = gains(&fourth.drawn);
-        fourth_partner["telling"] = gains(&fourth.telling);
+        fourth_partner["telling"] = gains(&fourth.informative);
         let object = json!({
             "schema": SCHEMA, "mae": mae,
             "drift": { "moved": DRIFT, "mae": drift },
@@ -209,7 +209,7 @@ pub(super) fn online(
             known(after.repeated_mae),
         ]
     };
-    let rows = [("drawn at random", &fourth.drawn), ("that tell most", &fourth.telling)];
+    let rows = [("drawn at random", &fourth.drawn), ("that tell most", &fourth.informative)];
     let repeated = format!("{observations} times each");
     print("A class of an unknown model beside a fourth partner, after three others:")?;
     print(&table::plain(

@@ -1,4 +1,4 @@
-//! How good predictor and beliefs are on pairs that they have not seen.
+//! Errors of predictor and beliefs on held-out pairs.
 
 use super::offline::{FitError, Offline};
 use super::online::Online;
@@ -21,7 +21,7 @@ pub struct PairData {
 /// What is held out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// A fifth of the pairs, both directions, five times.
+    /// A fifth of the pairs, both directions, five times (5-fold).
     FiveFold,
     /// All pairs with a class of one model, for each model.
     LeaveModelOut,
@@ -36,16 +36,16 @@ pub struct HeldOut {
     pub a: usize,
     /// Position of the partner.
     pub b: usize,
-    /// The truth.
+    /// The measured rate.
     pub measured: f64,
-    /// What was predicted.
+    /// The predicted rate.
     pub predicted: f64,
 }
 
 /// Errors over some held-out rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Scores {
-    /// How many.
+    /// Number of rates.
     pub rates: usize,
     /// Share of the variance that is explained.
     pub r2: f64,
@@ -64,7 +64,7 @@ impl Scores {
         let total: f64 = values.clone().map(|(measured, _)| (measured - mean).powi(2)).sum();
         let squares: f64 = values.clone().map(|(m, p)| (m - p).powi(2)).sum();
         let absolute: f64 = values.map(|(m, p)| (m - p).abs()).sum();
-        // Equal rates have no variance to explain; what sums to less is rounding.
+        // Equal rates have no variance to explain; smaller sums are rounding.
         let r2 = if total > 1e-12 { 1.0 - squares / total } else { 0.0 };
         Self { rates, r2, mae: absolute / count, rmse: (squares / count).sqrt() }
     }
@@ -81,7 +81,7 @@ pub fn scores(held_out: &[HeldOut]) -> (Scores, BTreeMap<&str, Scores>) {
     (of(None), models.into_iter().map(|model| (model, of(Some(model)))).collect())
 }
 
-/// The parts to hold out, one after another: the model in question, if any, and positions of pairs.
+/// The folds: the held-out model, if any, and positions of pairs.
 pub fn parts(data: &PairData, protocol: Protocol, seed: u64) -> Vec<(Option<String>, Vec<usize>)> {
     match protocol {
         Protocol::FiveFold => {
@@ -112,7 +112,7 @@ pub fn parts(data: &PairData, protocol: Protocol, seed: u64) -> Vec<(Option<Stri
     }
 }
 
-/// A predictor fitted to everything but one part.
+/// A predictor fitted to everything but one fold.
 pub fn fit_without(data: &PairData, part: &[usize], seed: u64) -> Result<Offline, FitError> {
     let held: BTreeSet<usize> = part.iter().copied().collect();
     let rest: Vec<MeasuredPair> =
@@ -120,7 +120,7 @@ pub fn fit_without(data: &PairData, part: &[usize], seed: u64) -> Result<Offline
     Offline::fit(&data.profiles, &rest, seed)
 }
 
-/// Predicts the rates of a part, both directions of each pair.
+/// Predicts the rates of a fold, both directions of each pair.
 pub fn predict_part(
     data: &PairData,
     (model, part): &(Option<String>, Vec<usize>),
@@ -143,12 +143,12 @@ fn directions(data: &PairData, part: &[usize]) -> Vec<(usize, usize, f64)> {
     part.iter().flat_map(both).collect()
 }
 
-/// How noisy observations are made.
+/// Noise of simulated observations.
 #[derive(Clone, Copy, Debug)]
 pub struct Noise {
     /// Standard deviation.
     pub deviation: f64,
-    /// For the draws.
+    /// Seed of the draws.
     pub seed: u64,
 }
 
@@ -169,9 +169,9 @@ impl Draws {
     }
 }
 
-/// Mean absolute error after 0, 1, 2, … observations of each held-out pair (5-fold); all pairs of a
-/// fold are observed in turns. If `drift` is given, the truth is moved by that much after the last
-/// round and as many rounds follow.
+/// Mean absolute error after 0, 1, 2, … observations of each held-out pair (5-fold); all pairs of a fold are
+/// observed in turn. If `drift` is given, the true rates move by that much after the last round and as many
+/// rounds follow.
 pub fn learning_curve(
     data: &PairData,
     observations: usize,
@@ -203,7 +203,7 @@ pub fn learning_curve(
             if round > observations {
                 moved = drift.unwrap_or(0.0);
             }
-            // Round 0, and the round right after the drift, show the error before an observation.
+            // Round 0, and the round right after the drift, give the error before an observation.
             if round != 0 && round != observations + 1 {
                 for &(a, b, truth) in &truths {
                     online.observe(a, b, draws.around(truth + moved), noise.deviation);
@@ -218,36 +218,36 @@ pub fn learning_curve(
     Ok(sums.into_iter().map(|sum| sum / count).collect())
 }
 
-/// How well a class is known beside a fourth partner.
+/// Errors beside a fourth partner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FourthPartner {
     /// After three partners drawn at random.
     pub drawn: AfterThree,
-    /// After the three that tell most.
-    pub telling: AfterThree,
+    /// After the three most informative ones.
+    pub informative: AfterThree,
 }
 
 /// Mean absolute errors beside a fourth partner.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AfterThree {
-    /// Of the predictor alone, which has never seen the class's model.
+    /// Of the predictor alone, which has not seen the class's model.
     pub offline_mae: f64,
     /// After the class was observed beside three others, once each.
     pub once_mae: f64,
-    /// After it was observed beside them again and again.
+    /// After repeated observations beside them.
     pub repeated_mae: f64,
-    /// Rates predicted.
+    /// Number of predicted rates.
     pub rates: usize,
 }
 
 impl AfterThree {
-    /// By which share an error is smaller than the predictor's; none where there is nothing to gain.
+    /// By which share an error is smaller than the predictor's; zero if there is nothing to gain.
     pub fn gain(&self, mae: f64) -> f64 {
         if self.offline_mae > 0.0 { 1.0 - mae / self.offline_mae } else { 0.0 }
     }
 
-    /// Shows the first three of a class's pairs, up to `observations` times each, and asks about the
-    /// fourth, both directions; adds the errors up.
+    /// Observes the first three pairs of a class, up to `observations` times each, predicts the fourth, both
+    /// directions, and adds up the errors.
     fn add(
         &mut self,
         mut online: Online,
@@ -267,7 +267,7 @@ impl AfterThree {
         let errors = |online: &Online| -> f64 {
             asked.iter().map(|&(a, b, truth)| (online.belief(a, b).rate - truth).abs()).sum()
         };
-        // Before anything is observed, beliefs are the predictor's.
+        // Before any observation, beliefs are the predictor's.
         self.offline_mae += errors(&online);
         for round in 0..observations.max(1) {
             for &(a, b, truth) in &shown {
@@ -293,9 +293,9 @@ impl AfterThree {
     }
 }
 
-/// Shows every class, its model held out, beside three partners, up to `observations` times each, and
-/// asks about a fourth, both directions: `repeats` times with all four drawn anew, and as often with a
-/// fourth drawn after the three that tell most.
+/// Observes every class, its model held out, beside three partners, up to `observations` times each, and
+/// predicts a fourth, both directions: `repeats` times with four random partners, and as often with a random
+/// fourth after the three most informative ones.
 pub fn fourth_partner(
     data: &PairData,
     repeats: usize,
@@ -304,11 +304,11 @@ pub fn fourth_partner(
 ) -> Result<FourthPartner, FitError> {
     let mut draws = Draws::new(noise);
     let mut order = ChaCha8Rng::seed_from_u64(noise.seed);
-    let (mut drawn, mut telling) = (AfterThree::default(), AfterThree::default());
+    let (mut drawn, mut informative) = (AfterThree::default(), AfterThree::default());
     for (model, part) in parts(data, Protocol::LeaveModelOut, noise.seed) {
         let mut start = match fit_without(data, &part, noise.seed) {
             Ok(offline) => Online::new(offline),
-            // Without this model there is nothing to learn from, and so nobody to be a stranger to.
+            // Without this model there are no training pairs left.
             Err(FitError::TooFewPairs { .. }) => continue,
             Err(error) => return Err(error),
         };
@@ -342,9 +342,9 @@ pub fn fourth_partner(
             });
             for _ in 0..repeats {
                 pairs[3..].shuffle(&mut order);
-                show(&pairs, &mut telling);
+                show(&pairs, &mut informative);
             }
         }
     }
-    Ok(FourthPartner { drawn: drawn.averaged(), telling: telling.averaged() })
+    Ok(FourthPartner { drawn: drawn.averaged(), informative: informative.averaged() })
 }

@@ -3,29 +3,28 @@
 //! rate(a | b) = mean + f(a, b) + sensitivity of a, as it varies with b + pressure of b, as it varies
 //! with a + noise
 //!
-//! f is smooth in the solo features of both; sensitivity and pressure belong to a class and, in part, to
-//! its model. All parts are products of a kernel between subjects and one between partners, so the
-//! process lives on the grid of classes × classes, and products with its covariance cost C³ instead of
-//! the C⁴ of one row per pair.
+//! f is smooth in the solo features of both; sensitivity and pressure belong to a class and, in part, to its
+//! model. All terms are products of a kernel between subjects and one between partners. The process therefore
+//! lives on the grid of classes × classes, and products with its covariance cost C³ instead of the C⁴ of one
+//! row per pair.
 
 use super::profile::FEATURES;
 use crate::linalg::{Inverse, Square, conjugate_gradients};
 use serde::{Deserialize, Serialize};
 
-/// How far features reach and how much each part of the sum varies, as shares of the variance of all
-/// rates.
+/// Length scales of the features, and the variance of each term as a share of the variance of all rates.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Scales {
-    /// Stretches the reach of the subject's features, the partner's, and those in sensitivity and
+    /// Factors on the length scales of the subject's features, the partner's, and those in sensitivity and
     /// pressure.
     pub(super) reach: [f64; 3],
-    /// Variance of f, of its parts that depend on the subject and on the partner alone, of a class's
-    /// own sensitivity and pressure, of its model's, and of the noise.
+    /// Variance of f, of its terms that depend on the subject and on the partner alone, of a class's own
+    /// sensitivity and pressure, of its model's, and of the noise.
     pub(super) variance: [f64; 6],
 }
 
-/// Reach of each feature in standard deviations, in the order of `ClassProfile::features`. What a job
-/// suffers depends on fine differences in its utilisation; what it inflicts is a smooth function.
+/// Length scale of each feature in standard deviations, in the order of `ClassProfile::features`. The
+/// sensitivity of a job depends on fine differences in its utilisation; its pressure is a smooth function.
 const REACH: [[f64; FEATURES]; 3] = [
     [0.5, 0.5, 2.5, 4.0, 1.0, 1.5],
     [3.0, 3.0, 3.0, 3.0, 2.0, 3.0],
@@ -33,12 +32,11 @@ const REACH: [[f64; FEATURES]; 3] = [
 ];
 
 impl Scales {
-    /// For classes of which nothing but the solo profile is known: little trust in what single
-    /// classes do.
-    pub(super) const STRANGER: Scales =
+    /// For classes with a solo profile only: small variance of single classes.
+    pub(super) const UNSEEN: Scales =
         Scales { reach: [1.0, 1.0, 1.0], variance: [0.5, 0.5, 0.05, 0.03, 0.03, 0.06] };
 
-    /// For classes that were measured beside others: where tuning begins.
+    /// For classes that were measured beside others: the starting point of tuning.
     const FAMILIAR: Scales =
         Scales { reach: [1.0, 1.0, 1.0], variance: [0.5, 0.5, 0.05, 0.1, 0.1, 0.06] };
 
@@ -54,14 +52,14 @@ impl Scales {
     }
 }
 
-/// A class as the process sees it.
+/// A class in the process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Point {
     pub(super) features: [f64; FEATURES],
     pub(super) model: String,
 }
 
-/// How alike two classes are in a role whose reach is stretched, 0 to 1.
+/// Similarity of two classes in a role with this factor on the length scale, 0 to 1.
 fn closeness(role: usize, stretch: f64, one: &Point, other: &Point) -> f64 {
     let reach = REACH[role].map(|reach| reach * stretch);
     let square = |feature: usize| {
@@ -71,7 +69,7 @@ fn closeness(role: usize, stretch: f64, one: &Point, other: &Point) -> f64 {
     (-0.5 * (0..FEATURES).map(square).sum::<f64>()).exp()
 }
 
-/// How alike two classes are to a third that runs beside them, 0 to 1.
+/// Similarity of two classes to a third that runs beside them, 0 to 1.
 pub(super) fn likeness(one: &Point, other: &Point) -> f64 {
     closeness(2, 1.0, one, other)
 }
@@ -81,7 +79,7 @@ struct Near {
     subject: Vec<f64>,
     partner: Vec<f64>,
     effect: Vec<f64>,
-    /// Covariance of the effects of the two classes themselves.
+    /// Covariance of the effects of the two classes.
     kin: Vec<f64>,
 }
 
@@ -165,8 +163,8 @@ impl Covariance {
         product
     }
 
-    /// What to multiply the covariance with to get what is expected after `rates` were seen: one weight
-    /// per ordered pair of classes.
+    /// The weights that, multiplied by the covariance, give the posterior mean after `rates`: one weight per
+    /// ordered pair of classes.
     fn weights(&self, rates: &[Rate], tolerance: f64) -> Square {
         let size = self.kin.size;
         let (mut sums, mut counts) = (Square::zeros(size), Square::zeros(size));
@@ -214,7 +212,7 @@ impl Process {
         Self { scales, weights: covariance.weights(rates, 1e-6).values }
     }
 
-    /// Expected standardised rate of one class beside another; each may be a member of the table.
+    /// Posterior mean of the standardised rate of one class beside another; each may be in the table.
     pub(super) fn predict(
         &self,
         points: &[Point],
@@ -241,8 +239,8 @@ impl Process {
     }
 }
 
-/// What each of `rates` would have been expected to be without the rates of its own group, minus what
-/// it is. Groups are lists of positions in `rates`; `None` if the scales make no valid process.
+/// Leave-group-out errors: the prediction of each rate without the rates of its group, minus its value.
+/// Groups are lists of positions in `rates`; `None` if the scales give no valid process.
 pub(super) fn held_out_errors(
     scales: &Scales,
     points: &[Point],
@@ -269,16 +267,15 @@ pub(super) fn held_out_errors(
     groups.iter().map(errors_of).collect()
 }
 
-/// For each group of classes, what rates between one of them and another class would have been expected
-/// to be had the group never been seen, minus what they are: positions in `rates`, and errors.
-/// Groups whose rates are nearly all there are say nothing.
-pub(super) fn errors_on_strangers(
+/// For each group of classes, leave-group-out errors of the rates between one of them and another class:
+/// positions in `rates`, and errors. Groups with nearly all rates are skipped.
+pub(super) fn errors_on_unseen(
     scales: &Scales,
     points: &[Point],
     rates: &[Rate],
     group_of: &[usize],
 ) -> Vec<Vec<(usize, f64)>> {
-    /// Errors are many times larger.
+    /// More rates than this share give much larger errors.
     const TOLERANCE: f64 = 1e-3;
     let covariance = Covariance::new(scales, points);
     let groups = group_of.iter().max().map_or(0, |last| last + 1);
@@ -296,8 +293,7 @@ pub(super) fn errors_on_strangers(
     (0..groups).map(errors).collect()
 }
 
-/// Scales under which pairs are predicted best from the other pairs, found by coordinate descent in a
-/// fixed order.
+/// The scales with the smallest leave-one-out error, by coordinate descent in a fixed order.
 pub(super) fn tune(points: &[Point], rates: &[Rate], pairs: &[Vec<usize>]) -> Scales {
     const ROUNDS: usize = 3;
     let loss = |scales: &Scales| {
@@ -349,31 +345,26 @@ mod tests {
         let held_out = 5;
         let rest: Vec<Rate> =
             rates.iter().enumerate().filter(|(at, _)| *at != held_out).map(|(_, r)| *r).collect();
-        let process = Process::fit(Scales::STRANGER, &points, &rest);
+        let process = Process::fit(Scales::UNSEEN, &points, &rest);
         let Rate { a, b, value } = rates[held_out];
         let predicted = process.predict(&points, (&points[a], Some(a)), (&points[b], Some(b)));
-        let errors =
-            held_out_errors(&Scales::STRANGER, &points, &rates, &[vec![held_out]]).unwrap();
+        let errors = held_out_errors(&Scales::UNSEEN, &points, &rates, &[vec![held_out]]).unwrap();
         assert!((predicted - value - errors[0][0]).abs() < 1e-4);
     }
 
     #[test]
-    fn strangers_are_expected_as_if_their_group_had_been_held_out() {
+    fn unseen_classes_are_predicted_as_if_their_group_had_been_held_out() {
         let (points, rates) = (points(), rates());
         let group_of = [0, 0, 1, 1, 2, 2];
-        let found = errors_on_strangers(&Scales::STRANGER, &points, &rates, &group_of);
+        let found = errors_on_unseen(&Scales::UNSEEN, &points, &rates, &group_of);
         assert_eq!(found.len(), 3);
         for (group, found) in found.iter().enumerate() {
             let is_of = |class: usize| group_of[class] == group;
             let held_out: Vec<usize> =
                 (0..rates.len()).filter(|&at| is_of(rates[at].a) || is_of(rates[at].b)).collect();
-            let exact = held_out_errors(
-                &Scales::STRANGER,
-                &points,
-                &rates,
-                std::slice::from_ref(&held_out),
-            )
-            .unwrap();
+            let exact =
+                held_out_errors(&Scales::UNSEEN, &points, &rates, std::slice::from_ref(&held_out))
+                    .unwrap();
             assert!(!found.is_empty());
             for &(at, error) in found {
                 let place = held_out.iter().position(|&held_out| held_out == at).unwrap();

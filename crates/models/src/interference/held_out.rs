@@ -1,16 +1,16 @@
-//! What the predictor's errors on rates that it was not shown have in common.
+//! The structure of the predictor's errors on held-out rates.
 //!
-//! An error is split into what the subject adds, what the partner adds and what is the pair's own. What a
-//! class adds beside one other class says something about what it adds beside the next: how much is a
-//! covariance over the classes beside it. It begins as a simple one, the same for all and alike for
-//! those with like profiles, and follows what the classes of the table showed when each of them was unknown.
+//! An error is the sum of an effect of the subject, one of the partner and one of the pair. The effect of a
+//! class beside one class says something about its effect beside another: this is a covariance over the other
+//! classes. It starts as a simple one, equal for all classes and larger for similar profiles, and is then
+//! learned from the errors of the table's classes when each of them was held out.
 
 use super::gaussian::{Point, Rate, likeness};
 use crate::linalg::{Inverse, Square, dot};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A held-out error, and whether each class of its pair was unknown then.
+/// A held-out error, and whether each class of its pair was held out.
 #[derive(Clone, Copy)]
 pub(super) struct HeldOutError {
     pub(super) rate: Rate,
@@ -19,11 +19,11 @@ pub(super) struct HeldOutError {
     pub(super) without_b: bool,
 }
 
-/// A class beside which another one is, as effects see it.
+/// The other class of a pair, as the covariance needs it.
 pub(super) struct Beside {
-    /// How alike it is to each class of the table.
+    /// Its similarity to each class of the table.
     likeness: Vec<f64>,
-    /// Its own place there.
+    /// Its position in the table, if any.
     known: Option<usize>,
     point: Point,
 }
@@ -35,22 +35,22 @@ impl Beside {
     }
 }
 
-/// Covariance of what a class adds to the predictor's errors beside one class and beside another.
+/// Covariance of the effect of a class beside one class and beside another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Effect {
-    /// The same beside every class.
+    /// Common to all other classes.
     constant: f64,
-    /// The same beside classes that are alike.
+    /// Common to similar other classes.
     varying: f64,
-    /// Beside one class only.
+    /// Of one other class only.
     single: f64,
-    /// What the table's own classes add to that: k + kᵀ·L·k, where k are the covariances of the above
-    /// with each class of the table. L row by row; empty if nothing was learned.
+    /// What was learned from the table's classes: k + kᵀ·L·k, where k are the covariances of the above with
+    /// each class of the table. L row by row; empty if nothing was learned.
     learned: Vec<f64>,
 }
 
 impl Effect {
-    /// Beside two classes, which may be `same`.
+    /// Covariance beside two classes, which may be the `same`.
     pub(super) fn covariance(&self, one: &Beside, other: &Beside, same: bool) -> f64 {
         let assumed = self.assumed(likeness(&one.point, &other.point), same);
         if self.learned.is_empty() {
@@ -76,12 +76,12 @@ impl Effect {
         beside.likeness.iter().enumerate().map(of).collect()
     }
 
-    /// Follows what the classes of the table showed, by expectation and maximisation: `errors` with
-    /// `noise` variance besides. What was assumed before counts as much as `ASSUMED` classes.
+    /// Learns from the held-out `errors` by expectation-maximisation, with `noise` variance besides. The
+    /// prior counts as `ASSUMED` classes.
     fn learn(&mut self, points: &[Point], errors: &SharedPart, noise: f64) {
         const ASSUMED: f64 = 20.0;
         const ROUNDS: usize = 4;
-        /// The cost grows with their number, and the next one would say little more.
+        /// At most this many classes: the cost grows with their number, and more add little.
         const WITNESSES_MAX: usize = 64;
         let size = points.len();
         let before = Square::from_fn(size, |row, column| {
@@ -93,7 +93,7 @@ impl Effect {
         let count = witnesses.len() as f64;
         let mut learned = Square::zeros(size);
         for _ in 0..ROUNDS {
-            // K = B + B·L·B = B·(1 + L·B); all that a round adds is of the form K·news·K.
+            // K = B + B·L·B = B·(1 + L·B); each round adds a term of the form K·news·K.
             let mut turn = learned.times(&before);
             (0..size).for_each(|at| turn.row_mut(at)[at] += 1.0);
             let covariance = before.times(&turn);
@@ -110,14 +110,14 @@ impl Effect {
     }
 }
 
-/// HeldOutErrors of one class beside others.
+/// Errors of one class beside others.
 struct Witness {
     beside: Vec<usize>,
     errors: Vec<f64>,
 }
 
 impl Witness {
-    /// Of several errors beside the same class, their mean.
+    /// Several errors beside the same class count as their mean.
     fn new(errors: &Vec<(usize, f64)>) -> Self {
         let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for &(beside, error) in errors {
@@ -129,8 +129,8 @@ impl Witness {
         Self { beside: sums.into_keys().collect(), errors }
     }
 
-    /// With W the inverse of the covariance of what was shown, W·y·yᵀ·W − W: by how much what the class
-    /// adds, given what it showed, varies more or less than `covariance` says.
+    /// With W the inverse of the covariance of the observations, W·y·yᵀ·W − W: the difference between the
+    /// posterior second moment of the effect and `covariance`.
     fn tell(&self, covariance: &Square, noise: f64, news: &mut Square) {
         let shown = Square::from_fn(self.beside.len(), |row, column| {
             let noise = if row == column { noise } else { 0.0 };
@@ -171,23 +171,24 @@ impl Role {
     }
 }
 
-/// Covariances of what a class adds to errors, by its role.
+/// Covariances of the effects of a class, by its role.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Covariances {
     sensitivity: f64,
     pressure: f64,
 }
 
-/// What a class shows beside two others has so much in common, if it is familiar and if it is not.
+/// The covariance of the effects of a class beside two others, for a measured and for an unseen class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct InCommon {
     pub(super) familiar: Covariances,
-    pub(super) stranger: Covariances,
+    #[serde(rename = "stranger")]
+    pub(super) unseen: Covariances,
 }
 
 impl InCommon {
     pub(super) fn of(&self, role: Role, familiar: bool) -> f64 {
-        let covariances = if familiar { self.familiar } else { self.stranger };
+        let covariances = if familiar { self.familiar } else { self.unseen };
         match role {
             Role::Subject => covariances.sensitivity,
             Role::Partner => covariances.pressure,
@@ -195,11 +196,10 @@ impl InCommon {
     }
 }
 
-/// No table is free of noise.
+/// The smallest noise: no table is free of it.
 const LEAST: f64 = 1e-6;
 
-/// Variances of the predictor's errors at unit load: how much belongs to the subject, to the partner
-/// and to the pair.
+/// Variances of the predictor's errors at unit load: shares of the subject, of the partner and of the pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct HeldOutErrors {
     pub(super) sensitivity: Effect,
@@ -208,21 +208,21 @@ pub(super) struct HeldOutErrors {
 }
 
 impl HeldOutErrors {
-    /// Splits held-out errors into what a subject has in common over its partners, what a partner has
-    /// in common over its subjects, and the rest: covariances of errors that share a class.
+    /// Splits held-out errors into an effect of the subject, an effect of the partner and the rest, by the
+    /// covariances of errors that share a class.
     pub(super) fn of(points: &[Point], held_out: &[HeldOutError]) -> Self {
         let [as_subject, as_partner] = by_role(held_out);
         let count = held_out.len() as f64;
         let squares: f64 = held_out.iter().map(|held_out| held_out.error.powi(2)).sum();
-        // Without a single held-out error nothing is known; as wrong as the slow-down itself.
+        // Without a held-out error nothing is known: assume errors as large as the slow-down itself.
         let total = if count > 0.0 { squares / count } else { 1.0 };
         let (sensitivity, pressure) = (as_subject.effect(points), as_partner.effect(points));
-        // A class that was not left out added nothing to the error.
+        // A class that was not held out adds nothing to the error.
         let added = |effect: &Effect, errors: &SharedPart| {
             effect.assumed(1.0, true) * errors.count() / count.max(1.0)
         };
         let shared = added(&sensitivity, &as_subject) + added(&pressure, &as_partner);
-        // Some of it is always the pair's own, or one observation would be taken to tell all.
+        // Some variance always belongs to the pair, or one observation would decide everything.
         let fit = (0.8 * total / shared.max(1e-12)).min(1.0);
         let effect = |effect: Effect| Effect {
             constant: (fit * effect.constant).max(LEAST),
@@ -236,8 +236,7 @@ impl HeldOutErrors {
         }
     }
 
-    /// The same, but what a class shows beside single others may come again beside them, and effects
-    /// follow what the classes of the table have shown.
+    /// The same with effects that repeat beside single classes, and with the learned covariance.
     pub(super) fn learned(mut self, points: &[Point], held_out: &[HeldOutError]) -> Self {
         const SINGLE: f64 = 0.8;
         let single = SINGLE * self.pair;
@@ -258,7 +257,7 @@ impl HeldOutErrors {
     }
 }
 
-/// HeldOutErrors by their subjects and by their partners, as far as these were unknown.
+/// Errors by their subjects and by their partners, if those were held out.
 fn by_role(held_out: &[HeldOutError]) -> [SharedPart; 2] {
     let (mut as_subject, mut as_partner) = (SharedPart::default(), SharedPart::default());
     for &HeldOutError { rate: Rate { a, b, .. }, error, without_a, without_b } in held_out {
@@ -272,7 +271,7 @@ fn by_role(held_out: &[HeldOutError]) -> [SharedPart; 2] {
     [as_subject, as_partner]
 }
 
-/// HeldOutErrors by the class that they share, with the other class of each.
+/// Errors by the class that they share, with the other class of each.
 #[derive(Default)]
 struct SharedPart {
     by_class: BTreeMap<usize, Vec<(usize, f64)>>,
@@ -287,9 +286,9 @@ impl SharedPart {
         self.by_class.values().map(|errors| errors.len() as f64).sum()
     }
 
-    /// The covariance that comes nearest to the products of two different errors of one class.
+    /// The covariance that fits the products of two different errors of one class best.
     fn effect(&self, points: &[Point]) -> Effect {
-        // Least squares of the products on one and on likeness, neither with a negative factor.
+        // Least squares of the products on one and on similarity, with non-negative coefficients.
         let (mut count, mut x, mut xx, mut y, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
         for errors in self.by_class.values() {
             for (at, &(one, error)) in errors.iter().enumerate() {
@@ -327,7 +326,7 @@ impl SharedPart {
 mod tests {
     use super::*;
 
-    /// Classes beside whom others err alike if they are both even or both odd, which no profile shows.
+    /// Errors are equal beside classes of equal parity, which no profile shows.
     fn effect(points: &[Point]) -> Effect {
         let error = |class: usize, beside: usize| {
             let sign = if (class + beside).is_multiple_of(3) { 1.0 } else { -1.0 };
@@ -346,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_classes_have_in_common_is_learned_from_errors() {
+    fn the_covariance_of_effects_is_learned_from_errors() {
         let point = Point { features: [0.0; 6], model: String::new() };
         let points = vec![point.clone(); 24];
         let effect = effect(&points);
@@ -359,7 +358,7 @@ mod tests {
         };
         assert!(correlation(2, 8) > 0.7 && correlation(3, 9) > 0.7, "{}", correlation(2, 8));
         assert!(correlation(2, 9).abs() < 0.5, "{}", correlation(2, 9));
-        // A class outside the table is like all of them.
+        // A class outside the table is similar to all of them.
         let outside = Beside::new(&points, point, None);
         let with_even = effect.covariance(&outside, &beside[2], false);
         assert!(with_even > 0.0 && with_even < effect.variance(&beside[2]), "{with_even}");

@@ -1,14 +1,14 @@
-//! How much jobs slow each other down: predicted from solo profiles, learned from what is observed.
+//! Interference between co-located jobs: predicted from solo profiles, learned from observations.
 //!
-//! - [`profile`]: what is known about a class of jobs when it runs alone.
+//! - [`profile`]: solo profiles of classes.
 //! - `gaussian`: a Gaussian process over ordered pairs of classes.
-//! - `held_out`: what errors on rates that were not shown have in common.
+//! - `held_out`: the structure of errors on held-out rates.
 //! - [`offline`]: the predictor, fitted to measured pairs.
-//! - [`online`]: beliefs that start from the predictor and follow what is observed.
-//! - `beliefs`: the same as the planning engine asks for it.
+//! - [`online`]: beliefs that start from the predictor and follow observations.
+//! - `beliefs`: the same as an interference model of the planning engine.
 //! - `co_tenants`: what a rate beside several co-tenants says about each pair.
 //! - `next_experiments`: which pairs to measure next.
-//! - [`evaluate`]: how good both are on pairs that they have not seen.
+//! - [`evaluate`]: errors of both on held-out pairs.
 
 mod beliefs;
 mod co_tenants;
@@ -27,9 +27,9 @@ pub use offline::{FitError, Offline, Prediction};
 pub use online::{Belief, Online};
 pub use profile::{ClassProfile, MeasuredPair};
 
-/// Rates that a prediction may take: a pair that runs makes progress, and sharing may help a little.
+/// The smallest predicted rate: a running pair makes progress.
 pub const RATE_MIN: f64 = 0.01;
-/// The largest rate that a prediction may take.
+/// The largest predicted rate: sharing may help a little.
 pub const RATE_MAX: f64 = 1.5;
-/// A measured rate beyond this, or below its negative, is a mistake, and must not drown the others.
+/// A measured rate beyond this, or below its negative, is an error and must not outweigh the others.
 const MEASURED_MAX: f64 = 10.0;

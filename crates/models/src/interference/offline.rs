@@ -1,11 +1,10 @@
-//! The offline predictor: rates of pairs that have never run together, from solo profiles and from the
-//! pairs that have.
+//! The offline predictor: rates of pairs that were never measured, from solo profiles and measured pairs.
 //!
-//! Two processes share the work. For classes that were measured beside others, one whose scales were
-//! tuned on the table itself; for a class that was not, one with fixed scales that puts little trust in
-//! what single classes do. Each knows how far off it is on pairs that it was not shown.
+//! It has two processes. Classes that were measured beside others use one whose scales are tuned on the
+//! table; unseen classes use one with fixed scales and small variances of single classes. Each knows its own
+//! error on held-out pairs.
 
-use super::gaussian::{Point, Process, Rate, Scales, errors_on_strangers, held_out_errors, tune};
+use super::gaussian::{Point, Process, Rate, Scales, errors_on_unseen, held_out_errors, tune};
 use super::held_out::{Beside, HeldOutError, HeldOutErrors, InCommon};
 use super::profile::{ClassProfile, MeasuredPair, Standard};
 use super::{MEASURED_MAX, RATE_MAX, RATE_MIN};
@@ -16,24 +15,24 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
-/// Scales are tuned, and errors measured, on this many pairs: the cost grows with their cube.
+/// Scales are tuned, and errors measured, on at most this many pairs: the cost grows with their cube.
 const TUNING_PAIRS: usize = 180;
-/// A table of more classes than this would take minutes and gigabytes.
+/// More classes would take minutes and gigabytes.
 const CLASSES_MAX: usize = 400;
 
 /// Why a table gives no predictor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FitError {
-    /// Nothing to learn from.
+    /// There are too few pairs.
     #[error("{pairs} measured pairs are too few to learn from; measure more pairs")]
     TooFewPairs {
-        /// How many there are.
+        /// Number of pairs.
         pairs: usize,
     },
-    /// More than can be handled.
+    /// There are too many classes.
     #[error("{classes} classes are more than the {CLASSES_MAX} that a predictor can be fitted to")]
     TooManyClasses {
-        /// How many there are.
+        /// Number of classes.
         classes: usize,
     },
 }
@@ -43,7 +42,7 @@ pub enum FitError {
 pub struct Prediction {
     /// Expected rate.
     pub rate: f64,
-    /// Root mean square error to expect of it.
+    /// Its expected root mean square error.
     pub rmse: f64,
     /// Both classes were measured beside others.
     pub familiar: bool,
@@ -59,14 +58,16 @@ pub struct Offline {
     mean: f64,
     spread: f64,
     familiar: Process,
-    stranger: Process,
+    #[serde(rename = "stranger")]
+    unseen: Process,
     familiar_errors: HeldOutErrors,
-    stranger_errors: HeldOutErrors,
+    #[serde(rename = "stranger_errors")]
+    unseen_errors: HeldOutErrors,
 }
 
 impl Offline {
-    /// Learns from `pairs` of classes in `profiles`. The order of both, and which of a pair comes
-    /// first, does not matter; `seed` chooses the pairs that the scales are tuned on.
+    /// Fits the predictor to `pairs` of classes in `profiles`. The order of both, and of the classes of a
+    /// pair, does not matter; `seed` chooses the pairs on which the scales are tuned.
     pub fn fit(
         profiles: &[ClassProfile],
         pairs: &[MeasuredPair],
@@ -115,8 +116,8 @@ impl Offline {
             .collect();
 
         let group_of = groups_by_model(&points);
-        let of_groups = errors_on_strangers(&Scales::STRANGER, &points, &everything, &group_of);
-        let of_strangers: Vec<HeldOutError> = (of_groups.iter().enumerate())
+        let of_groups = errors_on_unseen(&Scales::UNSEEN, &points, &everything, &group_of);
+        let of_unseen: Vec<HeldOutError> = (of_groups.iter().enumerate())
             .flat_map(|(group, errors)| errors.iter().map(move |error| (group, error)))
             .map(|(group, &(at, error))| {
                 let rate = everything[at];
@@ -126,10 +127,9 @@ impl Offline {
             .collect();
         Ok(Self {
             familiar: Process::fit(tuned, &points, &everything),
-            stranger: Process::fit(Scales::STRANGER, &points, &everything),
+            unseen: Process::fit(Scales::UNSEEN, &points, &everything),
             familiar_errors: HeldOutErrors::of(&points, &of_pairs),
-            stranger_errors: HeldOutErrors::of(&points, &of_strangers)
-                .learned(&points, &of_strangers),
+            unseen_errors: HeldOutErrors::of(&points, &of_unseen).learned(&points, &of_unseen),
             classes: table.profiles.into_iter().map(|profile| profile.name).collect(),
             points,
             standard,
@@ -142,7 +142,7 @@ impl Offline {
     pub fn predict(&self, a: &ClassProfile, b: &ClassProfile) -> Prediction {
         let (known_a, known_b) = (self.find(a), self.find(b));
         let familiar = known_a.is_some() && known_b.is_some();
-        let process = if familiar { &self.familiar } else { &self.stranger };
+        let process = if familiar { &self.familiar } else { &self.unseen };
         let (point_a, point_b) = (point(&self.standard, a), point(&self.standard, b));
         let value = process.predict(&self.points, (&point_a, known_a), (&point_b, known_b));
         let rate = (self.mean + self.spread * value).clamp(RATE_MIN, RATE_MAX);
@@ -169,36 +169,35 @@ impl Offline {
         self.classes.binary_search(&class.name).ok()
     }
 
-    /// What some third class shows beside one of two classes, and beside the other, has so much in
-    /// common.
+    /// Covariance of the effects of a third class beside one class and beside another.
     pub(super) fn in_common(&self, one: &ClassProfile, other: &ClassProfile) -> InCommon {
         let same = one.name == other.name;
         let [one, other] = [one, other]
             .map(|class| Beside::new(&self.points, point(&self.standard, class), self.find(class)));
         InCommon {
             familiar: self.familiar_errors.covariances(&one, &other, same),
-            stranger: self.stranger_errors.covariances(&one, &other, same),
+            unseen: self.unseen_errors.covariances(&one, &other, same),
         }
     }
 
-    /// Variance of what is a pair's own.
+    /// Variance of the effect of a pair.
     pub(super) fn pair_variance(&self, familiar: bool) -> f64 {
         self.errors(familiar).pair
     }
 
     fn errors(&self, familiar: bool) -> &HeldOutErrors {
-        if familiar { &self.familiar_errors } else { &self.stranger_errors }
+        if familiar { &self.familiar_errors } else { &self.unseen_errors }
     }
 }
 
-/// Whether what is unknown of a class counts beside another, by whether they are familiar. What is unknown
-/// of a stranger was measured beside familiar classes, and what is unknown of these is in it already.
+/// Whether the uncertainty about a class counts beside another, by whether each was measured. The uncertainty
+/// about an unseen class was determined beside measured classes and includes theirs.
 pub(super) fn adds_doubt(class: bool, beside: bool) -> bool {
     !class || beside
 }
 
-/// How large errors are, relatively, where this rate is predicted: a pair that hardly interferes is
-/// easy to predict, and where the partner presses hard, small differences between classes show.
+/// Relative size of errors at a predicted rate: a pair that hardly interferes is easy to predict, and at a
+/// large slow-down, small differences between classes matter.
 pub(super) fn load(predicted: f64) -> f64 {
     const LEAST: f64 = 0.1;
     (LEAST + (1.0 - predicted).abs()).sqrt()
@@ -245,8 +244,8 @@ impl Table {
     }
 }
 
-/// Classes of one model belong to one group: held out alone, a class would be known by the others. Models
-/// share groups where there are many.
+/// Classes of one model form one group: held out alone, a class would be known from the others. With many
+/// models, several share a group.
 fn groups_by_model(points: &[Point]) -> Vec<usize> {
     const GROUPS_MAX: usize = 12;
     let models: BTreeSet<&str> = points.iter().map(|point| point.model.as_str()).collect();

@@ -1,10 +1,10 @@
-//! Beliefs about pairs that follow what is observed.
+//! Beliefs about pairs that follow observations.
 //!
-//! rate(a | b) = prediction + load · (sensitivity of a + pressure of b + what is the pair's own), all
-//! Gaussian, with variances that the predictor measured on pairs it had not seen; the load is larger
-//! where a larger slow-down is predicted. Sensitivity and pressure vary with the other class of the pair,
-//! alike where the other classes are. What a pair shows about itself is weighed exactly; what other
-//! pairs show reaches it through the sensitivity and the pressure that it shares with them.
+//! rate(a | b) = prediction + load · (sensitivity of a + pressure of b + effect of the pair), all Gaussian,
+//! with variances from the predictor's held-out errors; the load is larger at a larger predicted slow-down.
+//! Sensitivity and pressure vary with the other class of the pair, similarly for similar classes.
+//! Observations of a pair itself are weighed exactly; observations of other pairs reach it through the shared
+//! sensitivity and pressure.
 
 use super::held_out::{InCommon, Role};
 use super::offline::{Offline, adds_doubt, load};
@@ -14,7 +14,7 @@ use crate::linalg::{Inverse, Square, dot};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What is believed about a rate.
+/// The believed distribution of a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Belief {
     /// Expected rate.
@@ -24,14 +24,13 @@ pub struct Belief {
 }
 
 impl Belief {
-    /// The rate that is exceeded unless things are `deviations` standard deviations worse than
-    /// expected.
+    /// The rate `deviations` standard deviations below the expected one.
     pub fn cautious(&self, deviations: f64) -> f64 {
         (self.rate - deviations * self.deviation).clamp(RATE_MIN, RATE_MAX)
     }
 }
 
-/// Observations of one ordered pair: their weighted mean and its precision (1 / variance).
+/// Observations of one ordered pair: weighted mean and precision (1 / variance).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Evidence {
     mean: f64,
@@ -45,8 +44,8 @@ impl Evidence {
     }
 }
 
-/// Watches one direction in which a rate may drift: a one-sided cumulative sum of surprises, and what
-/// was observed since it began to grow.
+/// Detects drift in one direction: a one-sided cumulative sum (CUSUM) of surprises, and the observations
+/// since it began to grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Watch {
     sum: f64,
@@ -54,7 +53,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Surprises below this many standard deviations are noise.
+    /// Surprises below this many standard deviations count as noise.
     const SLACK: f64 = 0.5;
     /// A sum above this is a drift.
     const ALARM: f64 = 5.0;
@@ -74,25 +73,24 @@ impl Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Pair {
     evidence: Evidence,
-    /// Variance that drifts have added.
+    /// Variance added by drifts.
     drifted: f64,
     falling: Watch,
     rising: Watch,
 }
 
-/// What a class adds to the rates beside another, as sensitivity or as pressure, by all that it showed
-/// beside others.
+/// The posterior effect of a class beside another, as sensitivity or as pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct RoleEffect {
     mean: f64,
     variance: f64,
 }
 
-/// What a class has in common over others is told by so many of them, the first: the cost grows with
-/// their cube, and the next one would say little more.
+/// The effect of a class is inferred from at most this many others, the first: the cost grows with their
+/// cube, and more add little.
 const SHOWN_MAX: usize = 64;
 
-/// What one pair shows of a share.
+/// What one pair says about an effect.
 #[derive(Clone, Copy)]
 struct Shown {
     /// The other class of the pair.
@@ -101,29 +99,29 @@ struct Shown {
     variance: f64,
 }
 
-/// A class and what has been learned about it.
+/// A class and what was learned about it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ClassState {
     profile: ClassProfile,
-    /// The predictor has measured it beside others.
+    /// Whether the predictor was trained on pairs of it.
     familiar: bool,
-    /// Its predicted rate beside each class, by position: predicting takes long, and it never changes.
+    /// Its predicted rate beside each class, by position: predictions are slow, and they never change.
     predicted: Vec<f64>,
-    /// What others show beside it and beside each class, by position.
+    /// Covariances of effects beside it and beside each class, by position.
     in_common: Vec<InCommon>,
     /// By position of the partner.
     sensitivity: Vec<RoleEffect>,
     /// By position of the subject.
     pressure: Vec<RoleEffect>,
-    /// What it showed beside each class, by position.
+    /// Its observed pairs, by position of the partner.
     pairs: Vec<Option<Pair>>,
-    /// Observed beside these, by position.
+    /// Classes beside which it was observed, by position.
     partners: Vec<u32>,
-    /// These were observed beside it.
+    /// Classes that were observed beside it.
     subjects: Vec<u32>,
 }
 
-/// Beliefs about all pairs of classes on one kind of GPU.
+/// Beliefs about all pairs of classes on one GPU type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Online {
     offline: Offline,
@@ -141,7 +139,7 @@ impl Online {
         &self.offline
     }
 
-    /// The number of a class, new or known by its name.
+    /// The number of a class, which is added if its name is new.
     pub fn class(&mut self, profile: &ClassProfile) -> u32 {
         let known = self.classes.iter().position(|class| class.profile.name == profile.name);
         let number = known.unwrap_or_else(|| self.add(profile));
@@ -180,7 +178,7 @@ impl Online {
         number
     }
 
-    /// `a` ran at `rate` beside `b`; `noise` is the standard deviation of such a measurement.
+    /// Adds a rate of `a` beside `b`; `noise` is the standard deviation of the measurement.
     pub fn observe(&mut self, a: u32, b: u32, rate: f64, noise: f64) {
         let before = self.belief(a, b);
         let rate = rate.clamp(-MEASURED_MAX, MEASURED_MAX);
@@ -202,7 +200,7 @@ impl Online {
         let falls = pair.falling.add(-surprise, rate, precision);
         let rises = pair.rising.add(surprise, rate, precision);
         if falls || rises {
-            // What was observed before the drift began says nothing about now.
+            // Observations from before the drift no longer count.
             pair.evidence = if falls { pair.falling.since } else { pair.rising.since };
             pair.drifted += (pair.evidence.mean - before.rate).powi(2);
             (pair.falling, pair.rising) = (Watch::default(), Watch::default());
@@ -212,7 +210,7 @@ impl Online {
         self.classes[b as usize].pressure = self.shares(Role::Partner, b, all);
     }
 
-    /// What is believed about the rate of `a` beside `b`.
+    /// The believed rate of `a` beside `b`.
     pub fn belief(&self, a: u32, b: u32) -> Belief {
         let own = self.pair((a, b));
         let predicted = self.predicted((a, b));
@@ -229,7 +227,7 @@ impl Online {
         Belief { rate: rate.clamp(RATE_MIN, RATE_MAX), deviation: (1.0 / precision).sqrt() }
     }
 
-    /// How many classes there are.
+    /// Number of classes.
     pub(super) fn count(&self) -> usize {
         self.classes.len()
     }
@@ -255,7 +253,7 @@ impl Online {
         self.offline.pair_variance(self.knows(a) && self.knows(b))
     }
 
-    /// What `class` adds in its role to the rate of its pair with `beside`.
+    /// The effect of `class` in its role on the rate of its pair with `beside`.
     fn share(&self, role: Role, class: u32, beside: u32) -> RoleEffect {
         let ClassState { sensitivity, pressure, familiar, .. } = &self.classes[class as usize];
         let share = match role {
@@ -266,25 +264,24 @@ impl Online {
         RoleEffect { variance: if counts { share.variance } else { 0.0 }, ..share }
     }
 
-    /// Variance of the rate of a pair for reasons other than this role of `class`.
+    /// Variance of the rate of a pair without this role of `class`.
     pub(super) fn variance_besides(&self, role: Role, class: u32, beside: u32) -> f64 {
         self.pair_variance(role.pair(class, beside))
             + self.share(role.other(), beside, class).variance
     }
 
-    /// Variance of what was observed of a pair around its rate; `None` if nothing was.
+    /// Variance of the observations of a pair around its rate; `None` without observations.
     pub(super) fn noise_variance(&self, pair: (u32, u32)) -> Option<f64> {
         self.pair(pair).map(|pair| pair.drifted + 1.0 / pair.evidence.precision)
     }
 
-    /// Covariance of what `class` adds in its role beside two others.
+    /// Covariance of the effects of `class` in its role beside two others.
     pub(super) fn in_common(&self, role: Role, class: u32, beside: [u32; 2]) -> f64 {
         let [one, other] = beside.map(|class| class as usize);
         self.classes[one].in_common[other].of(role, self.knows(class))
     }
 
-    /// What a pair shows of the share of `class` in its role, if the other class adds what it showed
-    /// elsewhere.
+    /// What a pair says about the effect of `class` in its role, given the other class's effect elsewhere.
     fn shown(&self, role: Role, class: u32, beside: u32) -> Option<Shown> {
         let pair = role.pair(class, beside);
         let (mean, noise) = (self.pair(pair)?.evidence.mean, self.noise_variance(pair)?);
@@ -297,9 +294,9 @@ impl Online {
         })
     }
 
-    /// What `class` adds in its role beside each of `asked`: a Gaussian process over the classes beside
-    /// it, conditioned on what it showed; of a pair that it was observed in, without that pair, which
-    /// must not hear its own voice twice.
+    /// The effects of `class` in its role beside each of `asked`: a Gaussian process over the other classes,
+    /// conditioned on the observations. For an observed pair, without that pair, whose own observations must
+    /// not count twice.
     fn shares(&self, role: Role, class: u32, asked: Range<usize>) -> Vec<RoleEffect> {
         let ClassState { partners, subjects, .. } = &self.classes[class as usize];
         let observed = match role {
@@ -328,7 +325,7 @@ impl Online {
                 return RoleEffect { mean: 0.0, variance: alone };
             };
             if let Some(at) = place[other] {
-                // Without one of the values, a process expects value − [K⁻¹·y] / [K⁻¹] of it.
+                // Without one of the values, a process predicts value − [K⁻¹·y] / [K⁻¹] for it.
                 let (Shown { value, variance, .. }, own) = (shown[at], inverse.at(at, at));
                 let variance = (1.0 / own - variance).clamp(0.0, alone);
                 return RoleEffect { mean: value - weights[at] / own, variance };

@@ -1,15 +1,15 @@
-//! What is known about a class of jobs when it runs alone, and about pairs that ran together.
+//! Solo profiles of classes, and measured pairs.
 
 use serde::{Deserialize, Serialize};
 
-/// A class of jobs and its solo measurements, as far as there are any.
+/// A class of jobs and its solo measurements, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClassProfile {
-    /// Names the class; unique in a table.
+    /// Unique in a table.
     pub name: String,
-    /// Classes of one model, at other batch sizes or precisions, behave alike.
+    /// Classes of one model with other batch sizes or precisions are similar.
     pub model: String,
-    /// Share of time in which the GPU is busy, 0 to 1.
+    /// Share of time during which the GPU is busy, 0 to 1.
     pub gpu_util: Option<f64>,
     /// Share of the memory bandwidth used, 0 to 1.
     pub bandwidth_util: Option<f64>,
@@ -23,8 +23,7 @@ pub struct ClassProfile {
     pub amp: bool,
 }
 
-/// Two classes that ran together, by their position in the table, and their speeds relative to
-/// running alone.
+/// Two classes that ran together, by their position in the table, and their rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredPair {
     /// One of them.
@@ -37,11 +36,11 @@ pub struct MeasuredPair {
     pub rate_b: f64,
 }
 
-/// How many features describe a class.
+/// Number of features of a class.
 pub(crate) const FEATURES: usize = 6;
 
 impl ClassProfile {
-    /// What the predictor looks at, in its fixed order; sizes and speeds on a logarithmic scale.
+    /// The features in a fixed order; sizes and speeds on a logarithmic scale.
     pub(crate) fn features(&self) -> [Option<f64>; FEATURES] {
         let share = |value: Option<f64>| value.map(|value| value.clamp(0.0, 1.0));
         let log = |value: Option<f64>| {
@@ -52,14 +51,14 @@ impl ClassProfile {
             share(self.bandwidth_util),
             log(self.memory_mib),
             log(self.steps_per_s),
-            // Where utilisation was measured, the batch size adds nothing but a way to overfit.
+            // If utilisation was measured, the batch size only adds overfitting.
             if self.gpu_util.is_none() { log(self.batch) } else { None },
             Some(if self.amp { 1.0 } else { 0.0 }),
         ]
     }
 }
 
-/// The scale on which features are compared: their mean and spread over the classes of a table.
+/// Mean and spread of the features over the classes of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Standard {
     mean: [f64; FEATURES],
@@ -80,7 +79,7 @@ impl Standard {
         Self { mean, spread }
     }
 
-    /// Standardised features; one that is unknown, or the same for all, counts as average.
+    /// Standardised features; unknown or constant ones count as average.
     pub(crate) fn apply(&self, profile: &ClassProfile) -> [f64; FEATURES] {
         let raw = profile.features();
         std::array::from_fn(|feature| match raw[feature] {

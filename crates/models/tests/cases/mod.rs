@@ -1,4 +1,4 @@
-//! Random tenants, all vectors of a grid, and how good one is: for the tests of the allocator and for the
+//! Random tenants, all vectors of a grid, and their objective values, for the tests of the allocator and the
 //! figures of docs/device.md.
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,7 @@ pub fn random_tenants(seed: u64, count: usize) -> Vec<DeviceTenant> {
     (0..count).map(|index| random_tenant(&mut rng, index)).collect()
 }
 
-/// Promises nothing.
+/// No guarantees.
 pub fn goal(objective: Objective, tenants: usize) -> Goal {
     let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
     Goal { objective, promises: vec![promise; tenants] }
@@ -57,7 +57,7 @@ pub fn grid(tenants: usize) -> Vec<Vec<Ppm>> {
     vectors
 }
 
-/// What is compared: the sum of speeds, or their geometric mean.
+/// The compared value: the sum of speeds, or their geometric mean.
 pub fn score(objective: Objective, goal: &Goal, y: &[f64]) -> f64 {
     match objective {
         Objective::Stp => goal.value(y),
