@@ -9,14 +9,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackendEvent {
-    /// The process exists and runs the job's program.
+    /// The run has started: its process runs the job's program, or the cluster says so.
     Started {
         /// The operation.
         op: OpId,
         /// The run.
         run: RunId,
-        /// Its process, which leads a process group.
-        pid: u32,
+        /// Its process, or its job in the cluster.
+        #[serde(flatten)]
+        handle: RunHandle,
         /// How its share is enforced.
         enforcement: crate::Enforcement,
     },
@@ -101,6 +102,17 @@ pub enum BackendEvent {
     Sampled(UsageSample),
 }
 
+/// What the system calls a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunHandle {
+    /// A process of this machine, which leads a process group.
+    #[serde(rename = "pid")]
+    Process(u32),
+    /// A job of the cluster, by the number under which it knows itself there.
+    #[serde(rename = "cluster_job")]
+    ClusterJob(u64),
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Exit {
@@ -176,6 +188,7 @@ pub struct RunSample {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Enforcement;
     use crate::op::{DeviceAllocation, Launch, Owner};
     use crate::recovery::RecoveredRun;
     use serde_json::json;
@@ -199,6 +212,9 @@ mod tests {
         let text = r#"{"offered":{"external":"5#a","owner":{"uid":1,"gid":2},"user":"ann","name":"job","gpus":1,
             "limit_s":null,"exclusive":false,"hints":"","submit_unix_us":7}}"#;
         assert_eq!(read(text), BackendEvent::Imported(Box::new(job)));
+        let text = r#"{"started":{"op":7,"run":{"job":1,"run":2},"pid":99,"enforcement":"none"}}"#;
+        let (op, handle, enforcement) = (OpId(7), RunHandle::Process(99), Enforcement::None);
+        assert_eq!(read(text), BackendEvent::Started { op, run, handle, enforcement });
         let text = r#"{"device":{"device":3,"closed":"down"}}"#;
         let unavailable = Some("down".to_owned());
         assert_eq!(read(text), BackendEvent::Device { device: 3, unavailable });
@@ -210,8 +226,22 @@ mod tests {
         let reason = "full".to_owned();
         assert_eq!(read(text), BackendEvent::Refused { op: OpId(7), run, reason, transient: true });
         let text = r#"{"not_started":{"reason":"full","passing":true}}"#;
-        let found: RecoveredRun = serde_json::from_str(text).expect("it is valid");
+        let recovered =
+            |text: &str| serde_json::from_str::<RecoveredRun>(text).expect("it is valid");
+        let found = recovered(text);
         assert_eq!(found, RecoveredRun::NotStarted { reason: "full".to_owned(), transient: true });
+        let found = recovered(r#"{"running":{"pid":99,"paused":true}}"#);
+        assert_eq!(found, RecoveredRun::Running { handle, paused: true, enforcement });
+    }
+
+    #[test]
+    fn a_job_of_a_cluster_has_no_process() {
+        let (op, run, enforcement) = (OpId(1), RunId { job: 1, run: 2 }, Enforcement::None);
+        let handle = RunHandle::ClusterJob(5_000_000_000);
+        let event = BackendEvent::Started { op, run, handle, enforcement };
+        let text = serde_json::to_string(&event).expect("it can be written");
+        assert!(text.contains(r#""cluster_job":5000000000"#) && !text.contains("pid"), "{text}");
+        assert_eq!(serde_json::from_str::<BackendEvent>(&text).expect("it was written"), event);
     }
 
     /// Its allocation had a niceness, which was always 0.

@@ -20,7 +20,7 @@ pub mod slurm;
 
 pub use capabilities::Capabilities;
 pub use cluster::{ClusterJob, short_id};
-pub use event::{BackendEvent, Exit, ExitCause, ExitStatus, RunSample, UsageSample};
+pub use event::{BackendEvent, Exit, ExitCause, ExitStatus, RunHandle, RunSample, UsageSample};
 pub use op::{DeviceAllocation, Launch, Op, OpId, Owner, RunId};
 pub use providers::{
     Device, DeviceSample, Enforcement, Foreign, ProcessSetup, Provider, ProviderError,

@@ -27,8 +27,19 @@ pub struct OpId(pub u64);
 /// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Start a run.
+    /// Start a process of this machine.
     Start(Box<Launch>),
+    /// Start a job that is pending in the cluster, on these devices.
+    Place {
+        /// The run.
+        run: RunId,
+        /// The cluster's id of the job.
+        external: String,
+        /// Indices of its devices.
+        devices: Vec<u32>,
+        /// It never shares its devices.
+        exclusive: bool,
+    },
     /// Pause a run. It keeps its memory.
     Pause {
         /// The run.
@@ -63,7 +74,8 @@ impl Op {
     pub fn run(&self) -> RunId {
         match self {
             Op::Start(launch) => launch.run,
-            Op::Pause { run }
+            Op::Place { run, .. }
+            | Op::Pause { run }
             | Op::Resume { run, .. }
             | Op::End { run, .. }
             | Op::Withdraw { run, .. } => *run,
@@ -84,7 +96,7 @@ pub struct DeviceAllocation {
     pub sub_batches: u32,
 }
 
-/// Everything that a start needs.
+/// Everything that the start of a process needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     /// The run.
@@ -109,12 +121,6 @@ pub struct Launch {
     /// Hard limit of its resident memory in bytes, where the system can enforce one. A run that exceeds it is
     /// killed and ends as out of memory.
     pub memory_limit_bytes: Option<u64>,
-    /// The cluster's id of the job, if it comes from a cluster.
-    #[serde(default)]
-    pub external: Option<String>,
-    /// It never shares its devices.
-    #[serde(default)]
-    pub exclusive: bool,
 }
 
 /// A user of the system.

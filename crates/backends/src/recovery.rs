@@ -1,6 +1,6 @@
 //! What a restarted daemon and its back end tell each other about earlier runs.
 
-use crate::event::Exit;
+use crate::event::{Exit, RunHandle};
 use crate::op::RunId;
 use serde::{Deserialize, Serialize};
 
@@ -29,8 +29,9 @@ impl From<RunId> for KnownJob {
 pub enum RecoveredRun {
     /// It runs or is paused.
     Running {
-        /// Its process.
-        pid: u32,
+        /// Its process, or its job in the cluster.
+        #[serde(flatten)]
+        handle: RunHandle,
         /// It is paused.
         paused: bool,
         /// How its share is enforced.

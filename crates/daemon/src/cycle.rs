@@ -452,18 +452,14 @@ impl Cycle {
                     }
                     Err(error) => tracing::error!("job {job}: its environment is lost: {error}"),
                 }
-                let uid = launch.owner.map_or(self.uid, |owner| owner.uid);
                 if self.uid != 0 {
                     // Only root can become somebody else.
                     launch.owner = None;
                 }
+            }
+            if matches!(op, Op::Start(_) | Op::Place { .. }) {
                 crash::point();
-                self.links.open(job, uid);
-                if let Some(active) = self.scheduler.job(job)
-                    && let Some(pattern) = &active.job.request.progress_regex
-                {
-                    self.links.tail(job, pattern, &launch.stdout, launch.owner);
-                }
+                self.listen_to(job);
             }
             crash::point();
             self.backend.apply(*id, op);
@@ -478,6 +474,17 @@ impl Cycle {
             crash::point();
             self.links.close(run.job);
             self.meter.forget(run.job);
+        }
+    }
+
+    /// Opens the socket of a job, and follows its output if its progress shows there.
+    fn listen_to(&mut self, id: u64) {
+        let Some(job) = self.scheduler.job(id).map(|active| &active.job) else { return };
+        self.links.open(id, job.uid);
+        if let Some(pattern) = &job.request.progress_regex {
+            // Only root can become somebody else.
+            let owner = (self.uid == 0).then_some(Owner { uid: job.uid, gid: job.gid });
+            self.links.tail(id, pattern, &job.stdout(), owner);
         }
     }
 
@@ -531,20 +538,14 @@ impl Cycle {
         let uncalled = self.store.hooks()?;
         self.journal_outcome(now, outcome, false, true)?;
         crash::point();
-        let running: Vec<(u64, u32)> = self
+        let running: Vec<u64> = self
             .scheduler
             .jobs()
             .filter(|active| active.phase != Phase::Absent)
-            .map(|active| (active.job.id, active.job.uid))
+            .map(|active| active.job.id)
             .collect();
-        for (job, uid) in running {
-            self.links.open(job, uid);
-            if let Some(active) = self.scheduler.job(job)
-                && let Some(pattern) = &active.job.request.progress_regex
-            {
-                let owner = Owner { uid, gid: active.job.gid };
-                self.links.tail(job, pattern, &active.job.stdout(), Some(owner));
-            }
+        for job in running {
+            self.listen_to(job);
         }
         self.act(outcome);
         self.publish(now, outcome);

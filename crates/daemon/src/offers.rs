@@ -3,7 +3,7 @@
 
 use crate::request::{JobRequest, NAME_MAX};
 use crate::scheduler::Submission;
-use tandem_backends::{ClusterJob, short_id};
+use tandem_backends::ClusterJob;
 
 /// The word with which hints begin.
 const WORD: &str = "tandem:";
@@ -17,8 +17,6 @@ pub(crate) fn submission(
     let name: String = offer.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let name = cut(if name.is_empty() { "unnamed".to_owned() } else { name });
     let mut request = JobRequest {
-        // Nobody runs it; it stands for the job.
-        command: vec![format!("slurm:{}", short_id(&offer.external))],
         class: Some(cut(format!("{}/{name}", offer.user))),
         name: Some(name),
         gpus: f64::from(offer.gpus.max(1)),
@@ -149,7 +147,7 @@ mod tests {
         assert_eq!((request.class.as_deref(), request.estimate_s), (Some("resnet"), Some(7200.0)));
         assert_eq!((request.max_slowdown, request.exclusive), (Some(1.5), true));
         assert_eq!(unknown, ["colour=red"]);
-        assert!(request.check().is_ok(), "{:?}", request.check());
+        assert!(request.check_options().is_ok(), "{:?}", request.check_options());
     }
 
     #[test]
@@ -159,7 +157,7 @@ mod tests {
         for name in ["", "a\u{1b}[2J\0", &long] {
             let offer = ClusterJob { name: name.to_owned(), gpus: 0, ..offer(&hints) };
             let (submission, unknown) = submission(3, &offer, None);
-            assert_eq!(submission.request.check(), Ok(()), "{name:?}");
+            assert_eq!(submission.request.check_options(), Ok(()), "{name:?}");
             assert_eq!(unknown.len(), 2, "{unknown:?}");
             assert!(submission.request.class.is_some_and(|class| class.starts_with("ann/")));
         }

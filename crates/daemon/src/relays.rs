@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
+use tandem_backends::RunHandle;
 use tandem_backends::relay::{Challenge, HANDSHAKE, LINE_MAX, RelayProof, WELCOME};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -95,7 +96,7 @@ impl Door {
         let RelayProof { job, uid, .. } = *answer;
         let ask = Message::Ask(Box::new(move |present| {
             let is_it = |active: &&crate::scheduler::Active| {
-                active.pid.map(u64::from) == Some(job) && active.job.uid == uid
+                active.handle == Some(RunHandle::ClusterJob(job)) && active.job.uid == uid
             };
             let _ = reply.send(present.scheduler.jobs().find(is_it).map(|active| active.job.id));
         }));

@@ -24,7 +24,7 @@ const PATTERN_MAX_BYTES: usize = 128 << 10;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobRequest {
-    /// Program and arguments.
+    /// Program and arguments; empty for a job of a cluster, which has them.
     pub command: Vec<String>,
     /// A name for people; the program's if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,6 +185,11 @@ impl JobRequest {
 
     /// Checks all that can be told without knowing the machine.
     pub fn check(&self) -> Result<(), BadRequest> {
+        self.check_command()?;
+        self.check_options()
+    }
+
+    fn check_command(&self) -> Result<(), BadRequest> {
         if self.command.first().is_none_or(|program| program.is_empty()) {
             return Err(bad("command", "is empty; give a program after --"));
         }
@@ -196,6 +201,15 @@ impl JobRequest {
         if size > ARGUMENTS_MAX_BYTES {
             return Err(bad("command", "is longer than a mebibyte; put it into a script"));
         }
+        if self.command_bytes_max() > ARGUMENTS_MAX_BYTES {
+            return Err(bad("params", "make the command longer than a mebibyte"));
+        }
+        Ok(())
+    }
+
+    /// Checks all but the command, which a job of a cluster does not have here.
+    pub(crate) fn check_options(&self) -> Result<(), BadRequest> {
+        let nul = |text: &str| text.contains('\0');
         if let Some(name) = &self.name
             && (name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control))
         {
@@ -287,9 +301,6 @@ impl JobRequest {
             if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && has_host(&uri)) {
                 return Err(bad("webhook", "is not an http:// address"));
             }
-        }
-        if self.command_bytes_max() > ARGUMENTS_MAX_BYTES {
-            return Err(bad("params", "make the command longer than a mebibyte"));
         }
         let (tasks, waits) = (self.tasks()?.tasks.len(), self.dependencies()?.len());
         if tasks.saturating_mul(waits) > WAITS_MAX {

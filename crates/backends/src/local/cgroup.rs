@@ -247,8 +247,6 @@ mod tests {
 
     fn launch(allocation: DeviceAllocation, memory_limit_bytes: Option<u64>) -> Launch {
         Launch {
-            external: None,
-            exclusive: false,
             run: RunId { job: 1, run: 1 },
             command: Vec::new(),
             env: BTreeMap::new(),

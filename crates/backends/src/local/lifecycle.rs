@@ -10,7 +10,7 @@ use super::run::{LocalRun, RunPhase, RunState};
 use super::shared::LocalShared;
 use super::start_error::{StartError, is_full};
 use crate::crash;
-use crate::event::BackendEvent;
+use crate::event::{BackendEvent, RunHandle};
 use rustix::process::Signal;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -183,8 +183,8 @@ impl LocalShared {
         state.phase = RunPhase::Running;
         self.watcher.unwatch_directory(run);
         if let (Some(op), Some(process)) = (state.op, &state.process) {
-            let (pid, enforcement) = (process.pid, state.enforcement);
-            self.emit(BackendEvent::Started { op, run: run.id, pid, enforcement });
+            let (handle, enforcement) = (RunHandle::Process(process.pid), state.enforcement);
+            self.emit(BackendEvent::Started { op, run: run.id, handle, enforcement });
         }
         run.changed.notify_all();
         self.idle.1.notify_all();

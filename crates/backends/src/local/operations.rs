@@ -53,8 +53,8 @@ impl LocalShared {
                     let deadline = asked + Duration::from_millis(grace_ms);
                     self.end(run, deadline).map_err(StartError::from)
                 }
-                Op::Withdraw { .. } => {
-                    Err(StartError::from("a local run has no cluster to withdraw it from"))
+                Op::Place { .. } | Op::Withdraw { .. } => {
+                    Err(StartError::from("a local run has no cluster"))
                 }
             };
             if let Err(StartError { reason, transient }) = refused {

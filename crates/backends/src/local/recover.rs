@@ -6,6 +6,7 @@ use super::record::{self, Claim, RunEnd, RunSpec, SPEC};
 use super::run::{RunPhase, lock};
 use super::shared::LocalShared;
 use crate::crash;
+use crate::event::RunHandle;
 use crate::op::RunId;
 use crate::recovery::RecoveredRun;
 use rustix::process::Signal;
@@ -65,8 +66,9 @@ impl LocalShared {
                     if !paused && let Err(error) = state.signal(&self.boot, Signal::CONT) {
                         tracing::warn!(run = %id, %error, "cannot be continued");
                     }
-                    let (pid, enforcement) = (started.process.pid, started.enforcement);
-                    RecoveredRun::Running { pid, paused, enforcement }
+                    let handle = RunHandle::Process(started.process.pid);
+                    let enforcement = started.enforcement;
+                    RecoveredRun::Running { handle, paused, enforcement }
                 }
                 Probe::Supervised { started: None, .. } | Probe::Unknown { .. } => {
                     RecoveredRun::Starting

@@ -176,17 +176,14 @@ impl Backend for SlurmBackend {
     fn apply(&mut self, id: OpId, op: Op) {
         let run = op.run();
         let is_known = self.shared.change(|jobs| match op {
-            Op::Start(launch) => match &launch.external {
-                Some(external) => {
-                    let desired = DesiredRun {
-                        is_exclusive: launch.exclusive,
-                        ..DesiredRun::new(launch.run, id, launch.allocation.devices.clone())
-                    };
-                    jobs.start(external, desired);
-                    true
-                }
-                None => false,
-            },
+            Op::Place { run, external, devices, exclusive } => {
+                let desired =
+                    DesiredRun { is_exclusive: exclusive, ..DesiredRun::new(run, id, devices) };
+                jobs.start(&external, desired);
+                true
+            }
+            // A process of this machine is not Slurm's.
+            Op::Start(_) => false,
             Op::Pause { run } => jobs.pause(id, run, true),
             Op::Resume { run, .. } => jobs.pause(id, run, false),
             Op::End { run, .. } => jobs.end(id, run),

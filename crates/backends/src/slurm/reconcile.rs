@@ -12,7 +12,7 @@ use super::jobs::{JobList, JobRecord, SlurmEnd, SlurmState};
 use super::nodes::SlurmNode;
 use crate::cluster::desired::{DesiredRun, DesiredState, ManagedJob, ManagedJobs, ReportedState};
 use crate::cluster::short_id;
-use crate::event::{BackendEvent, Exit, ExitCause, ExitStatus};
+use crate::event::{BackendEvent, Exit, ExitCause, ExitStatus, RunHandle};
 use crate::op::{OpId, RunId};
 use crate::providers::Enforcement;
 use crate::recovery::{KnownJob, RecoveredRun};
@@ -166,7 +166,8 @@ impl Reconciler {
         if reported == ReportedState::NotStarted {
             return RecoveredRun::Starting;
         }
-        RecoveredRun::Running { pid: number(record), paused, enforcement: Enforcement::None }
+        let (handle, enforcement) = (RunHandle::ClusterJob(record.id), Enforcement::None);
+        RecoveredRun::Running { handle, paused, enforcement }
     }
 
     /// The jobs of a list with our admin comment, by their key.
@@ -306,7 +307,8 @@ impl Reconciler {
     fn started(&self, desired: &DesiredRun, record: &JobRecord) -> BackendEvent {
         self.check_placement(desired, record);
         let (op, run, enforcement) = (desired.op, desired.run, Enforcement::None);
-        BackendEvent::Started { op, run, pid: number(record), enforcement }
+        let handle = RunHandle::ClusterJob(record.id);
+        BackendEvent::Started { op, run, handle, enforcement }
     }
 }
 
@@ -341,11 +343,6 @@ fn cancel(requested_s: &mut u64, listed: &ListedJob<'_>, now_s: u64, result: &mu
         *requested_s = now_s;
         result.requests.push(SlurmRequest::Cancel(listed.job_id.clone()));
     }
-}
-
-/// Stands for the process id of a run: the number by which the job knows itself.
-fn number(record: &JobRecord) -> u32 {
-    u32::try_from(record.id).unwrap_or(0)
 }
 
 /// A job that is not in the list.

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tandem_backends::local::Cgroups;
 use tandem_backends::providers::cpu::Cpu;
-use tandem_backends::{Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun};
+use tandem_backends::{
+    Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun, RunHandle,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("cgroups_limit_memory", cgroups_limit_memory),
@@ -42,7 +44,9 @@ fn cores(dir: &Path, cgroups: bool) -> TestBackend {
 /// Waits for a start, and returns how the share is enforced.
 fn started(backend: &mut TestBackend) -> (u32, Enforcement) {
     match backend.next() {
-        BackendEvent::Started { pid, enforcement, .. } => (pid, enforcement),
+        BackendEvent::Started { handle: RunHandle::Process(pid), enforcement, .. } => {
+            (pid, enforcement)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -195,7 +199,11 @@ fn cgroups_are_recovered() {
     let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
     assert_eq!(
         found,
-        RecoveredRun::Running { pid, paused: false, enforcement: Enforcement::Cgroup }
+        RecoveredRun::Running {
+            handle: RunHandle::Process(pid),
+            paused: false,
+            enforcement: Enforcement::Cgroup
+        }
     );
     // A later daemon changes the share, even if it creates no groups itself.
     drop(later);

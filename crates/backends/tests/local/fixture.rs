@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use tandem_backends::local::{LocalBackend, LocalOptions};
 use tandem_backends::providers::fake::Fake;
 use tandem_backends::{
-    Backend, BackendEvent, DeviceAllocation, Exit, ExitStatus, Launch, Op, OpId, Provider, RunId,
+    Backend, BackendEvent, DeviceAllocation, Exit, ExitStatus, Launch, Op, OpId, Provider,
+    RunHandle, RunId,
 };
 
 /// How long a test waits for something that must come.
@@ -96,7 +97,7 @@ impl TestBackend {
     /// Waits for a start.
     pub(crate) fn started(&mut self) -> u32 {
         match self.next() {
-            BackendEvent::Started { pid, .. } => pid,
+            BackendEvent::Started { handle: RunHandle::Process(pid), .. } => pid,
             other => panic!("{other:?}"),
         }
     }
@@ -153,8 +154,6 @@ pub(crate) fn allocation(device: u32) -> DeviceAllocation {
 /// A command as a run; its output goes to `JOB.out` in the directory.
 pub(crate) fn launch(dir: &Path, job: u64, command: &[&str]) -> Launch {
     Launch {
-        external: None,
-        exclusive: false,
         run: run_id(job),
         command: command.iter().map(|&word| word.to_owned()).collect(),
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),

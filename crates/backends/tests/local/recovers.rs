@@ -7,7 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
-use tandem_backends::{Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun};
+use tandem_backends::{
+    Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun, RunHandle,
+};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_killed_daemon_starts_nothing_twice", a_killed_daemon_starts_nothing_twice),
@@ -144,11 +146,19 @@ fn runs_are_recovered() {
         later.inner.recover(&runs).into_iter().map(|(_, found)| found).collect();
     assert_eq!(
         found[0],
-        RecoveredRun::Running { pid: first, paused: false, enforcement: Enforcement::None }
+        RecoveredRun::Running {
+            handle: RunHandle::Process(first),
+            paused: false,
+            enforcement: Enforcement::None
+        }
     );
     assert_eq!(
         found[1],
-        RecoveredRun::Running { pid: second, paused: true, enforcement: Enforcement::None }
+        RecoveredRun::Running {
+            handle: RunHandle::Process(second),
+            paused: true,
+            enforcement: Enforcement::None
+        }
     );
     assert!(matches!(&found[2], RecoveredRun::Exited(exit) if exit.status == code(4)));
     assert!(matches!(&found[3], RecoveredRun::NotStarted { .. }));
@@ -172,7 +182,14 @@ fn a_pause_interrupted_by_a_crash() {
     rustix::process::kill_process(first, rustix::process::Signal::STOP).unwrap();
     let mut later = TestBackend::at(&backend.dir);
     let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(found, RecoveredRun::Running { pid, paused: false, enforcement: Enforcement::None });
+    assert_eq!(
+        found,
+        RecoveredRun::Running {
+            handle: RunHandle::Process(pid),
+            paused: false,
+            enforcement: Enforcement::None
+        }
+    );
     assert_eq!(later.exited().status, code(6));
 }
 
@@ -236,7 +253,14 @@ fn a_killed_supervisor() {
     assert_eq!(backend.next_within(Duration::from_millis(200)), None, "its process lives");
     let mut later = TestBackend::at(&backend.dir);
     let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(found, RecoveredRun::Running { pid, paused: false, enforcement: Enforcement::None });
+    assert_eq!(
+        found,
+        RecoveredRun::Running {
+            handle: RunHandle::Process(pid),
+            paused: false,
+            enforcement: Enforcement::None
+        }
+    );
     backend.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(backend.next(), BackendEvent::Paused { .. }));
     backend.apply(3, Op::End { run: run_id(1), grace_ms: 5000 });

@@ -55,7 +55,9 @@ pub(super) fn info(
         .and(job.devices.first())
         .map(|&device| running(present, device).iter().map(|view| view.rate).sum());
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
-    let private = env.map(|env| JobPrivate {
+    let sees_all = env.is_some();
+    // A job of a cluster has its command and its files there.
+    let private = env.filter(|_| job.external.is_none()).map(|env| JobPrivate {
         command: job.command(),
         dir: text(&job.request.dir),
         stdout: text(&job.stdout()),
@@ -67,7 +69,7 @@ pub(super) fn info(
     let slowdown = |rate: f64| (rate > 0.0).then(|| 1.0 / rate);
     let request = &job.request;
     JobInfo {
-        line: line(job, view, private.is_some()),
+        line: line(job, view, sees_all),
         private,
         uid: job.uid,
         pid: view.and_then(|view| view.pid),

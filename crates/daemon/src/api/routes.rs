@@ -388,6 +388,9 @@ async fn logs(
         let message = format!("job {id} is not yours");
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
+    if job.external.is_some() {
+        return Err(Failure::bad(format!("job {id} runs in a cluster, which has its output")));
+    }
     let file = match asked.stream.as_deref() {
         None | Some("stdout") => job.stdout(),
         Some("stderr") => job.stderr().unwrap_or_else(|| job.stdout()),

@@ -11,7 +11,7 @@ use crate::scheduler::{
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tandem_backends::{Device, Enforcement};
+use tandem_backends::{Device, Enforcement, RunHandle};
 use tandem_core::{
     Action, Cluster, Event, GpuId, GpuTypeId, Interference, JobId, Memory, Placement, Ppm, Profile,
     Ratio, Time,
@@ -117,7 +117,11 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
             ..Job::default()
         };
         let enforcement = Enforcement::None;
-        let found = Some(RecoveredRun::Running { pid: 1, paused: false, enforcement });
+        let found = Some(RecoveredRun::Running {
+            handle: RunHandle::Process(1),
+            paused: false,
+            enforcement,
+        });
         Kept { job, request, found }
     };
     let start = Start {

@@ -88,12 +88,12 @@ pub struct JobInfo {
     /// What everyone may know.
     #[serde(flatten)]
     pub line: JobLine,
-    /// What only the owner and root may.
+    /// What only the owner and root may; absent for a job of a cluster, which has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<JobPrivate>,
     /// The user's number.
     pub uid: u32,
-    /// Its process.
+    /// Its process, if it runs on this machine.
     pub pid: Option<u32>,
     /// Runs so far.
     pub runs: u32,

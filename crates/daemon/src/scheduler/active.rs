@@ -3,7 +3,7 @@
 use crate::job::{Job, JobState};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
-use tandem_backends::{DeviceAllocation, Enforcement};
+use tandem_backends::{DeviceAllocation, Enforcement, RunHandle};
 use tandem_core::{JobId, PPM_ONE, Ppm, Progress, Span, Time, Work};
 
 /// Where the process of a job stands. Between two of the lasting phases an operation is under way, and
@@ -86,8 +86,8 @@ pub struct Active {
     pub phase: Phase,
     /// Where its process sits, or sat when it was stopped.
     pub seat: Option<DeviceAllocation>,
-    /// Its process.
-    pub pid: Option<u32>,
+    /// Its process, or its job in the cluster.
+    pub handle: Option<RunHandle>,
     /// How strictly its share is kept.
     pub enforcement: Enforcement,
     /// What it is willing to do.
@@ -112,7 +112,7 @@ impl Active {
             entry: None,
             phase: Phase::Absent,
             seat: None,
-            pid: None,
+            handle: None,
             enforcement: Enforcement::None,
             caps: Caps::default(),
             bye: None,
@@ -132,6 +132,14 @@ impl Active {
             Phase::Starting | Phase::Running | Phase::Resuming => JobState::Running,
             Phase::Pausing | Phase::Stopped => JobState::Paused,
             Phase::Asked | Phase::Ending => JobState::Completing,
+        }
+    }
+
+    /// The process of a run on this machine.
+    pub fn pid(&self) -> Option<u32> {
+        match self.handle? {
+            RunHandle::Process(pid) => Some(pid),
+            RunHandle::ClusterJob(_) => None,
         }
     }
 

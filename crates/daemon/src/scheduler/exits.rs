@@ -190,7 +190,7 @@ impl Scheduler {
     fn gone(&mut self, id: u64) {
         self.set_phase(id, Phase::Absent, None);
         if let Some(active) = self.jobs.get_mut(&id) {
-            active.pid = None;
+            active.handle = None;
             active.pace.halt(self.now.time());
             active.caps = super::Caps::default();
             active.job.caps = [false; 3];

@@ -300,9 +300,9 @@ impl Scheduler {
 
     fn backend(&mut self, event: &BackendEvent) {
         match event {
-            BackendEvent::Started { run, pid, enforcement, .. } => {
+            BackendEvent::Started { run, handle, enforcement, .. } => {
                 if let Some(active) = self.of_run(*run) {
-                    active.pid = Some(*pid);
+                    active.handle = Some(*handle);
                     active.enforcement = *enforcement;
                     self.reached(run.job, Phase::Starting, Phase::Running);
                 }

@@ -100,9 +100,9 @@ impl Scheduler {
         active.job.start_us.get_or_insert(self.now.unix_us);
         active.bye = None;
         active.job.asked = false;
-        let launch = launch(active, seat, &self.setup);
-        self.set_phase(id, Phase::Starting, Some(launch.allocation.clone()));
-        self.ask(Op::Start(Box::new(launch)));
+        let op = start_op(active, seat.clone(), &self.setup);
+        self.set_phase(id, Phase::Starting, Some(seat));
+        self.ask(op);
     }
 
     fn adjust(&mut self, id: u64, placement: &Placement) {
@@ -269,8 +269,19 @@ fn run_of(active: &Active) -> RunId {
     RunId { job: active.job.id, run: active.job.runs }
 }
 
+/// Starts the process of a job, or the job in its cluster.
+pub(super) fn start_op(active: &Active, seat: DeviceAllocation, setup: &Setup) -> Op {
+    match active.job.external.clone() {
+        Some(external) => {
+            let exclusive = active.job.request.exclusive;
+            Op::Place { run: run_of(active), external, devices: seat.devices, exclusive }
+        }
+        None => Op::Start(Box::new(launch(active, seat, setup))),
+    }
+}
+
 /// What the back end needs; the environment that the user captured is added where it is kept.
-pub(super) fn launch(active: &Active, seat: DeviceAllocation, setup: &Setup) -> Launch {
+fn launch(active: &Active, seat: DeviceAllocation, setup: &Setup) -> Launch {
     let job = &active.job;
     let share = f64::from(seat.share_ppm) / 1e6;
     let mut env = BTreeMap::from([
@@ -301,8 +312,6 @@ pub(super) fn launch(active: &Active, seat: DeviceAllocation, setup: &Setup) -> 
         owner: Some(Owner { uid: job.uid, gid: job.gid }),
         memory_limit_bytes: memory_limit(active, &seat, setup),
         allocation: seat,
-        external: job.external.clone(),
-        exclusive: job.request.exclusive,
     }
 }
 

@@ -171,7 +171,7 @@ impl Scheduler {
             _ => job.going = None,
         }
         let known = job.devices.iter().all(|&device| (device as usize) < self.present.len());
-        let (phase, pid) = match &found {
+        let (phase, handle) = match &found {
             RecoveredRun::NeverStarted => {
                 // The number of a run that never was is given again.
                 job.runs = job.runs.saturating_sub(1);
@@ -183,8 +183,8 @@ impl Scheduler {
                 self.admit(Active::new(job));
                 return None;
             }
-            RecoveredRun::Running { pid, paused: true, .. } => (Phase::Stopped, Some(*pid)),
-            RecoveredRun::Running { pid, paused: false, .. } => (Phase::Running, Some(*pid)),
+            RecoveredRun::Running { handle, paused: true, .. } => (Phase::Stopped, Some(*handle)),
+            RecoveredRun::Running { handle, paused: false, .. } => (Phase::Running, Some(*handle)),
             RecoveredRun::Starting => (Phase::Starting, None),
             RecoveredRun::Exited(exit) => {
                 inputs.push(Input::Backend(BackendEvent::Exited { run, exit: exit.clone() }));
@@ -228,7 +228,7 @@ impl Scheduler {
         let active = self.jobs.get_mut(&id).expect("admitted above");
         active.unmet.clear();
         active.caps = caps;
-        active.pid = pid;
+        active.handle = handle;
         if let RecoveredRun::Running { enforcement, .. } = found {
             active.enforcement = enforcement;
         }

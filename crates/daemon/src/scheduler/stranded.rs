@@ -2,10 +2,10 @@
 //! be unable to give them other GPUs than those of the same places on another node, which no policy knows
 //! about. So such GPUs are kept free until the job can begin there.
 
+use super::Scheduler;
 use super::active::Phase;
-use super::{RunId, Scheduler};
 use std::collections::BTreeSet;
-use tandem_backends::{DeviceAllocation, Op};
+use tandem_backends::DeviceAllocation;
 use tandem_core::{Event, GpuId, JobId, Placement, Work};
 
 impl Scheduler {
@@ -133,17 +133,15 @@ impl Scheduler {
         let active = self.jobs.get_mut(&id).expect("it is stranded");
         active.job.runs += 1;
         active.job.devices.clone_from(&devices);
-        let run = RunId { job: id, run: active.job.runs };
         let seat = active.seat.clone().expect("a stranded job has a seat");
         let seat = DeviceAllocation { devices, ..seat };
-        let launch = super::settle::launch(active, seat.clone(), &self.setup);
-        debug_assert_eq!(launch.run, run);
+        let op = super::settle::start_op(active, seat.clone(), &self.setup);
         let spec = self.spec(id, entry);
         let placement = Placement::on(seat.devices.iter().map(|&device| GpuId(device)));
         let placement = Some(Placement { sub_batches: seat.sub_batches, ..placement });
         self.events.push(Event::Adopted { spec, placement, done: Work::default() });
         self.set_phase(id, Phase::Starting, Some(seat));
         self.set_reason(id, Some("its node was lost; begins elsewhere".to_owned()));
-        self.ask(Op::Start(Box::new(launch)));
+        self.ask(op);
     }
 }

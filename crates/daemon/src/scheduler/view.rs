@@ -12,7 +12,7 @@ use tandem_core::{Engine, GpuId, GpuTypeId, JobSpec, Profile, Reason, Time, User
 pub struct View {
     /// Of its process.
     pub phase: Phase,
-    /// Its process.
+    /// Its process, if it runs on this machine.
     pub pid: Option<u32>,
     /// Others on its devices.
     pub beside: Vec<u64>,
@@ -183,7 +183,7 @@ impl Scheduler {
         let known = active.entry.and_then(|entry| self.engine.state().find(entry));
         Some(View {
             phase: active.phase,
-            pid: active.pid,
+            pid: active.pid(),
             predicted: self.predicted_rate(active).as_f64(),
             rate: f64::from(active.rate().0) / 1e6,
             measured: active.rate_is_measured(),

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use tandem_backends::{
     Backend, BackendEvent, Capabilities, Device, Enforcement, Exit, ExitStatus, KnownJob, Op, OpId,
-    RecoveredRun, RunId,
+    RecoveredRun, RunHandle, RunId,
 };
 use tandem_core::{
     Action, Cluster, Event, GpuId, Interference, JobId, Learner, Memory, Observation, Placement,
@@ -143,7 +143,12 @@ impl Backend for Played {
                 self.on_gpus.insert(run.job);
                 self.act(Action::Start { job, placement, restore: false });
                 let enforcement = Enforcement::None;
-                self.report(BackendEvent::Started { op, run, pid: 1, enforcement });
+                self.report(BackendEvent::Started {
+                    op,
+                    run,
+                    handle: RunHandle::Process(1),
+                    enforcement,
+                });
             }
             Op::Pause { .. } => {
                 self.on_gpus.remove(&run.job);
@@ -159,7 +164,9 @@ impl Backend for Played {
                 }
                 self.report(BackendEvent::Resumed { op, run });
             }
-            Op::End { .. } | Op::Withdraw { .. } => panic!("nothing is ended here"),
+            Op::End { .. } | Op::Place { .. } | Op::Withdraw { .. } => {
+                panic!("nothing is ended here")
+            }
         }
     }
 

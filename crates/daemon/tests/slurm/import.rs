@@ -18,9 +18,9 @@ fn an_imported_job_has_its_hints() {
     assert_eq!((request.estimate_s, request.max_slowdown), (Some(7200.0), Some(1.5)));
     assert_eq!((request.time_limit_s, request.name.as_deref()), (Some(3600.0), Some("train17")));
     let ops = cluster.ops.lock().unwrap();
-    let [Op::Start(launch)] = &ops[..] else { panic!("{ops:?}") };
-    assert_eq!(launch.external.as_deref(), Some("17#tag"));
-    assert_eq!(launch.allocation.devices, [0]);
+    let [Op::Place { external, devices, .. }] = &ops[..] else { panic!("{ops:?}") };
+    assert_eq!((external.as_str(), devices), ("17#tag", &vec![0]));
+    assert_eq!((request.command.len(), cluster.cycle.scheduler.job(1).unwrap().pid()), (0, None));
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn the_journal_of_cluster_jobs_replays() {
     let started = |job, number| BackendEvent::Started {
         op: OpId(0),
         run: run(job, number),
-        pid: 1,
+        handle: RunHandle::ClusterJob(1),
         enforcement: Default::default(),
     };
     let closed = |node: u32, closed: bool| {

@@ -139,9 +139,9 @@ fn a_job_that_is_starting_can_be_cancelled() {
     let asked = cluster.ops.len();
     // A second request changes nothing, nor do events that were on their way.
     cluster.cancel(job);
-    let (op, run, pid) = (OpId(0), cluster.run(job), 1);
+    let (op, run, handle) = (OpId(0), cluster.run(job), RunHandle::ClusterJob(1));
     let enforcement = Default::default();
-    cluster.step(&[Input::Backend(BackendEvent::Started { op, run, pid, enforcement })]);
+    cluster.step(&[Input::Backend(BackendEvent::Started { op, run, handle, enforcement })]);
     cluster.requeue(job);
     assert_eq!((cluster.phase(job), cluster.ops.len()), (Phase::Ending, asked));
     // It occupies its device until the cluster reports its end.
@@ -237,8 +237,11 @@ fn a_run_that_cannot_move_is_never_asked_to_stop() {
     // Its device no longer exists.
     let mut gone = kept(cluster.job(job), None);
     gone.job.devices = vec![9];
-    gone.found =
-        Some(RecoveredRun::Running { pid: 1, paused: false, enforcement: Default::default() });
+    gone.found = Some(RecoveredRun::Running {
+        handle: RunHandle::ClusterJob(1),
+        paused: false,
+        enforcement: Default::default(),
+    });
     let mut cluster = cluster.restart(vec![gone]);
     cluster.again();
     assert_eq!(cluster.phase(job), Phase::Running);

@@ -39,9 +39,11 @@ fn a_job_of_a_lost_node_starts_on_the_same_gpu_index_of_another() {
         }
         assert_eq!((cluster.devices(job), cluster.active(job).job.runs), (vec![3], 2));
         assert_eq!(cluster.phase(job), Phase::Starting);
-        let Op::Start(launch) = cluster.ops.last().unwrap() else { panic!("{:?}", cluster.ops) };
-        assert_eq!((launch.run.run, &launch.allocation.devices), (2, &vec![3]));
-        assert_eq!(launch.external, cluster.active(job).job.external);
+        let Op::Place { run, external, devices, .. } = cluster.ops.last().unwrap() else {
+            panic!("{:?}", cluster.ops)
+        };
+        assert_eq!((run.run, devices), (2, &vec![3]));
+        assert_eq!(Some(external), cluster.active(job).job.external.as_ref());
         // Events of the previous run do nothing.
         cluster.step(&[Input::Backend(BackendEvent::Exited {
             run: RunId { job, run: 1 },

@@ -12,7 +12,7 @@ mod restart;
 use cluster::cycle::{TestDaemon, imported, job};
 use cluster::{TestCluster, exit, kept, submission};
 use tandem_backends::{
-    BackendEvent, ClusterJob, Exit, ExitCause, ExitStatus, Op, OpId, RecoveredRun, RunId,
+    BackendEvent, ClusterJob, Exit, ExitCause, ExitStatus, Op, OpId, RecoveredRun, RunHandle, RunId,
 };
 use tandem_daemon::job::JobState;
 use tandem_daemon::journal::replay;

@@ -21,7 +21,7 @@ fn found(cluster: &TestCluster) -> Vec<Kept> {
         let found = match active.phase {
             Phase::Absent => None,
             Phase::Running => Some(RecoveredRun::Running {
-                pid: 1,
+                handle: RunHandle::ClusterJob(1),
                 paused: false,
                 enforcement: Default::default(),
             }),

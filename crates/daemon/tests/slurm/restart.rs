@@ -24,8 +24,8 @@ fn a_restart_recovers_every_job() {
         cluster.started(job);
     }
     cluster.step(&[Input::Hold { job: jobs[5] }]);
-    let pid = u32::try_from(jobs[1]).unwrap();
-    let running = RecoveredRun::Running { pid, paused: false, enforcement: Default::default() };
+    let handle = RunHandle::ClusterJob(jobs[1]);
+    let running = RecoveredRun::Running { handle, paused: false, enforcement: Default::default() };
     let done = RecoveredRun::Exited(exit(ExitStatus::Code(3)));
     let cancelled = RecoveredRun::Exited(Exit {
         cause: Some(ExitCause::Cancelled),
@@ -84,7 +84,11 @@ fn a_restart_places_no_job_on_an_unavailable_device() {
     let found = [
         // Requeued by the cluster, because its node was lost.
         Some(RecoveredRun::Starting),
-        Some(RecoveredRun::Running { pid: 2, paused: false, enforcement: Default::default() }),
+        Some(RecoveredRun::Running {
+            handle: RunHandle::ClusterJob(2),
+            paused: false,
+            enforcement: Default::default(),
+        }),
         Some(RecoveredRun::Exited(exit(ExitStatus::Code(0)))),
         None,
     ];

@@ -74,9 +74,10 @@ fn runs() -> JobBuilder {
         .on("n0", "shard:33(IDX:0)")
 }
 
-fn started(op: u64, of: u64, pid: u32) -> BackendEvent {
+fn started(op: u64, of: u64, job: u64) -> BackendEvent {
     let (op, run, enforcement) = (OpId(op), run(of), Enforcement::None);
-    BackendEvent::Started { op, run, pid, enforcement }
+    let handle = RunHandle::ClusterJob(job);
+    BackendEvent::Started { op, run, handle, enforcement }
 }
 
 /// Job 5 was imported, started on device 0 by operation 1, and runs.

@@ -4,7 +4,7 @@ pub(crate) mod cycle;
 
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_backends::{
-    BackendEvent, Device, Enforcement, Exit, ExitStatus, Op, OpId, RecoveredRun, RunId,
+    BackendEvent, Device, Enforcement, Exit, ExitStatus, Op, OpId, RecoveredRun, RunHandle, RunId,
 };
 use tandem_daemon::job::{Job, JobState};
 use tandem_daemon::journal::beliefs;
@@ -215,8 +215,8 @@ impl TestCluster {
 
     pub(crate) fn started(&mut self, job: u64) {
         let (op, run) = (OpId(0), self.run(job));
-        let (pid, enforcement) = (u32::try_from(job).unwrap(), Enforcement::None);
-        self.step(&[Input::Backend(BackendEvent::Started { op, run, pid, enforcement })]);
+        let (handle, enforcement) = (RunHandle::ClusterJob(job), Enforcement::None);
+        self.step(&[Input::Backend(BackendEvent::Started { op, run, handle, enforcement })]);
         assert_eq!(self.phase(job), Phase::Running, "job {job}");
     }
 

@@ -37,7 +37,9 @@ fn runs_of_a_recorded_list_are_recovered() {
     let (found, missing) = reconciler.recover(&known, &recorded);
     assert_eq!(missing, []);
     let shape = |found: &RecoveredRun| match found {
-        RecoveredRun::Running { pid, paused, .. } => format!("{pid} {paused}"),
+        RecoveredRun::Running { handle: RunHandle::ClusterJob(job), paused, .. } => {
+            format!("{job} {paused}")
+        }
         RecoveredRun::Exited(exit) => format!("{:?} {:?}", exit.status, exit.cause),
         other => format!("{other:?}"),
     };

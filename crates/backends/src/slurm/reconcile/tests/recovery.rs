@@ -77,16 +77,16 @@ fn another_pending_job_under_the_same_id_is_imported_separately() {
 
 #[test]
 fn running_and_paused_runs_are_recovered() {
-    let enforcement = Enforcement::None;
+    let (handle, enforcement) = (RunHandle::ClusterJob(5), Enforcement::None);
     let (mut reconciler, recovered) = found(runs());
-    assert_eq!(recovered, RecoveredRun::Running { pid: 5, paused: false, enforcement });
+    assert_eq!(recovered, RecoveredRun::Running { handle, paused: false, enforcement });
     let result = reconciler.reconcile(&list([runs()]), NOW_S);
     assert!(foreign(&result).iter().all(Vec::is_empty));
     assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
     assert!(reconciler.jobs().end(OpId(1), run(1)));
 
     let (mut reconciler, recovered) = found(runs().state(SlurmState::Suspended));
-    assert_eq!(recovered, RecoveredRun::Running { pid: 5, paused: true, enforcement });
+    assert_eq!(recovered, RecoveredRun::Running { handle, paused: true, enforcement });
     let result = reconciler.reconcile(&list([runs().state(SlurmState::Suspended)]), NOW_S);
     assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
 }
