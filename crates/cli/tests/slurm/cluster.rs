@@ -1,4 +1,4 @@
-//! A Slurm cluster of its own, and a daemon that decides for it.
+//! A Slurm cluster for one test, and a Tandem daemon for it.
 
 use crate::common::{skipped, workspace};
 use serde_json::Value;
@@ -13,17 +13,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything may take on a busy machine.
+/// Time limit of any wait, generous for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// One cluster at a time: two cores do not carry more.
+/// One cluster at a time: two cores are not enough for more.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// The people who submit jobs; the cluster makes them.
+/// The users who submit jobs; the cluster creates them.
 pub(crate) const ANN: &str = "tandem-ann";
 pub(crate) const BEN: &str = "tandem-ben";
 
-/// A cluster. Dropped, it is stopped.
+/// A cluster, which stops when it is dropped.
 pub(crate) struct Cluster {
     dir: TempDir,
     pub(crate) gpus: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one; `None` after saying why there is none.
+    /// Starts it; `None` if it cannot, with a line that says why.
     pub(crate) fn up(nodes: usize, gpus: usize) -> Option<Self> {
         let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         if !rustix::process::geteuid().is_root() {
@@ -47,10 +47,10 @@ impl Cluster {
         if let Some(missing) =
             ["slurmctld", "slurmd", "squeue", "munged"].iter().find(|one| !found(one))
         {
-            skipped(&format!("{missing} is not there; scripts/slurm-cluster packages installs it"));
+            skipped(&format!("{missing} is missing; scripts/slurm-cluster packages installs it"));
             return None;
         }
-        // Short, because sockets have short names; open, because everybody's jobs write there.
+        // A short path, because of its sockets; readable, because jobs of both users write there.
         let dir =
             tempfile::Builder::new().prefix("tandem-slurm-").tempdir_in("/tmp").expect("a folder");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its mode");
@@ -91,8 +91,8 @@ impl Cluster {
         self.path("out").join(name)
     }
 
-    /// A file that jobs of everybody add to.
-    pub(crate) fn notes(&self, name: &str) -> PathBuf {
+    /// A file to which jobs of both users append.
+    pub(crate) fn shared_file(&self, name: &str) -> PathBuf {
         let file = self.out(name);
         if !file.exists() {
             fs::write(&file, "").expect("a file");
@@ -105,7 +105,7 @@ impl Cluster {
         self.program(workspace().join("scripts/slurm-cluster"))
     }
 
-    /// A program that finds this cluster and this daemon and nothing else.
+    /// A program with an environment that leads to this cluster and this daemon only.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command
@@ -120,7 +120,7 @@ impl Cluster {
         command
     }
 
-    /// As one of the people.
+    /// The same, run by a user.
     pub(crate) fn by(&self, user: &str, program: &str) -> Command {
         let (uid, gid) = self.ids[user];
         let mut command = self.program(program);
@@ -128,7 +128,7 @@ impl Cluster {
         command
     }
 
-    /// What a command prints, which must succeed.
+    /// The output of a command, which must succeed.
     pub(crate) fn ok(&self, command: &mut Command) -> String {
         let output = self.output(command);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -140,7 +140,7 @@ impl Cluster {
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
     }
 
-    /// The number of a new job.
+    /// Submits a job and returns its id.
     pub(crate) fn sbatch(&self, user: &str, arguments: &[&str], script: &str) -> u64 {
         let out = self.out("%j.log");
         let mut command = self.by(user, "sbatch");
@@ -158,14 +158,14 @@ impl Cluster {
         self.ok(self.program("scontrol").args(arguments))
     }
 
-    /// All records that Slurm has.
+    /// All jobs that Slurm lists.
     pub(crate) fn records(&self) -> Vec<Value> {
         let answer = self.output(self.program("squeue").args(["--json", "--all"]));
         let answer: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
         answer["jobs"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The record of a job.
+    /// Slurm's record of a job.
     pub(crate) fn record(&self, job: u64) -> Value {
         let records = self.records();
         records.into_iter().find(|record| record["job_id"] == job).unwrap_or_default()
@@ -180,7 +180,7 @@ impl Cluster {
         assert!(is_there, "job {job} is {}, not {state}; {}", self.record(job), self.log());
     }
 
-    /// Waits until nothing waits or runs.
+    /// Waits until no job is pending or running.
     pub(crate) fn until_idle(&self, within: Duration) {
         let is_over = |record: &Value| {
             let state = record["job_state"].as_str().unwrap_or_default();
@@ -214,7 +214,7 @@ impl Cluster {
         let log =
             File::options().create(true).append(true).open(self.path("daemon.log")).expect("a log");
         let mut command = self.program(env!("CARGO_BIN_EXE_tandem"));
-        // Jobs here last for seconds; reviews that let others in have to come as often.
+        // Jobs take seconds here, so the policy has to review its plan as often.
         command.args(["daemon", "--provider", "slurm", "--policy", "tandem:slice_s=2"]);
         command
             .arg("--state")
@@ -224,9 +224,10 @@ impl Cluster {
         let secret = format!("slurm.secret_file={}", self.path("slurm/tandem/secret").display());
         let listen = format!("slurm.listen={RELAYS}");
         let completions = format!("slurm.completions={}", self.path("slurm/jobcomp.log").display());
-        let usual = ["slurm.poll_s=0.5", "slurm.job_memory_mib=8000", "daemon.log=debug"];
-        let usual = usual.iter().map(|&one| one.to_owned()).chain([secret, listen, completions]);
-        for setting in usual {
+        let settings = ["slurm.poll_s=0.5", "slurm.job_memory_mib=8000", "daemon.log=debug"];
+        let settings =
+            settings.iter().map(|&one| one.to_owned()).chain([secret, listen, completions]);
+        for setting in settings {
             command.args(["--set", &setting]);
         }
         command.stdout(log.try_clone().expect("a log")).stderr(log);
@@ -234,7 +235,7 @@ impl Cluster {
         assert!(until(PATIENCE, || self.path("tandem.sock").exists()), "{}", self.log());
     }
 
-    /// Kills the daemon, as nobody expects it.
+    /// Kills the daemon with SIGKILL.
     pub(crate) fn kill_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.kill().expect("it runs");
@@ -244,12 +245,12 @@ impl Cluster {
     }
 
     /// Starts or kills one of Slurm's daemons.
-    pub(crate) fn daemon_of_slurm(&self, verb: &str, which: &str) {
+    pub(crate) fn slurm_daemon(&self, verb: &str, which: &str) {
         let slurm = self.path("slurm");
         self.ok(self.script().args([verb, which, "--dir"]).arg(slurm));
     }
 
-    /// Jobs as Tandem knows them, by what Slurm calls them.
+    /// Tandem's jobs, by their Slurm id.
     pub(crate) fn jobs(&self) -> BTreeMap<String, Value> {
         let mut command = self.program(env!("CARGO_BIN_EXE_tandem"));
         let answer = self.ok(command.args(["queue", "--all", "--json", "--limit", "10000"]));
@@ -278,14 +279,14 @@ impl Drop for Cluster {
     }
 }
 
-/// Where the daemon hears relays.
+/// The address at which the daemon listens to relays.
 pub(crate) const RELAYS: &str = "127.0.0.1:17008";
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether something comes true in time.
+/// Whether a condition comes true in time.
 pub(crate) fn until(within: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let begin = Instant::now();
     while begin.elapsed() < within {
@@ -297,9 +298,9 @@ pub(crate) fn until(within: Duration, mut condition: impl FnMut() -> bool) -> bo
     false
 }
 
-/// What jobs wrote about themselves: one line each time one ran.
+/// One execution of a job, as the job recorded it.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Stay {
+pub(crate) struct Execution {
     pub(crate) name: String,
     pub(crate) job: String,
     pub(crate) node: usize,
@@ -308,8 +309,8 @@ pub(crate) struct Stay {
     pub(crate) end: f64,
 }
 
-/// A script that writes down where and when it runs, and ends with this code.
-pub(crate) fn stay(file: &Path, seconds: f64, code: i32) -> String {
+/// A script that records where and when it ran, and exits with this code.
+pub(crate) fn recording_script(file: &Path, seconds: f64, code: i32) -> String {
     let file = file.display();
     format!(
         "b=$(date +%s.%N); sleep {seconds}; \
@@ -318,12 +319,12 @@ pub(crate) fn stay(file: &Path, seconds: f64, code: i32) -> String {
     )
 }
 
-pub(crate) fn stays(file: &Path) -> Vec<Stay> {
+pub(crate) fn executions(file: &Path) -> Vec<Execution> {
     let written = fs::read_to_string(file).unwrap_or_default();
-    let read = |line: &str| -> Option<Stay> {
+    let read = |line: &str| -> Option<Execution> {
         let words: Vec<&str> = line.split(' ').collect();
         let [name, job, node, gpus, begin, end] = words[..] else { return None };
-        Some(Stay {
+        Some(Execution {
             name: name.to_owned(),
             job: job.to_owned(),
             node: node.trim_start_matches('n').parse().ok()?,
@@ -333,5 +334,5 @@ pub(crate) fn stays(file: &Path) -> Vec<Stay> {
         })
     };
     let lines = written.lines();
-    lines.map(|line| read(line).unwrap_or_else(|| panic!("'{line}' is no stay"))).collect()
+    lines.map(|line| read(line).unwrap_or_else(|| panic!("cannot read '{line}'"))).collect()
 }

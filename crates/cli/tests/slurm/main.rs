@@ -1,5 +1,5 @@
-//! Real Slurm daemons on this machine, with fake GPUs, and Tandem deciding for them. Needs root and Debian's
-//! Slurm packages (`scripts/slurm-cluster packages`); without them every test says that it is skipped.
+//! Tandem on real Slurm daemons on this machine, with fake GPUs. Needs root and Debian's Slurm packages
+//! (`scripts/slurm-cluster packages`); without them every test says that it is skipped.
 
 mod cluster;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! A thousand jobs that wait and five hundred that run, on sixty-four nodes.
+//! 1,000 pending and 500 running jobs on 64 nodes.
 
 use crate::cluster::{ANN, BEN, Cluster, until};
 use crate::common::tell;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 const NODES: usize = 64;
 const GPUS: usize = 8;
 const RUNNING: usize = 500;
-const WAITING: usize = 1000;
+const PENDING: usize = 1000;
 
 #[test]
-fn a_thousand_wait_and_five_hundred_run() {
+fn a_thousand_pending_and_five_hundred_running_jobs() {
     let Some(mut cluster) = Cluster::up(NODES, GPUS) else { return };
-    // Arrays, because sbatch is slow and this is not about sbatch: tasks are jobs to us.
+    // Arrays, because sbatch is slow; every task is a job for Tandem.
     let tasks = |count: usize| format!("--array=1-{count}");
     let alone = ["--gres=gpu:1", "--comment=tandem:exclusive"];
     let run = cluster.sbatch(ANN, &[&alone[..], &[&tasks(RUNNING)]].concat(), "sleep 900");
@@ -32,11 +32,11 @@ fn a_thousand_wait_and_five_hundred_run() {
     );
     let start_s = began.elapsed().as_secs_f64();
     for user in [ANN, BEN] {
-        cluster.sbatch(user, &[&alone[..], &[&tasks(WAITING / 2)]].concat(), "sleep 900");
+        cluster.sbatch(user, &[&alone[..], &[&tasks(PENDING / 2)]].concat(), "sleep 900");
     }
-    let known = || cluster.jobs().len() >= RUNNING + WAITING;
+    let known = || cluster.jobs().len() >= RUNNING + PENDING;
     assert!(until(Duration::from_secs(120), known), "{}; {}", cluster.jobs().len(), cluster.log());
-    // What Slurm sustains by itself, one call for each change.
+    // The rate of changes with one call each.
     let probe = cluster.sbatch(ANN, &["--gres=gpu:1", "-H"], "true").to_string();
     let calls = 40;
     let asked = Instant::now();
@@ -45,7 +45,7 @@ fn a_thousand_wait_and_five_hundred_run() {
         cluster.scontrol(&["update", &format!("jobid={probe}"), &limit]);
     }
     let single = f64::from(calls) / asked.elapsed().as_secs_f64();
-    // Some end, others take their places: cycles with work to do.
+    // Some jobs end and others start: cycles with requests.
     let log = || std::fs::read_to_string(cluster.path("daemon.log")).expect("a log");
     let before = log().len();
     let ended: Vec<String> = (1..=60).map(|task| format!("{run}_{task}")).collect();
@@ -67,15 +67,14 @@ fn a_thousand_wait_and_five_hundred_run() {
     cycles.sort_unstable();
     let typical = cycles[cycles.len() / 2];
     tell(&format!(
-        "{RUNNING} jobs began within {start_s:.0} s; {} cycles, listing and bringing in line took {typical} ms, \
+        "{RUNNING} jobs started within {start_s:.0} s; {} cycles, listing and reconciling took {typical} ms, \
          at most {} ms; {requests} requests, {batched:.0} per second in batches, {single:.0} one by one",
         cycles.len(),
         cycles[cycles.len() - 1]
     ));
-    // Not the slowest: all nodes, and the jobs that begin and end on them, share this machine's
-    // processors with the controller, and with whatever else runs on the machine.
+    // The median, not the maximum: all nodes and their jobs share this machine's CPUs with the controller.
     assert!(typical <= 1000, "half of the cycles took {typical} ms and more");
-    // A batch must not be slower than Slurm is by itself; what one is asked beside is not the same load.
+    // A batch must not be much slower than single calls. The two are measured under different load.
     assert!(
         requests >= 60 && batched * 2.0 >= single,
         "{batched:.0} against {single:.0} per second"

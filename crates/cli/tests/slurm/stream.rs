@@ -1,6 +1,6 @@
-//! A mixed stream of jobs, under Tandem and under Slurm alone.
+//! A mixed stream of jobs, with Tandem and with Slurm alone.
 
-use crate::cluster::{ANN, BEN, Cluster, PATIENCE, Stay, stay, stays, until};
+use crate::cluster::{ANN, BEN, Cluster, Execution, PATIENCE, executions, recording_script, until};
 use crate::common::{Dice, tell};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,23 +17,23 @@ fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs_f64()
 }
 
-/// One of the stream: what was asked for and what has to come of it.
-struct Sent {
+/// A job of the stream, and its expected result.
+struct Submitted {
     name: String,
     id: u64,
     tasks: u32,
-    /// GPUs that each part of it sees.
+    /// GPUs that each task sees.
     gpus: usize,
     code: i32,
-    /// Runs only if this one is over.
+    /// The job on which it depends.
     after: Option<String>,
     at: f64,
 }
 
-/// Hands in the stream: single jobs, gangs, jobs on two nodes, arrays, dependencies, of two users.
-fn send(cluster: &Cluster, partition: &str, file: &Path) -> Vec<Sent> {
+/// Submits the stream: single jobs, gangs, jobs on two nodes, arrays, dependencies, of two users.
+fn submit(cluster: &Cluster, partition: &str, file: &Path) -> Vec<Submitted> {
     let mut dice = Dice(8);
-    let mut sent: Vec<Sent> = Vec::new();
+    let mut submitted: Vec<Submitted> = Vec::new();
     for number in 0..74 {
         let user = dice.pick(&[ANN, BEN]);
         let name = format!("s{number}");
@@ -55,14 +55,15 @@ fn send(cluster: &Cluster, partition: &str, file: &Path) -> Vec<Sent> {
                 tasks = 8;
             }
             9 => {
-                let before = sent.last().expect("it is not the first");
+                let before = submitted.last().expect("it is not the first");
                 dependency = format!("--dependency=afterany:{}", before.id);
                 after = Some(before.name.clone());
                 options.push(&dependency);
             }
             11 => {
-                let fine = |one: &&Sent| one.code == 0 && one.tasks == 1 && one.after.is_none();
-                let before = sent.iter().rev().find(fine).expect("most are fine");
+                let fine =
+                    |one: &&Submitted| one.code == 0 && one.tasks == 1 && one.after.is_none();
+                let before = submitted.iter().rev().find(fine).expect("most are fine");
                 dependency = format!("--dependency=afterok:{}", before.id);
                 after = Some(before.name.clone());
                 options.push(&dependency);
@@ -70,36 +71,37 @@ fn send(cluster: &Cluster, partition: &str, file: &Path) -> Vec<Sent> {
             _ => {}
         }
         let options = [&["-p", partition, "-J", &name], &options[..]].concat();
-        let id = cluster.sbatch(user, &options, &stay(file, seconds, code));
-        sent.push(Sent { name, id, tasks, gpus, code, after, at: now() });
+        let id = cluster.sbatch(user, &options, &recording_script(file, seconds, code));
+        submitted.push(Submitted { name, id, tasks, gpus, code, after, at: now() });
     }
-    sent
+    submitted
 }
 
-/// Mean time from submission to the end, and checks of what every stream has to keep to.
-fn judge(cluster: &Cluster, sent: &[Sent], stays: &[Stay]) -> f64 {
-    let mut by_name: BTreeMap<&str, Vec<&Stay>> = BTreeMap::new();
-    for stay in stays {
-        by_name.entry(&stay.name).or_default().push(stay);
+/// Checks the results of a stream, and returns its mean completion time.
+fn check(cluster: &Cluster, submitted: &[Submitted], ran: &[Execution]) -> f64 {
+    let mut by_name: BTreeMap<&str, Vec<&Execution>> = BTreeMap::new();
+    for execution in ran {
+        by_name.entry(&execution.name).or_default().push(execution);
     }
     let records = cluster.records();
     let (mut sum, mut count) = (0.0, 0.0);
-    for one in sent {
+    for one in submitted {
         let ran = by_name.get(one.name.as_str()).cloned().unwrap_or_default();
-        let tasks: BTreeSet<&str> = ran.iter().map(|stay| stay.job.as_str()).collect();
+        let tasks: BTreeSet<&str> = ran.iter().map(|execution| execution.job.as_str()).collect();
         assert_eq!(ran.len(), one.tasks as usize, "{}: {ran:?}", one.name);
         assert_eq!(tasks.len(), ran.len(), "{}: a task ran twice", one.name);
-        for stay in &ran {
-            assert_eq!(stay.gpus.len(), one.gpus, "{stay:?}");
-            sum += stay.end - one.at;
+        for execution in &ran {
+            assert_eq!(execution.gpus.len(), one.gpus, "{execution:?}");
+            sum += execution.end - one.at;
             count += 1.0;
         }
         if let Some(before) = &one.after {
-            let end = by_name[before.as_str()].iter().map(|stay| stay.end).fold(0.0, f64::max);
+            let end =
+                by_name[before.as_str()].iter().map(|execution| execution.end).fold(0.0, f64::max);
             assert!(ran[0].begin >= end, "{} began before {before} was over", one.name);
         }
         if one.tasks > 1 {
-            let most = ran.iter().map(|stay| overlap(stay, &ran)).max().unwrap_or(0);
+            let most = ran.iter().map(|execution| overlap(execution, &ran)).max().unwrap_or(0);
             assert!(most <= 3, "{most} tasks of {} at a time", one.name);
         }
         let of_it = |record: &&Value| record["name"] == one.name.as_str();
@@ -110,12 +112,15 @@ fn judge(cluster: &Cluster, sent: &[Sent], stays: &[Stay]) -> f64 {
     sum / count
 }
 
-/// Others of these that ran at the moment when this one began, and itself.
-fn overlap(stay: &Stay, others: &[&Stay]) -> usize {
-    others.iter().filter(|other| other.begin <= stay.begin && stay.begin < other.end).count()
+/// How many of these ran when this one started, itself included.
+fn overlap(execution: &Execution, others: &[&Execution]) -> usize {
+    others
+        .iter()
+        .filter(|other| other.begin <= execution.begin && execution.begin < other.end)
+        .count()
 }
 
-/// Shards and whole GPUs in use, by node and GPU, as Slurm says.
+/// Shards and whole GPUs in use according to Slurm, by node and GPU.
 fn used(records: &[Value]) -> BTreeMap<(String, String), (u64, u64)> {
     let mut used: BTreeMap<(String, String), (u64, u64)> = BTreeMap::new();
     for record in records {
@@ -145,7 +150,7 @@ fn used(records: &[Value]) -> BTreeMap<(String, String), (u64, u64)> {
     used
 }
 
-/// `n[0-1,3]` written out.
+/// The nodes of `n[0-1,3]`.
 fn nodes(list: &str) -> Vec<String> {
     let Some(inner) = list.strip_prefix("n[").and_then(|rest| rest.strip_suffix(']')) else {
         return vec![list.to_owned()];
@@ -161,19 +166,19 @@ fn nodes(list: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_mixed_stream_shares_where_it_was_planned() {
+fn a_mixed_stream_runs_on_the_planned_gpus() {
     let Some(mut cluster) = Cluster::up(4, 2) else { return };
     // Slurm alone first: whole GPUs, one job each.
-    let plain_file = cluster.notes("plain");
-    let plain = send(&cluster, "plain", &plain_file);
+    let plain_file = cluster.shared_file("plain");
+    let plain = submit(&cluster, "plain", &plain_file);
     cluster.until_idle(Duration::from_secs(240));
-    let plain_mean = judge(&cluster, &plain, &stays(&plain_file));
+    let plain_mean = check(&cluster, &plain, &executions(&plain_file));
 
     cluster.start_daemon();
-    let file = cluster.notes("shared");
+    let file = cluster.shared_file("shared");
     let done = AtomicBool::new(false);
-    let (sent, samples) = std::thread::scope(|scope| {
-        let look = scope.spawn(|| {
+    let (submitted, samples) = std::thread::scope(|scope| {
+        let sampler = scope.spawn(|| {
             let mut samples = 0;
             while !done.load(Ordering::Relaxed) {
                 for (place, (shards, whole)) in used(&cluster.records()) {
@@ -188,46 +193,49 @@ fn a_mixed_stream_shares_where_it_was_planned() {
             }
             samples
         });
-        let sent = send(&cluster, "tandem", &file);
+        let submitted = submit(&cluster, "tandem", &file);
         cluster.until_idle(Duration::from_secs(240));
         done.store(true, Ordering::Relaxed);
-        (sent, look.join().expect("no GPU was over capacity"))
+        (submitted, sampler.join().expect("no GPU was over capacity"))
     });
-    let stays = stays(&file);
-    let mean = judge(&cluster, &sent, &stays);
-    let jobs: u32 = sent.iter().map(|one| one.tasks).sum();
+    let ran = executions(&file);
+    let mean = check(&cluster, &submitted, &ran);
+    let jobs: u32 = submitted.iter().map(|one| one.tasks).sum();
     assert!(jobs >= 100, "{jobs}");
 
-    // Seen from inside: never more than the policy allows, gangs alone, and shared at all.
+    // According to the jobs: at most as many tenants as the policy allows, gangs alone, and some sharing.
     let mut most = 0;
-    for stay in &stays {
-        for gpu in &stay.gpus {
-            let there: Vec<&Stay> = stays
+    for execution in &ran {
+        for gpu in &execution.gpus {
+            let there: Vec<&Execution> = ran
                 .iter()
-                .filter(|other| other.node == stay.node && other.gpus.contains(gpu))
+                .filter(|other| other.node == execution.node && other.gpus.contains(gpu))
                 .collect();
-            let tenants = overlap(stay, &there);
-            assert!(tenants <= TENANTS_MAX, "{tenants} on GPU {gpu} of {}", stay.node);
-            assert!(tenants == 1 || stay.gpus.len() == 1, "{stay:?} had company");
+            let tenants = overlap(execution, &there);
+            assert!(tenants <= TENANTS_MAX, "{tenants} on GPU {gpu} of {}", execution.node);
+            assert!(tenants == 1 || execution.gpus.len() == 1, "{execution:?} shared");
             most = most.max(tenants);
         }
     }
-    assert!(most > 1, "nobody shared");
-    // On the GPUs that were planned, with the exit codes that there were.
+    assert!(most > 1, "no job shared");
+    // On the planned GPUs, with the right exit codes.
     until(PATIENCE, || cluster.jobs().values().all(|job| job["end_time"].is_string()));
     let known = cluster.jobs();
-    for stay in &stays {
-        let job = &known[&stay.job];
+    for execution in &ran {
+        let job = &known[&execution.job];
         let planned: BTreeSet<usize> = job["devices"]
             .as_array()
             .expect("a list")
             .iter()
             .map(|device| usize::try_from(device.as_u64().expect("a number")).expect("small"))
             .collect();
-        for gpu in &stay.gpus {
-            assert!(planned.contains(&(stay.node * cluster.gpus + gpu)), "{stay:?} {job}");
+        for gpu in &execution.gpus {
+            assert!(
+                planned.contains(&(execution.node * cluster.gpus + gpu)),
+                "{execution:?} {job}"
+            );
         }
-        let one = sent.iter().find(|one| one.name == stay.name).expect("we sent it");
+        let one = submitted.iter().find(|one| one.name == execution.name).expect("we submitted it");
         assert_eq!(job["exit_code"], one.code, "{job}");
         let state = if one.code == 0 { "completed" } else { "failed" };
         assert_eq!(job["state"], state, "{job}");
@@ -240,21 +248,21 @@ fn a_mixed_stream_shares_where_it_was_planned() {
 }
 
 #[test]
-fn users_get_what_they_are_used_to() {
+fn commands_of_users_work_as_before() {
     let Some(mut cluster) = Cluster::up(2, 1) else { return };
     cluster.start_daemon();
-    let file = cluster.notes("stays");
-    // The exit code comes back to who waits for it.
+    let file = cluster.shared_file("executions");
+    // sbatch -W returns the exit code.
     let mut wait = cluster.by(ANN, "sbatch");
     wait.args(["-W", "--gres=gpu:1", "-o", "/dev/null", "--wrap", "sleep 1; exit 42"]);
     assert_eq!(cluster.output(&mut wait).status.code(), Some(42));
-    // Interactively, too.
+    // An interactive job.
     let mut srun = cluster.by(ANN, "srun");
     let shown =
         cluster.ok(srun.args(["--gres=gpu:1", "sh", "-c", "echo on $CUDA_VISIBLE_DEVICES"]));
     assert_eq!(shown.trim(), "on 0");
-    // A job that runs and one that waits are withdrawn.
-    let long = stay(&file, 600.0, 0);
+    // Running and pending jobs are cancelled.
+    let long = recording_script(&file, 600.0, 0);
     let runs = cluster.sbatch(ANN, &["--gres=gpu:1", "--comment=tandem:exclusive"], &long);
     cluster.until_state(runs, "RUNNING");
     let other = cluster.sbatch(ANN, &["--gres=gpu:1", "--comment=tandem:exclusive"], &long);
@@ -270,8 +278,8 @@ fn users_get_what_they_are_used_to() {
     let is_cancelled = |job: u64| cluster.jobs()[&job.to_string()]["state"] == "cancelled";
     let all = [waits, runs, other];
     assert!(until(PATIENCE, || all.into_iter().all(is_cancelled)), "{}", cluster.log());
-    // The time limit is Slurm's, pausing ours.
-    let paused = cluster.sbatch(ANN, &["--gres=gpu:1"], &stay(&file, 8.0, 0));
+    // Pause and resume.
+    let paused = cluster.sbatch(ANN, &["--gres=gpu:1"], &recording_script(&file, 8.0, 0));
     cluster.until_state(paused, "RUNNING");
     let number = cluster.jobs()[&paused.to_string()]["id"].to_string();
     let tandem = env!("CARGO_BIN_EXE_tandem");
@@ -279,19 +287,19 @@ fn users_get_what_they_are_used_to() {
     cluster.until_state(paused, "SUSPENDED");
     cluster.ok(cluster.program(tandem).args(["resume", &number]));
     cluster.until_state(paused, "COMPLETED");
-    // One whose dependency can never be met shows it, as under Slurm alone.
+    // A dependency that is never satisfied shows as in plain Slurm.
     let fails = cluster.sbatch(ANN, &["--gres=gpu:1"], "exit 1");
     let after = cluster.sbatch(ANN, &["--gres=gpu:1", &format!("-dafterok:{fails}")], "true");
     let never = || cluster.record(after)["state_reason"] == "DependencyNeverSatisfied";
     assert!(until(PATIENCE, never), "{}", cluster.record(after));
-    // A hostile name is a name.
+    // A hostile name has no effect.
     let name = "x JobState=COMPLETED\nJobId=1 $(reboot) é";
     let hostile = cluster.sbatch(BEN, &["--gres=gpu:1", "-J", name, "--comment", name], "exit 5");
     cluster.until_state(hostile, "FAILED");
     assert!(until(PATIENCE, || {
         cluster.jobs().get(&hostile.to_string()).is_some_and(|job| job["exit_code"] == 5)
     }));
-    // Submitting to the daemon leads to sbatch.
+    // `tandem submit` refers to sbatch.
     let refused = cluster.output(cluster.program(tandem).args(["submit", "--", "true"]));
     assert_eq!(refused.status.code(), Some(5));
 }

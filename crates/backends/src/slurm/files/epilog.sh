@@ -1,5 +1,5 @@
 #!/bin/sh
-# Slurm's Epilog, as root on a node when a job is over there: ends its relay.
+# Slurm's Epilog, which runs as root on a node after a job: stops its relay.
 if [ -x "@PROGRAM@" ]; then
 	"@PROGRAM@" slurm relay --job "$SLURM_JOB_ID" --stop
 fi

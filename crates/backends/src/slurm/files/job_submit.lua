@@ -1,4 +1,4 @@
--- Slurm's job_submit plugin of a site that has none but Tandem's.
+-- Slurm's job_submit plugin of a site that has only Tandem's.
 local tandem = dofile("@FOLDER@/tandem.lua")
 
 function slurm_job_submit(job_desc, part_list, submit_uid)

@@ -1,20 +1,20 @@
--- Tandem's part of Slurm's job_submit plugin. GPU jobs of the partitions below are held, with what they
--- ask for kept in a note (admin_comment), until the Tandem daemon gives them a place. Everything else is
--- left alone. Loaded by job_submit.lua; a site with a plugin of its own calls submit and modify from it.
+-- Tandem's part of Slurm's job_submit plugin. It holds the GPU jobs of the partitions below until the Tandem
+-- daemon places them, and keeps their GPU request in admin_comment. All other jobs are left alone. Loaded by
+-- job_submit.lua; a site with its own plugin calls submit and modify from it.
 
 local tandem = {}
 
 -- Partition = GPUs of its largest node.
 tandem.partitions = { ["@PARTITION@"] = @GPUS@ }
 
--- The word that begins the note; the number is that of its form.
+-- The first word of the admin comment; the number is the version of its format.
 local MARK = "tandem1"
 
 local function is_set(value)
 	return value ~= nil and value ~= ""
 end
 
--- 16-bit and 32-bit fields that nobody set.
+-- A number; nil if the field is not set.
 local function number(value)
 	if value == nil or value == slurm.NO_VAL or value == slurm.NO_VAL16 then
 		return nil
@@ -22,7 +22,7 @@ local function number(value)
 	return value
 end
 
--- A name that no other job has: ids are given again if slurmctld dies at the wrong moment.
+-- A unique tag: slurmctld reuses job ids after an untimely crash.
 local function tag()
 	local file = io.open("/dev/urandom", "rb")
 	if file == nil then
@@ -37,8 +37,7 @@ local function tag()
 	return table.concat(hex)
 end
 
--- The number of GPUs of a request such as "gres:gpu:2"; nil if it asks for none, false if it cannot be
--- understood.
+-- The number of GPUs of a request such as "gres:gpu:2"; nil if it has none, false if it cannot be read.
 local function gpus(request)
 	if not is_set(request) then
 		return nil
@@ -51,7 +50,7 @@ local function gpus(request)
 	return tonumber(count) or false
 end
 
--- Partitions of a job; several may be named.
+-- The managed partition among those of a job, which may name several.
 local function managed(partition)
 	for name in string.gmatch(partition or "", "[^,]+") do
 		if tandem.partitions[name] then
@@ -66,7 +65,7 @@ local function refuse(...)
 	return slurm.ERROR
 end
 
--- Which partition a job gets if it names none.
+-- The partition of a job that names none.
 local function default_partition(part_list)
 	for name, partition in pairs(part_list or {}) do
 		if partition.flag_default ~= 0 then
@@ -130,10 +129,10 @@ function tandem.submit(job_desc, part_list, submit_uid)
 	return slurm.SUCCESS
 end
 
--- What only operators and the daemon may change on a job of ours.
-local OURS = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "req_nodes", "exc_nodes", "partition", "min_nodes", "max_nodes", "admin_comment", "features" }
--- What would make a job that we do not hold one that we should.
-local ENTERS = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
+-- Fields of a managed job that only operators and the daemon may change.
+local PROTECTED = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket", "req_nodes", "exc_nodes", "partition", "min_nodes", "max_nodes", "admin_comment", "features" }
+-- Fields that would turn a job into a GPU job after its submission.
+local GPU_FIELDS = { "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }
 
 local function is_changed(value)
 	if type(value) == "number" then
@@ -143,17 +142,17 @@ local function is_changed(value)
 end
 
 function tandem.modify(job_desc, job_rec, modify_uid)
-	-- Root and SlurmUser: the operators and the daemon.
+	-- Root and SlurmUser are the operators and the daemon.
 	if modify_uid == 0 or modify_uid == @SLURM_UID@ then
 		return slurm.SUCCESS
 	end
-	local note = job_rec.admin_comment or ""
-	if note:sub(1, #MARK + 1) ~= MARK .. ":" then
+	local comment = job_rec.admin_comment or ""
+	if comment:sub(1, #MARK + 1) ~= MARK .. ":" then
 		if is_changed(job_desc.partition) and managed(job_desc.partition) then
 			return refuse("Tandem: submit to partition %s; jobs do not move there", job_desc.partition)
 		end
 		if managed(job_rec.partition) then
-			for _, field in ipairs(ENTERS) do
+			for _, field in ipairs(GPU_FIELDS) do
 				if is_changed(job_desc[field]) then
 					return refuse("Tandem: cancel the job and submit it anew with its GPUs")
 				end
@@ -165,7 +164,7 @@ function tandem.modify(job_desc, job_rec, modify_uid)
 	if priority ~= nil and priority > 0 then
 		return refuse("Tandem: releases this job when it has a place for it")
 	end
-	for _, field in ipairs(OURS) do
+	for _, field in ipairs(PROTECTED) do
 		if is_changed(job_desc[field]) then
 			return refuse("Tandem: %s of this job is Tandem's to set; cancel it and submit it anew", field)
 		end
