@@ -1,5 +1,5 @@
 //! How long a decision about budgets takes, as `tandem device` makes it, on several random mixes of two to eight
-//! tenants, so that the worst can be seen; with a promise; beside it a search with the summary only, a thorough one with operators, and one evaluation of each.
+//! tenants, so that the worst can be seen; with a guarantee; beside it a search with the summary only, a thorough one with operators, and one evaluation of each.
 #![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark that panics has failed")]
 
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -64,8 +64,8 @@ fn device(criterion: &mut Criterion) {
         let tenants = tenants(count);
         let goal = goal(count);
         let mut promised = goal.clone();
-        promised.promises[0].floor = 0.2;
-        for (name, goal) in [("decision", &goal), ("decision with a promise", &promised)] {
+        promised.guarantees[0].floor = 0.2;
+        for (name, goal) in [("decision", &goal), ("decision with a guarantee", &promised)] {
             criterion.bench_function(&format!("{name}, {count} tenants"), |bencher| {
                 bencher.iter(|| {
                     let mut exact = Operators::new(&gpu, black_box(&tenants), 1).unwrap();

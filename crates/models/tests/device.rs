@@ -101,7 +101,7 @@ fn decisions_keep_promises_and_repeat_themselves() {
     for seed in 0..24 {
         let tenants = random_tenants(seed, 2 + seed as usize % 2);
         let mut wanted = goal(Objective::Stp, tenants.len());
-        wanted.promises[0].floor = [0.5, 0.7, 0.9, 0.99][seed as usize / 2 % 4];
+        wanted.guarantees[0].floor = [0.5, 0.7, 0.9, 0.99][seed as usize / 2 % 4];
         let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
         match decide(&mut device, &wanted) {
             Ok(decision) => {
@@ -111,7 +111,7 @@ fn decisions_keep_promises_and_repeat_themselves() {
                 kept += 1;
             }
             // Nothing is refused that a thorough search could satisfy.
-            Err(Unallocated::Promises { tenants, .. }) => {
+            Err(Unallocated::Guarantees { tenants, .. }) => {
                 assert_eq!(tenants, [0], "seed {seed}");
                 assert!(allocate(&mut device, &wanted, Effort::THOROUGH).is_err(), "seed {seed}");
                 refused += 1;
@@ -208,13 +208,13 @@ impl BudgetEvaluator for Live {
 fn guarantees_are_kept_or_reported() {
     let mut live = Live { tenants: 2, wobble: 0.0, asked: 0 };
     let mut wanted = goal(Objective::Nash, 2);
-    wanted.promises[1].floor = 0.8;
+    wanted.guarantees[1].floor = 0.8;
     let found = allocate(&mut live, &wanted, Effort::LIVE).unwrap();
     assert!(found.measured.y[1] >= 0.8, "{found:?}");
     assert!(found.measured.y[0] >= 0.099, "{found:?}");
-    wanted.promises[0].floor = 0.5;
+    wanted.guarantees[0].floor = 0.5;
     match allocate(&mut live, &wanted, Effort::THOROUGH) {
-        Err(Unallocated::Promises { tenants, .. }) => assert!(!tenants.is_empty()),
+        Err(Unallocated::Guarantees { tenants, .. }) => assert!(!tenants.is_empty()),
         other => panic!("{other:?}"),
     }
 }
@@ -223,7 +223,7 @@ fn guarantees_are_kept_or_reported() {
 fn weights_decide_who_gets_more() {
     let mut live = Live { tenants: 2, wobble: 0.0, asked: 0 };
     let mut wanted = goal(Objective::Nash, 2);
-    wanted.promises[0].weight = 4.0;
+    wanted.guarantees[0].weight = 4.0;
     let found = allocate(&mut live, &wanted, Effort::LIVE).unwrap();
     assert!(found.measured.y[0] > 2.0 * found.measured.y[1], "{found:?}");
 }

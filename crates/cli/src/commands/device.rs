@@ -9,8 +9,8 @@ use crate::{table, tenants};
 use serde_json::{Value, json};
 use tandem_core::{PPM_ONE, Ppm};
 use tandem_models::device::{
-    DeviceError, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Goal, Mode, ModeResult, Operators,
-    Promise, Requests, SHARING_PAYS_FROM, Summary, Unallocated, allocate, check_memory, compare,
+    DeviceError, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Goal, Guarantee, Mode, ModeResult,
+    Operators, Requests, SHARING_PAYS_FROM, Summary, Unallocated, allocate, check_memory, compare,
     is_budget, pays,
 };
 use tandem_sim::profiles::{GenerateOperators, write_operators};
@@ -49,13 +49,13 @@ impl Case {
         let mut gpu = tenants::gpu(&args.gpu)?;
         gpu.scheduler = args.scheduler.into();
         let tenants = tenants::tenants(&args.tenants, &gpu)?;
-        let promise = |tenant: &DeviceTenant| Promise {
+        let guarantee = |tenant: &DeviceTenant| Guarantee {
             weight: tenant.weight,
             floor: tenant.floor,
             p99_ns: tenant.requests.and_then(|requests| requests.p99_ns),
         };
-        let promises = tenants.iter().map(promise).collect();
-        let goal = Goal { objective: args.objective.into(), promises };
+        let guarantees = tenants.iter().map(guarantee).collect();
+        let goal = Goal { objective: args.objective.into(), guarantees };
         Ok(Self { gpu, tenants, goal, seed: args.seed })
     }
 
@@ -83,10 +83,10 @@ impl Case {
     fn refuse(&self, why: Unallocated<DeviceError>) -> Failure {
         let (failing, closest) = match why {
             Unallocated::Measure(error) => return error.into(),
-            Unallocated::Promises { tenants, closest, .. } => (tenants, closest),
+            Unallocated::Guarantees { tenants, closest, .. } => (tenants, closest),
         };
         let each = failing.iter().map(|&index| {
-            let Promise { floor, p99_ns, .. } = self.goal.promises[index];
+            let Guarantee { floor, p99_ns, .. } = self.goal.guarantees[index];
             let name = &self.tenants[index].name;
             match (p99_ns, closest.p99_ns.get(index).copied().flatten()) {
                 (Some(promised), Some(found)) if found > promised => format!(
@@ -285,7 +285,7 @@ fn by_summary(
         return Ok(ModeResult { mode: Mode::Search, evaluations, ..outcome });
     }
     // Rough as it is, the summary must not make promises that the operators break.
-    Err(Unallocated::Promises { tenants, closest: outcome.measured, evaluations })
+    Err(Unallocated::Guarantees { tenants, closest: outcome.measured, evaluations })
 }
 
 /// What each tenant gets of the SMs even if all others take all they may.
@@ -363,7 +363,7 @@ struct Step {
 
 fn run_sweep(args: &DeviceArgs, arrivals: &[f64]) -> Result<(), Failure> {
     let mut case = Case::read(args)?;
-    if !case.goal.promises.iter().any(|promise| promise.p99_ns.is_some()) {
+    if !case.goal.guarantees.iter().any(|guarantee| guarantee.p99_ns.is_some()) {
         let problem = "no tenant has a latency to keep; give one p99=MS";
         return Err(Failure::bad_input(format!("--tenants: {problem}")));
     }
@@ -421,7 +421,7 @@ fn sweep_step(case: &Case, per_second: f64) -> Result<Step, Failure> {
     let equal = outcome(&Mode::Equal).map_err(|why| case.refuse(why))?;
     let found = match outcome(&Mode::Search) {
         Ok(found) => Some(found),
-        Err(Unallocated::Promises { .. }) => None,
+        Err(Unallocated::Guarantees { .. }) => None,
         Err(why) => return Err(case.refuse(why)),
     };
     let window_ns = uncapped.measured.window_ns;

@@ -1,11 +1,11 @@
-//! Searches for the budgets that serve an objective best. It only asks what tenants achieve under
-//! given budgets, so that the same code serves a model and live measurements.
+//! Searches for the best budgets for an objective. It only needs the tenants' speeds under given budgets, so
+//! that it works with a model and with live measurements.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use tandem_core::{BUDGET_MIN, PPM_ONE, Ppm};
 
-/// What a budget is set to when tenants are varied one by one.
+/// Budgets that are tried when one tenant is varied.
 pub(super) const STEPS: [Ppm; 8] = [
     Ppm(100_000),
     Ppm(200_000),
@@ -16,38 +16,37 @@ pub(super) const STEPS: [Ppm; 8] = [
     Ppm(800_000),
     Ppm(1_000_000),
 ];
-/// What one tenant gives another when two are varied together.
+/// Amounts moved from one tenant to another when two are varied.
 const SHIFTS: [u32; 2] = [100_000, 50_000];
-/// Rounds over all tenants at most.
+/// Largest number of rounds over all tenants.
 const ROUNDS_MAX: usize = 4;
-/// Moves of pairs at most: with noise that is too small to see, gains could go on for ever.
+/// Largest number of moves between pairs: under small noise, gains could go on for ever.
 const SHIFTS_MAX: usize = 64;
 /// Values closer than this are equal.
 const TIE: f64 = 1e-9;
-/// A tenant that stands still would make the sum of logarithms endless.
+/// The smallest speed in a logarithm: without progress it would be infinite.
 const Y_MIN: f64 = 1e-9;
 
-/// What tenants achieve under some budgets.
+/// The result of an evaluation of budgets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measurement {
-    /// Speed of each tenant relative to alone.
+    /// Speed of each tenant relative to running alone.
     pub y: Vec<f64>,
-    /// The same over each of several windows, or parts of one; fewer than two mean that there is no
-    /// noise.
+    /// The same over each of several windows, or parts of one; fewer than two mean no noise.
     pub parts: Vec<Vec<f64>>,
-    /// 99th percentile of the latency, of tenants that answer requests.
+    /// 99th percentile of the latency of tenants that serve requests.
     pub p99_ns: Vec<Option<f64>>,
-    /// What it was measured over.
+    /// Length of the measurement.
     pub window_ns: f64,
 }
 
 impl Measurement {
-    /// System throughput: the sum of all speeds relative to alone; one after the other is 1.
+    /// System throughput (STP): the sum of all speeds relative to running alone; one after the other is 1.
     pub fn stp(&self) -> f64 {
         self.y.iter().sum()
     }
 
-    /// The smallest of them.
+    /// The smallest speed.
     pub fn worst(&self) -> f64 {
         self.y.iter().copied().fold(f64::INFINITY, f64::min)
     }
@@ -58,7 +57,7 @@ impl Measurement {
     }
 }
 
-/// Of the mean of these values; zero of fewer than two.
+/// Standard error of the mean; zero for fewer than two values.
 pub(super) fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
     let count = values.clone().count() as f64;
     if count < 2.0 {
@@ -69,149 +68,148 @@ pub(super) fn standard_error(values: impl Iterator<Item = f64> + Clone) -> f64 {
     (spread / (count - 1.0) / count).sqrt()
 }
 
-/// Whoever can say what tenants achieve under given budgets: a model, or a GPU.
+/// Evaluates budgets: a model, or a GPU.
 pub trait BudgetEvaluator {
-    /// Why it could not be said.
+    /// Why an evaluation failed.
     type Error;
 
-    /// How many tenants there are.
+    /// Number of tenants.
     fn tenants(&self) -> usize;
 
-    /// Share of the GPU that each keeps busy alone, if that is known.
+    /// Share of the GPU that each keeps busy alone, if known.
     fn duties(&self) -> Option<Vec<f64>> {
         None
     }
 
-    /// What they achieve.
+    /// Evaluates budgets.
     fn measure(&mut self, budgets: &[Ppm]) -> Result<Measurement, Self::Error>;
 }
 
-/// What is to be large.
+/// What is maximised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
-    /// Σ w·ln y: nobody starves.
+    /// Σ w·ln y: no tenant starves.
     #[default]
     Nash,
     /// Σ w·y: total throughput.
     Stp,
 }
 
-/// What a tenant counts and is promised.
+/// Weight and guarantees of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Promise {
-    /// How much it counts.
+pub struct Guarantee {
+    /// Its weight.
     pub weight: f64,
-    /// The least share of its speed alone; zero promises nothing.
+    /// The smallest share of its solo speed; zero guarantees nothing.
     pub floor: f64,
     /// The largest 99th percentile of its latency.
     pub p99_ns: Option<f64>,
 }
 
-impl Promise {
-    /// Whether it promises anything.
+impl Guarantee {
+    /// Whether it guarantees anything.
     pub(super) fn is_one(&self) -> bool {
         self.floor > 0.0 || self.p99_ns.is_some()
     }
 }
 
-/// What budgets are judged by.
+/// Objective and guarantees of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// What is to be large.
+    /// What is maximised.
     pub objective: Objective,
-    /// One promise for each tenant.
-    pub promises: Vec<Promise>,
+    /// One guarantee for each tenant.
+    pub guarantees: Vec<Guarantee>,
 }
 
 impl Goal {
     /// The objective at these speeds.
     pub fn value(&self, y: &[f64]) -> f64 {
-        let terms = self.promises.iter().zip(y).map(|(promise, &y)| match self.objective {
-            Objective::Nash => promise.weight * y.max(Y_MIN).ln(),
-            Objective::Stp => promise.weight * y,
+        let terms = self.guarantees.iter().zip(y).map(|(guarantee, &y)| match self.objective {
+            Objective::Nash => guarantee.weight * y.max(Y_MIN).ln(),
+            Objective::Stp => guarantee.weight * y,
         });
         terms.sum()
     }
 
-    /// By how much the promise to a tenant is broken, relative to it; zero if it is kept.
+    /// Relative violation of a tenant's guarantees; zero if they are kept.
     fn broken(&self, tenant: usize, measured: &Measurement) -> f64 {
-        let Promise { floor, p99_ns, .. } = self.promises[tenant];
+        let Guarantee { floor, p99_ns, .. } = self.guarantees[tenant];
         let speed = if floor > 0.0 { (floor - measured.y[tenant]).max(0.0) / floor } else { 0.0 };
         let latency = match (p99_ns, measured.p99_ns.get(tenant).copied().flatten()) {
-            (Some(promised), Some(found)) => (found / promised - 1.0).max(0.0),
+            (Some(guaranteed), Some(found)) => (found / guaranteed - 1.0).max(0.0),
             _ => 0.0,
         };
         speed + latency
     }
 
-    /// The same over all tenants.
+    /// The sum over all tenants.
     pub(super) fn broken_by(&self, measured: &Measurement) -> f64 {
         (0..measured.y.len()).map(|tenant| self.broken(tenant, measured)).sum()
     }
 
-    /// The tenants whose promise is broken.
+    /// The tenants whose guarantees are violated.
     pub fn failing(&self, measured: &Measurement) -> Vec<usize> {
         (0..measured.y.len()).filter(|&tenant| self.broken(tenant, measured) > 0.0).collect()
     }
 }
 
-/// How long to search.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Plain vectors to climb from, the best first.
+    /// Number of starting vectors to climb from, the best first.
     pub starts: usize,
-    /// Vectors to try at most; the best so far is taken then.
+    /// Largest number of evaluations; then the best so far counts.
     pub evaluations: usize,
-    /// Whether the best of all that were tried is taken in the end, even where it gained less than the
-    /// noise: right for a model, which gives the same answer again, and wrong for measurements, where it
-    /// would be the luckiest.
+    /// Whether the best vector tried is returned, even if it gained less than the noise: right for a model,
+    /// which is deterministic, and wrong for measurements, where it would be the luckiest one.
     pub best_seen: bool,
 }
 
 impl Effort {
-    /// For a model, where an evaluation costs milliseconds and the answer may take seconds.
+    /// For a model whose evaluation takes milliseconds, where the search may take seconds.
     pub const THOROUGH: Effort =
         Effort { starts: usize::MAX, evaluations: 10_000, best_seen: true };
     /// For a model and many tenants, where a thorough search would take minutes.
     pub const BOUNDED: Effort = Effort { starts: 1, evaluations: 240, best_seen: true };
-    /// For decisions of the scheduler with the summary: 10 ms for eight tenants.
+    /// For decisions with the summary: 10 ms for eight tenants.
     pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160, best_seen: true };
     /// For live measurements, where an evaluation takes a window of real time.
     pub const LIVE: Effort = Effort { starts: 1, evaluations: 100, best_seen: false };
 }
 
-/// Budgets that keep every promise.
+/// Budgets that keep every guarantee.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
     /// One for each tenant.
     pub budgets: Vec<Ppm>,
-    /// What they achieve.
+    /// The evaluation of the budgets.
     pub measured: Measurement,
-    /// The objective there.
+    /// Its objective.
     pub value: f64,
     /// Its standard error.
     pub noise: f64,
-    /// Vectors that were tried.
+    /// Number of budget vectors tried.
     pub evaluations: usize,
 }
 
 /// Why there are no budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unallocated<E> {
-    /// Nothing that was tried keeps every promise.
-    Promises {
-        /// The tenants whose promise is broken where the least is.
+    /// No vector tried keeps every guarantee.
+    Guarantees {
+        /// The tenants whose guarantees are violated in the closest vector.
         tenants: Vec<usize>,
-        /// What comes closest.
+        /// The evaluation of the closest vector.
         closest: Measurement,
-        /// Vectors that were tried.
+        /// Number of budget vectors tried.
         evaluations: usize,
     },
-    /// It could not be measured.
+    /// An evaluation failed.
     Measure(E),
 }
 
-/// A vector of budgets and how good it is.
+/// A budget vector and its value.
 #[derive(Clone, Debug)]
 struct SearchPoint {
     budgets: Vec<Ppm>,
@@ -234,9 +232,8 @@ struct BudgetSearch<'a, T: BudgetEvaluator> {
     evaluations_max: usize,
 }
 
-/// Finds budgets for the tenants of `source`: the best of some plain vectors, then one tenant after
-/// the other, then what one tenant can give another. Ties go to the smaller sum of budgets, then to
-/// the earlier tenant.
+/// Finds budgets for the tenants of `source`: the best of some starting vectors, then changes of one tenant,
+/// then shifts between two. Ties go to the smaller sum of budgets, then to the earlier tenant.
 pub fn allocate<T: BudgetEvaluator>(
     source: &mut T,
     goal: &Goal,
@@ -245,7 +242,7 @@ pub fn allocate<T: BudgetEvaluator>(
     allocate_from(&[], source, goal, effort)
 }
 
-/// The same, with more vectors to climb from.
+/// The same with additional starting vectors.
 pub(super) fn allocate_from<T: BudgetEvaluator>(
     more: &[Vec<Ppm>],
     source: &mut T,
@@ -264,12 +261,12 @@ pub(super) fn allocate_from<T: BudgetEvaluator>(
     let SearchPoint { budgets, measured, broken, value, noise } = best;
     if broken > 0.0 {
         let tenants = goal.failing(&measured);
-        return Err(Unallocated::Promises { tenants, closest: measured, evaluations });
+        return Err(Unallocated::Guarantees { tenants, closest: measured, evaluations });
     }
     Ok(Allocation { budgets, measured, value, noise, evaluations })
 }
 
-/// The vectors that `allocate` would try, the best first: for another evaluation to choose from.
+/// The vectors that `allocate` would try, the best first, for another evaluation to choose from.
 pub(super) fn proposals<T: BudgetEvaluator>(
     source: &mut T,
     goal: &Goal,
@@ -286,8 +283,8 @@ pub(super) fn proposals<T: BudgetEvaluator>(
     Ok(points.into_iter().map(|point| point.budgets).collect())
 }
 
-/// Equal parts, twice as much, everything, in proportion to what each keeps busy; and where promises
-/// were made, those first.
+/// Starting vectors: equal parts, twice as much, everything, in proportion to what each keeps busy, and
+/// tenants with guarantees first.
 fn starts(tenants: usize, duties: Option<&[f64]>, goal: &Goal) -> Vec<Vec<Ppm>> {
     let mut starts: Vec<Vec<Ppm>> = [1, 2].map(|times| vec![part(times, tenants); tenants]).into();
     starts.push(vec![Ppm::ONE; tenants]);
@@ -295,15 +292,15 @@ fn starts(tenants: usize, duties: Option<&[f64]>, goal: &Goal) -> Vec<Vec<Ppm>> 
         let sum = duties.iter().sum::<f64>().max(f64::MIN_POSITIVE);
         starts.push(duties.iter().map(|duty| budget(2.0 * duty / sum)).collect());
     }
-    if goal.promises.iter().any(Promise::is_one) {
+    if goal.guarantees.iter().any(Guarantee::is_one) {
         let everything_or_least =
-            |promise: &Promise| if promise.is_one() { Ppm::ONE } else { BUDGET_MIN };
-        starts.push(goal.promises.iter().map(everything_or_least).collect());
+            |guarantee: &Guarantee| if guarantee.is_one() { Ppm::ONE } else { BUDGET_MIN };
+        starts.push(goal.guarantees.iter().map(everything_or_least).collect());
     }
     starts
 }
 
-/// `times` of `tenants` parts of the GPU, within what a budget may be.
+/// `times` of `tenants` parts of the GPU, as a valid budget.
 pub(super) fn part(times: usize, tenants: usize) -> Ppm {
     budget(times as f64 / tenants.max(1) as f64)
 }
@@ -334,7 +331,7 @@ impl<T: BudgetEvaluator> BudgetSearch<'_, T> {
         SearchPoint { budgets: budgets.to_owned(), measured, broken, value, noise }
     }
 
-    /// The best of everything that was tried; `top` among equals.
+    /// The best vector tried; `top` among equals.
     fn best_seen(&self, top: SearchPoint) -> SearchPoint {
         self.known.iter().fold(top, |best, (budgets, measured)| {
             let point = self.judge(budgets, measured.clone());
@@ -342,7 +339,7 @@ impl<T: BudgetEvaluator> BudgetSearch<'_, T> {
         })
     }
 
-    /// Climbs from the best of the starts, then from the others, and takes the highest point.
+    /// Climbs from the best of the starts, then from the others, and returns the best point.
     fn run(&mut self, starts: &[Vec<Ppm>], climbs: usize) -> Result<SearchPoint, T::Error> {
         let mut points = Vec::new();
         for start in starts {
@@ -380,7 +377,7 @@ impl<T: BudgetEvaluator> BudgetSearch<'_, T> {
         Ok(best)
     }
 
-    /// Takes `budgets` if they are better than `best` beyond the noise.
+    /// Moves to `budgets` if they are better than `best` beyond the noise.
     fn try_move(&mut self, best: &mut SearchPoint, budgets: &[Ppm]) -> Result<bool, T::Error> {
         if self.known.len() >= self.evaluations_max && !self.known.contains_key(budgets) {
             return Ok(false);
@@ -393,8 +390,8 @@ impl<T: BudgetEvaluator> BudgetSearch<'_, T> {
         Ok(is_gain)
     }
 
-    /// Standard error of the gain over the parts in which both were measured: what moves both alike,
-    /// such as where in their iterations the tenants are, does not count.
+    /// Standard error of the gain over the parts in which both were measured, so that common variation, such
+    /// as the phases of the tenants, cancels.
     fn gain_noise(&self, candidate: &SearchPoint, best: &SearchPoint) -> f64 {
         let pairs = candidate.measured.parts.iter().zip(&best.measured.parts);
         standard_error(pairs.map(|(new, old)| self.goal.value(new) - self.goal.value(old)))
@@ -431,13 +428,13 @@ impl<T: BudgetEvaluator> BudgetSearch<'_, T> {
     }
 }
 
-/// Promises come first, then the objective; the best is least.
+/// Guarantees come first, then the objective; the best is smallest.
 fn by_rank(a: &SearchPoint, b: &SearchPoint) -> Ordering {
     a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value))
 }
 
-/// Promises come first, then the objective, if it gains more than `least`; equal ones are decided by
-/// the smaller sum of budgets.
+/// Guarantees come first, then the objective, if it gains more than `least`; ties go to the smaller sum of
+/// budgets.
 fn is_better(candidate: &SearchPoint, best: &SearchPoint, least: f64) -> bool {
     let broken = candidate.broken - best.broken;
     if broken.abs() > TIE {

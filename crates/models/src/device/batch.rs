@@ -1,11 +1,10 @@
 //! Several runs at once: the inner loop of a decision.
 //!
-//! The same rules as in a [`DeviceRun`](super::run::DeviceRun), in single precision and with times counted from now,
-//! for several vectors of budgets side by side. Every step takes each of them to its own next event.
-//! Nothing here branches on what happens in a run, so that a processor does the arithmetic of eight
-//! runs in one instruction, or in as few as it has for that; the results are the same to the bit. Ties
-//! are not told from near ties: good enough to compare vectors, and nothing that is reported comes
-//! from here.
+//! The rules of a [`DeviceRun`](super::run::DeviceRun) in single precision, with times relative to now, for
+//! several budget vectors at once. Every step takes each run to its own next event. There are no branches on
+//! the state of a run, so that a processor computes eight runs per instruction, or with as few instructions
+//! as it needs; the results are equal to the bit. Ties are not distinguished from near ties: good enough to
+//! compare vectors, and no reported result comes from here.
 
 use super::evaluate::{OperatorDemand, Operators};
 use super::gpu::SmScheduler;
@@ -14,31 +13,29 @@ use std::array::from_fn;
 
 /// Runs in a batch.
 pub(super) const WIDTH: usize = 8;
-/// Runs that may go on at once, two batches: a processor works on one while it waits for results of the
-/// other.
+/// Runs that advance at once, two batches: a processor works on one while it waits for results of the other.
 pub(super) const AT_ONCE: usize = 2 * WIDTH;
-/// Instants closer than this are one.
+/// Times closer than this are equal.
 const SAME_NS: f32 = 0.05;
-/// SMs fewer than this are none.
+/// Fewer SMs than this count as none.
 const NO_SMS: f32 = 1e-3;
 
-/// An operator under a cap: how long it takes alone, SMs it asks for, what one SM adds to its speed, and
-/// the fraction of the peak bandwidth at full speed; time from the end of the one before to its
-/// issue at least; time from its issue to that of the next at least; and, in its bits, which is
-/// the next.
+/// An operator under a cap: duration alone, SMs that it asks for, speed per SM, and fraction of the peak
+/// bandwidth at full speed; shortest time from the end of the previous operator to its issue; shortest time
+/// from its issue to the next; and, in its bits, the position of the next.
 type OperatorRow = [f32; WIDTH];
 
-/// The operators of tenants under all caps that are compared, one list after the other.
+/// The operators of tenants under all compared caps, one list after the other.
 #[derive(Debug, Default)]
 pub(super) struct CappedOperators(Vec<OperatorRow>);
 
 impl CappedOperators {
-    /// Adds the operators of a tenant under a cap; says where they begin.
+    /// Adds the operators of a tenant under a cap; returns their position.
     pub(super) fn add(&mut self, device: &Operators<'_>, tenant: usize, cap: u32) -> u32 {
-        let (wants, tenant) = (device.wants(tenant), &device.list()[tenant]);
+        let (demands, tenant) = (device.demands(tenant), &device.list()[tenant]);
         let first = self.0.len();
         let ask = |(index, want): (usize, &OperatorDemand)| {
-            let is_last = index + 1 == wants.len();
+            let is_last = index + 1 == demands.len();
             let demand = want.sms.min(f64::from(cap));
             let gap_ns = if index == 0 { tenant.host_ns } else { 0.0 };
             let launch_ns = if is_last { f64::NEG_INFINITY } else { tenant.launch_ns };
@@ -48,7 +45,7 @@ impl CappedOperators {
                     .map(|value| value as f32);
             [duration, demand, per_sm, beta, gap, launch, f32::from_bits(next as u32), 0.0]
         };
-        self.0.extend(wants.iter().enumerate().map(ask));
+        self.0.extend(demands.iter().enumerate().map(ask));
         first as u32
     }
 }
@@ -56,35 +53,34 @@ impl CappedOperators {
 /// A tenant in all runs of a batch.
 #[derive(Clone, Copy)]
 struct BatchLane<S: Simd> {
-    /// What is left of the operator in flight, in nanoseconds alone, or of the time to the next issue.
+    /// Remaining time alone of the operator in flight, in nanoseconds, or time to the next issue.
     left: f32x8<S>,
-    /// Time until an interval of launches has passed.
+    /// Time until the next launch is allowed.
     launch: f32x8<S>,
-    /// SMs the operator in flight asks for; none if there is none.
+    /// SMs that the operator in flight asks for; zero without one.
     demand: f32x8<S>,
     per_sm: f32x8<S>,
     beta: f32x8<S>,
-    /// SMs that operators ask for that were issued before and are still in flight: it says who was
-    /// issued before whom, too.
+    /// SMs of operators in flight that were issued before, which also gives the order of issue.
     earlier: f32x8<S>,
-    /// The operator that is issued next, in the bits.
+    /// The next operator, in the bits.
     next: f32x8<S>,
-    /// Operators that have ended.
+    /// Completed operators.
     count: f32x8<S>,
     speed: f32x8<S>,
-    /// Time to the end of what is left.
+    /// Time to the end of the remainder.
     ends: f32x8<S>,
 }
 
 /// A tenant in one run: the first fields of a [`BatchLane`].
 type Fields = [f32; 8];
 
-/// One run, while it is not in a batch.
+/// One run while it is not in a batch.
 #[derive(Clone, Debug)]
 pub(super) struct PausedRun<const N: usize>([Fields; N]);
 
 impl<const N: usize> PausedRun<N> {
-    /// Before anything has happened; `first` says where each tenant's operators begin.
+    /// A run before its first event; `first` is the position of each tenant's operators.
     pub(super) fn new(asks: &CappedOperators, first: &[u32]) -> Self {
         let mut lanes = [[f32::INFINITY, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]; N];
         for (lane, &first) in lanes.iter_mut().zip(first) {
@@ -95,7 +91,7 @@ impl<const N: usize> PausedRun<N> {
         Self(lanes)
     }
 
-    /// What a tenant has done, in nanoseconds alone.
+    /// Work of a tenant, in nanoseconds alone.
     pub(super) fn done_ns(&self, device: &Operators<'_>, tenant: usize) -> f64 {
         let [left, _, demand, .., count] = self.0[tenant];
         let ends = device.ends_alone(tenant);
@@ -107,7 +103,7 @@ impl<const N: usize> PausedRun<N> {
     }
 }
 
-/// Takes runs on, in batches.
+/// Advances runs in batches.
 pub(super) struct Batches<'a> {
     level: Level,
     asks: &'a [OperatorRow],
@@ -133,13 +129,17 @@ impl<'a> Batches<'a> {
         }
     }
 
-    /// Events so far, as many in every run of a batch: what it has cost.
+    /// Events so far, equal in every run of a batch: the cost.
     pub(super) fn events(&self) -> u64 {
         self.events
     }
 
-    /// Lets runs go on for a while, [`AT_ONCE`] or fewer.
-    pub(super) fn go_on<const N: usize>(&mut self, runs: &mut [&mut PausedRun<N>], window_ns: f32) {
+    /// Advances up to [`AT_ONCE`] runs.
+    pub(super) fn advance<const N: usize>(
+        &mut self,
+        runs: &mut [&mut PausedRun<N>],
+        window_ns: f32,
+    ) {
         let steps = if runs.len() > WIDTH {
             dispatch!(self.level, simd => BatchRules { simd, given: self }.run::<N, 2>(runs, window_ns))
         } else {
@@ -149,7 +149,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// What happens in the runs of a batch.
+/// The rules of the runs of a batch.
 #[derive(Clone, Copy)]
 struct BatchRules<'a, S: Simd> {
     simd: S,
@@ -157,7 +157,7 @@ struct BatchRules<'a, S: Simd> {
 }
 
 impl<S: Simd> BatchRules<'_, S> {
-    /// Takes runs, as many batches of them as said, to the end of a window; says in how many steps.
+    /// Advances this many batches of runs to the end of a window; returns the number of steps.
     #[inline(always)]
     fn run<const N: usize, const BATCHES: usize>(
         self,
@@ -166,7 +166,7 @@ impl<S: Simd> BatchRules<'_, S> {
     ) -> u64 {
         let mut lanes: [_; BATCHES] = from_fn(|batch| self.enter(runs, WIDTH * batch));
         let mut window = [f32x8::splat(self.simd, window_ns); BATCHES];
-        // Not in place: what is written in part, and read soon after, keeps processors waiting.
+        // Not in place: partial writes that are read soon after stall processors.
         let mut others = lanes;
         let (mut now, mut then) = (&mut lanes, &mut others);
         let mut steps = 0;
@@ -194,12 +194,12 @@ impl<S: Simd> BatchRules<'_, S> {
         steps
     }
 
-    /// The batch of runs that begins with `first`.
+    /// The batch of runs from `first` on.
     #[inline(always)]
     fn enter<const N: usize>(self, runs: &[&mut PausedRun<N>], first: usize) -> [BatchLane<S>; N] {
         let last = runs.len() - 1;
         let mut lanes = from_fn(|tenant| {
-            // In place of those that are missing the last goes on several times.
+            // The last run is repeated in empty places.
             let fields = |at: usize| runs[(first + at).min(last)].0[tenant].simd_into(self.simd);
             let [left, launch, demand, per_sm, beta, earlier, next, count] =
                 transpose(from_fn(fields));
@@ -210,7 +210,7 @@ impl<S: Simd> BatchRules<'_, S> {
         lanes
     }
 
-    /// Takes the runs to their next events, or to the end of the window. Says whether all are there.
+    /// Takes the runs to their next events, or to the end of the window. Returns whether all are there.
     #[inline(always)]
     fn step<const N: usize>(
         self,
@@ -226,7 +226,7 @@ impl<S: Simd> BatchRules<'_, S> {
         let is_over = window.simd_lt(soonest);
         let span = soonest.min(*window).max(zero);
         *window -= span;
-        // Whose event it is, and what becomes free.
+        // Which tenant has the event, and what becomes free.
         let mut is_free = !is_over;
         let mut is_own = [is_free; N];
         let (mut total, mut ended, mut before) = (zero, zero, zero);
@@ -242,7 +242,7 @@ impl<S: Simd> BatchRules<'_, S> {
             next = is_own.select(lane.next, next);
         }
         launch -= span;
-        // What it asks for then.
+        // Its next demand.
         let asks = from_fn(|at| self.given.asks[next[at].to_bits() as usize].simd_into(self.simd));
         let [duration, demand, per_sm, beta, gap, interval, after, _] = transpose(asks);
         let has_ended = zero.simd_lt(ended);
@@ -269,7 +269,7 @@ impl<S: Simd> BatchRules<'_, S> {
         is_over.all_true()
     }
 
-    /// Hands out SMs, sets the speeds of all operators in flight and says when they end.
+    /// Assigns SMs, sets the speeds of all operators in flight and computes their ends.
     #[inline(always)]
     fn divide<const N: usize>(self, lanes: &mut [BatchLane<S>; N]) {
         let [zero, one, sms] =
@@ -301,14 +301,14 @@ impl<S: Simd> BatchRules<'_, S> {
         let lost = one - one / bandwidth.max(one);
         for lane in lanes.iter_mut() {
             let speed = lane.speed * slowed * (one - lane.beta * lost);
-            // What waits comes nearer by itself.
+            // Waiting times pass at speed one.
             lane.speed = speed + lane.demand.simd_eq(zero).select(one, zero);
             lane.ends = lane.left / lane.speed;
         }
     }
 }
 
-/// Rows and columns exchanged: with every round, what was half of them apart is side by side.
+/// Transposes a matrix: every round interleaves rows that are half of the rows apart.
 #[inline(always)]
 fn transpose<S: Simd>(mut rows: [f32x8<S>; 8]) -> [f32x8<S>; 8] {
     for _ in 0..3 {
@@ -361,7 +361,7 @@ mod tests {
             // In two parts, because runs are continued: two batches at once, and one by one.
             for at_once in [AT_ONCE, WIDTH] {
                 for runs in runs.chunks_mut(at_once) {
-                    batches.go_on(&mut runs.iter_mut().collect::<Vec<_>>(), 5e8);
+                    batches.advance(&mut runs.iter_mut().collect::<Vec<_>>(), 5e8);
                 }
             }
             for (vector, run) in vectors.iter().zip(&runs) {
@@ -389,7 +389,7 @@ mod tests {
                 firsts.iter().map(|first| PausedRun::new(&asks, first)).collect();
             let mut batches = Batches { level, ..Batches::new(&device, &asks) };
             for runs in runs.chunks_mut(at_once) {
-                batches.go_on(&mut runs.iter_mut().collect::<Vec<_>>(), 1e8);
+                batches.advance(&mut runs.iter_mut().collect::<Vec<_>>(), 1e8);
             }
             runs.into_iter().map(|run| run.0.map(|fields| fields.map(f32::to_bits))).collect()
         };
@@ -409,7 +409,7 @@ mod tests {
             let cap = gpu.cap(Ppm(budget));
             let first: Vec<u32> = (0..6).map(|index| asks.add(&device, index, cap)).collect();
             let mut run = PausedRun::<8>::new(&asks, &first);
-            Batches::new(&device, &asks).go_on(&mut [&mut run], 1e9);
+            Batches::new(&device, &asks).advance(&mut [&mut run], 1e9);
             let exact = device.evaluate(DeviceSharing::Budgets(&[Ppm(budget); 6])).unwrap().y;
             for (index, exact) in exact.into_iter().enumerate() {
                 let found = run.done_ns(&device, index) / 1e9;

@@ -1,16 +1,15 @@
-//! A decision in milliseconds: many vectors of budgets race, event by event.
+//! A decision in milliseconds: many budget vectors race, event by event (successive halving).
 //!
-//! For two and three tenants these are all vectors of steps, because single vectors can be better than
-//! all of their neighbours, and then what lies between the steps near the best. For more, or where
-//! iterations are too long for that, they are what the summary proposes, and then the neighbours of
-//! the best. The fixed modes are in every last race, and what is not ahead of them by more than the
-//! noise is not taken. What it may cost is a number of events and not a time, so that the same
-//! tenants always get the same budgets.
+//! For two and three tenants the race has all vectors of steps, because a single vector can be better than
+//! all of its neighbours, and then vectors between the steps near the best. For more tenants, or long
+//! iterations, it has the proposals of the summary, and then the neighbours of the best. The fixed modes are
+//! in every final race, and a vector is chosen only if it is ahead of them by more than the noise. The cost
+//! limit is a number of events and not a time, so that equal tenants always get equal budgets.
 
 use super::DeviceError;
 use super::allocate::{
-    Allocation, Effort, Goal, Measurement, Objective, Promise, STEPS, Unallocated, part, proposals,
-    standard_error,
+    Allocation, Effort, Goal, Guarantee, Measurement, Objective, STEPS, Unallocated, part,
+    proposals, standard_error,
 };
 use super::evaluate::{DeviceSharing, Operators};
 use super::modes::{is_budget, thorough};
@@ -20,91 +19,89 @@ use super::summary::Summary;
 use super::tenant::DeviceTenant;
 use tandem_core::Ppm;
 
-/// Tenants for which all vectors of steps are looked at.
+/// Up to this many tenants, all vectors of steps race.
 const GRID_MAX: usize = 3;
-/// The shortest first look at a vector of the grid, in iterations of the slowest tenant alone.
+/// The shortest first round of a vector of the grid, in iterations of the slowest tenant alone.
 const GRID_ITERATIONS: f64 = 0.1;
-/// The shortest first look at any other: some of these iterations, and no longer than this.
-const GLANCE_ITERATIONS: f64 = 2.0;
-const GLANCE_NS_MAX: f64 = 4e6;
-/// What a decision may cost; about a nanosecond each on the machine of docs/device.md.
+/// The shortest first round of any other vector: this many iterations, and no longer than this time.
+const FIRST_ROUND_ITERATIONS: f64 = 2.0;
+const FIRST_ROUND_NS_MAX: f64 = 4e6;
+/// Cost limit of a decision; a unit is about a nanosecond on the machine of docs/device.md.
 const COST: f64 = 5_000_000.0;
-/// What an event costs: so much, and so much more for each lane of a run, of which there are as many as
-/// tenants or a few more.
+/// Cost of an event, and of each lane of a run. A run has as many lanes as tenants or a few more.
 const COST_OF_EVENT: f64 = 3.3;
 const COST_OF_LANE: f64 = 0.9;
-/// What an evaluation by the summary costs, in the same way.
+/// Cost of an evaluation by the summary, and of each tenant in it.
 const COST_OF_SUMMARY: f64 = 16_000.0;
 const COST_OF_TENANT: f64 = 5_400.0;
-/// Budgets of the first race that all tenants have, beside the fixed modes, in halves of an equal part: a
-/// batch costs the same however few vectors are in it.
+/// Equal budgets of all tenants in the first race, besides the fixed modes, in halves of an equal part: a
+/// batch costs the same however few vectors it has.
 const OPENING: [usize; 4] = [3, 5, 6, 8];
-/// How much less than the best of the first race, which is short, a vector of the grid may promise, for
-/// each tenant: a share of the speed for `nash`, of the speed alone for `stp`.
-const HOPE: f64 = 0.02;
-/// The part of the events that is left for what lies between the steps, near the best of the grid; of
-/// which there are so many; and how many race again.
+/// How far a vector of the grid may fall behind the best of the short first race, per tenant: a share of the
+/// speed for `nash`, of the solo speed for `stp`.
+const GRID_MARGIN: f64 = 0.02;
+/// The part of the events that is reserved for vectors between the steps, near the best of the grid; the
+/// number of these; and their distances.
 const FINE: f64 = 0.45;
 const FINE_BASES: usize = 2;
 const FINE_SHIFTS: [i32; 2] = [50_000, 100_000];
-/// Without the grid: evaluations by the summary; how many of the vectors that it likes best race, and of
-/// those of the first race; and the part of the cost that is left for races at least, however
-/// many tenants there are.
+/// Without the grid: evaluations by the summary; how many of its best vectors race, and of those of the first
+/// race; and the smallest part of the cost that is reserved for races.
 const PROPOSE: Effort = Effort { evaluations: 24, ..Effort::QUICK };
 const PROPOSED: usize = 12;
 const OPENED: usize = 4;
 const RACES_MIN: f64 = 0.3;
-/// Budgets of the tenants that keep most of the GPU busy, where the others have all of it.
+/// Budgets of the busiest tenants where the others have the whole GPU.
 const HELD_BACK: [Ppm; 3] = [Ppm(100_000), Ppm(200_000), Ppm(400_000)];
-/// The part that is spent on all of these, and on the neighbours of the best so far, again and again. The rest is
-/// for the last race.
+/// The part that is spent on all of these, and then on the neighbours of the best, repeatedly. The rest is
+/// for the final race.
 const PROPOSALS: f64 = 0.15;
 const NEIGHBOURS: [f64; 3] = [0.2, 0.2, 0.15];
-/// Runners-up that meet the neighbours of the best.
+/// Runners-up that race with the neighbours of the best.
 const RUNNERS_UP: usize = 2;
-/// Those of a race that are in the last one, beside the fixed modes.
+/// Vectors of a race that reach the final one, besides the fixed modes.
 const FINALISTS: usize = 5;
-/// What a vector has to be ahead of the best fixed mode by: twice the noise, within these bounds, relative
-/// to the speeds. A race does not see less than the first, and beyond the second it is not noise.
+/// The necessary lead over the best fixed mode: twice the noise, within these bounds, relative to the speeds.
+/// A race cannot resolve less than the first, and more than the second is not noise.
 const LEAD_NOISE: f64 = 2.0;
 const LEAD_MIN: f64 = 0.002;
 const LEAD_MAX: f64 = 0.004;
 /// Fixed modes that are behind by less than this are rivals: a race could be wrong about them.
 const RIVAL: f64 = 0.01;
-/// Where promises have to be checked, only this part of it all is spent; races aim higher than
-/// what was promised by this factor, because they are short; and so many vectors are checked before a
-/// thorough search is made.
-const PROMISED: f64 = 0.36;
+/// If guarantees have to be checked, only this part of the cost is spent on races; races aim higher than the
+/// guarantee by this factor, because they are short; and this many vectors are checked before a thorough
+/// search.
+const GUARANTEED: f64 = 0.36;
 const MARGIN: f64 = 1.01;
 const CHECKED: usize = 2;
 
-/// Budgets that were chosen.
+/// The chosen budgets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// One for each tenant.
     pub budgets: Vec<Ppm>,
-    /// The budgets of fixed modes that seem hardly worse: a full evaluation may find them better.
+    /// The budgets of fixed modes that are hardly worse: a full evaluation may find them better.
     pub rivals: Vec<Vec<Ppm>>,
-    /// Vectors that were looked at, however shortly.
+    /// Number of vectors compared.
     pub evaluations: usize,
 }
 
-/// Chooses budgets within milliseconds. They keep every promise: where there are any, what is chosen is
-/// evaluated in full, and where it breaks one, or tenants answer requests, which a race knows nothing
-/// of, the search is thorough and takes seconds.
+/// Chooses budgets within milliseconds. They keep every guarantee: if there are any, the choice is evaluated
+/// in full. If it violates one, or if tenants serve requests, which races ignore, a thorough search takes
+/// seconds.
 pub fn decide(
     device: &mut Operators<'_>,
     goal: &Goal,
 ) -> Result<Decision, Unallocated<DeviceError>> {
     let is_answering = device.list().iter().any(|tenant| tenant.requests.is_some());
     if !is_answering {
-        let is_promised = goal.promises.iter().any(Promise::is_one);
+        let has_guarantees = goal.guarantees.iter().any(Guarantee::is_one);
         let RaceResult { ranked, rivals, evaluations } =
-            choose(device, goal, is_promised).map_err(Unallocated::Measure)?;
+            choose(device, goal, has_guarantees).map_err(Unallocated::Measure)?;
         for budgets in ranked.into_iter().take(CHECKED) {
             let keeps = |measured: Measurement| goal.failing(&measured).is_empty();
             let checked = || device.evaluate(DeviceSharing::Budgets(&budgets)).map(keeps);
-            if !is_promised || checked().map_err(Unallocated::Measure)? {
+            if !has_guarantees || checked().map_err(Unallocated::Measure)? {
                 return Ok(Decision { budgets, rivals, evaluations });
             }
         }
@@ -114,31 +111,31 @@ pub fn decide(
     Ok(Decision { budgets, rivals: Vec::new(), evaluations })
 }
 
-/// What races have found.
+/// The result of the races.
 struct RaceResult {
-    /// Vectors of budgets, the best first.
+    /// Budget vectors, the best first.
     ranked: Vec<Vec<Ppm>>,
     /// Fixed modes that are hardly behind.
     rivals: Vec<Vec<Ppm>>,
-    /// How many were looked at.
+    /// Number of vectors compared.
     evaluations: usize,
 }
 
 fn choose(
     device: &Operators<'_>,
     goal: &Goal,
-    is_promised: bool,
+    has_guarantees: bool,
 ) -> Result<RaceResult, DeviceError> {
-    let cost = if is_promised { PROMISED * COST } else { COST };
+    let cost = if has_guarantees { GUARANTEED * COST } else { COST };
     let mut aim = goal.clone();
-    aim.promises.iter_mut().for_each(|promise| promise.floor *= MARGIN);
+    aim.guarantees.iter_mut().for_each(|guarantee| guarantee.floor *= MARGIN);
     let tenants = device.list().len();
     let fixed = [1, 2, tenants].map(|times| vec![part(times, tenants); tenants]).to_vec();
-    let glance_ns = (GLANCE_ITERATIONS * slowest_ns(device)).min(GLANCE_NS_MAX);
+    let round_min_ns = (FIRST_ROUND_ITERATIONS * slowest_ns(device)).min(FIRST_ROUND_NS_MAX);
     with_lanes!(tenants, LANES => {
         let cost_of_event = COST_OF_EVENT + COST_OF_LANE * LANES as f64;
         let race = Race::<LANES>::new(device, aim, cost / cost_of_event);
-        DecisionSearch { device, goal, cost_of_event, race, fixed, glance_ns }.run()
+        DecisionSearch { device, goal, cost_of_event, race, fixed, round_min_ns }.run()
     })
 }
 
@@ -147,8 +144,8 @@ fn slowest_ns(device: &Operators<'_>) -> f64 {
     device.list().iter().map(DeviceTenant::alone_ns).fold(0.0, f64::max)
 }
 
-/// All vectors of steps, and the speeds of the tenants under these caps with nobody beside them, which
-/// they cannot exceed together. Of steps that are enough for all operators of a tenant, the least.
+/// All vectors of steps, with the solo speeds under these caps, which are upper bounds. Of steps that cover
+/// all operators of a tenant, only the smallest.
 fn grid(device: &Operators<'_>) -> Vec<(Vec<Ppm>, Vec<f64>)> {
     let mut vectors = vec![(Vec::new(), Vec::new())];
     for tenant in 0..device.list().len() {
@@ -171,7 +168,7 @@ fn grid(device: &Operators<'_>) -> Vec<(Vec<Ppm>, Vec<f64>)> {
     vectors
 }
 
-/// The same with one budget set to another step, the nearest steps first.
+/// Vectors with one budget set to another step, the nearest steps first.
 fn neighbours(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
     let mut vectors = Vec::new();
     for (tenant, budget) in budgets.iter().enumerate() {
@@ -181,12 +178,12 @@ fn neighbours(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
             vectors.push((step.0.abs_diff(budget.0), vector));
         }
     }
-    // Stable: among equals an earlier tenant goes first.
+    // Stable: an earlier tenant first among equals.
     vectors.sort_by_key(|(distance, _)| *distance);
     vectors.into_iter().map(|(_, vector)| vector).collect()
 }
 
-/// What lies between the steps: one budget more or less, or some of it given to another tenant.
+/// Vectors between the steps: one budget more or less, or a part of it moved to another tenant.
 fn near(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
     let with = |changes: &[(usize, i32)]| {
         let mut vector = budgets.to_vec();
@@ -208,11 +205,11 @@ fn near(budgets: &[Ppm]) -> Vec<Vec<Ppm>> {
     vectors
 }
 
-/// The tenants that keep most of the GPU busy held back, and the others not: one of them, two, and so on.
+/// Vectors that hold the busiest tenants back: one of them, two, and so on.
 fn held_back(device: &Operators<'_>) -> Vec<Vec<Ppm>> {
     let duties: Vec<f64> = device.list().iter().map(|tenant| tenant.duty(device.gpu())).collect();
     let mut order: Vec<usize> = (0..duties.len()).collect();
-    // Stable: among equals an earlier tenant goes first.
+    // Stable: an earlier tenant first among equals.
     order.sort_by(|&a, &b| duties[b].total_cmp(&duties[a]));
     let mut vectors = Vec::new();
     for budget in HELD_BACK {
@@ -225,8 +222,8 @@ fn held_back(device: &Operators<'_>) -> Vec<Vec<Ppm>> {
     vectors
 }
 
-/// What changes of single budgets gained that took part in a race with `base`, made together: the two
-/// that gained most, the three, and so on.
+/// Combinations of the single changes of `base` that gained in a race: the best two, the best three, and so
+/// on.
 fn together(base: &[Ppm], ranked: &[Ranked]) -> Vec<Vec<Ppm>> {
     let Some(least) = ranked.iter().find(|entrant| entrant.budgets == base) else {
         return Vec::new();
@@ -264,10 +261,10 @@ struct DecisionSearch<'a, const N: usize> {
     goal: &'a Goal,
     cost_of_event: f64,
     race: Race<'a, N>,
-    /// The budgets of equal, double and uncapped, which are in every last race.
+    /// The budgets of equal, double and uncapped, which are in every final race.
     fixed: Vec<Vec<Ppm>>,
-    /// The shortest first look.
-    glance_ns: f64,
+    /// The shortest first round.
+    round_min_ns: f64,
 }
 
 impl<const N: usize> DecisionSearch<'_, N> {
@@ -275,7 +272,7 @@ impl<const N: usize> DecisionSearch<'_, N> {
         let tenants = self.device.list().len();
         let mut vectors = self.fixed.clone();
         vectors.extend(OPENING.map(|halves| vec![part(halves, 2 * tenants); tenants]));
-        let opening = self.race.run(vectors, 0, 0.0, self.glance_ns);
+        let opening = self.race.run(vectors, 0, 0.0, self.round_min_ns);
         let found = if tenants <= GRID_MAX { self.grid(&opening[0]) } else { None };
         let found = match found {
             Some(found) => found,
@@ -284,11 +281,11 @@ impl<const N: usize> DecisionSearch<'_, N> {
         Ok(self.settle(found))
     }
 
-    /// Runs with all vectors of steps that could be better than the best so far, and then with what is near
-    /// the best of them. `None` if there are too many of them for so few events.
+    /// Races of all vectors of steps that could be better than the best so far, and of their surroundings.
+    /// `None` if there are too many of them for the remaining events.
     fn grid(&mut self, opening: &Ranked) -> Option<Vec<Ranked>> {
-        // A vector that breaks a promise is no measure.
-        let hope = HOPE * self.device.list().len() as f64;
+        // A vector that violates a guarantee is no reference.
+        let hope = GRID_MARGIN * self.device.list().len() as f64;
         let least = if opening.broken > 0.0 { f64::NEG_INFINITY } else { opening.value - hope };
         let is_hopeful = |y: Vec<f64>| {
             self.goal.value(&y) > least
@@ -313,8 +310,8 @@ impl<const N: usize> DecisionSearch<'_, N> {
         Some(self.last(finalists))
     }
 
-    /// Runs with what the summary proposes, and then with the neighbours of the best, and with the best changes
-    /// together.
+    /// Races of the proposals of the summary, of the neighbours of the best, and of the best changes
+    /// combined.
     fn climb(&mut self, opening: &[Ranked]) -> Result<Vec<Ranked>, DeviceError> {
         let mut summary = Summary::new(self.device.gpu(), self.device.list())?;
         let proposed = proposals(&mut summary, self.goal, PROPOSE)?;
@@ -327,7 +324,7 @@ impl<const N: usize> DecisionSearch<'_, N> {
         vectors.extend(proposed.into_iter().take(PROPOSED));
         vectors.extend(held_back(self.device));
         let events = self.race.left();
-        let mut ranked = self.race.run(vectors, 0, PROPOSALS * events, self.glance_ns);
+        let mut ranked = self.race.run(vectors, 0, PROPOSALS * events, self.round_min_ns);
         let mut changes = Vec::new();
         for part in NEIGHBOURS {
             let base = ranked[0].budgets.clone();
@@ -335,28 +332,28 @@ impl<const N: usize> DecisionSearch<'_, N> {
             let mut vectors = budgets_of(&ranked);
             vectors.append(&mut changes);
             vectors.extend(neighbours(&base));
-            ranked = self.race.run(vectors, 1, part * events, self.glance_ns);
+            ranked = self.race.run(vectors, 1, part * events, self.round_min_ns);
             changes = together(&base, &ranked);
         }
         changes.extend(budgets_of(&ranked).into_iter().take(FINALISTS));
         Ok(self.last(changes))
     }
 
-    /// Runs with these and the fixed modes for all events that are left.
+    /// The race of these and the fixed modes with all remaining events.
     fn last(&mut self, vectors: impl IntoIterator<Item = Vec<Ppm>>) -> Vec<Ranked> {
         let vectors = self.fixed.iter().cloned().chain(vectors).collect();
-        self.race.run(vectors, self.fixed.len(), self.race.left(), self.glance_ns)
+        self.race.run(vectors, self.fixed.len(), self.race.left(), self.round_min_ns)
     }
 
-    /// Puts the best fixed mode first if nothing is ahead of it by more than the noise.
+    /// Puts the best fixed mode first if no vector is ahead of it by more than the noise.
     fn settle(&self, mut found: Vec<Ranked>) -> RaceResult {
         let is_fixed = |entrant: &Ranked| self.fixed.contains(&entrant.budgets);
         let place = found.iter().position(is_fixed).expect("fixed modes are in every last race");
         let (best, fixed) = (&found[0], &found[place]);
         let gains = best.parts.iter().zip(&fixed.parts).map(|(best, fixed)| best - fixed);
-        // What the objective gains if all speeds rise by their like.
+        // The gain of the objective if all speeds rise by this much.
         let speeds = match self.goal.objective {
-            Objective::Nash => self.goal.promises.iter().map(|promise| promise.weight).sum(),
+            Objective::Nash => self.goal.guarantees.iter().map(|guarantee| guarantee.weight).sum(),
             Objective::Stp => fixed.value,
         };
         let noise = LEAD_NOISE * standard_error(gains);
@@ -407,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_is_within_what_a_budget_may_be() {
+    fn nearby_vectors_are_valid_budgets() {
         let vectors = near(&budgets([10, 100]));
         assert!(vectors.iter().flatten().all(|&budget| is_budget(budget)));
         assert!(vectors.contains(&budgets([15, 95])) && vectors.contains(&budgets([10, 90])));
@@ -416,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_keep_most_busy_are_held_back_first() {
+    fn the_busiest_tenants_are_held_back_first() {
         let tenant = |sms| {
             let operator = Operator { duration_ns: 1e6, sms, kind: OperatorKind::Compute };
             DeviceTenant::new("t", vec![operator]).unwrap()
@@ -427,7 +424,7 @@ mod tests {
         assert_eq!(vectors.len(), 2 * HELD_BACK.len());
     }
 
-    /// What is chosen of a vector that is ahead of `double` by so much, over four parts of a race.
+    /// The choice for a vector that leads over `double` by this much, in four parts of a race.
     fn settled(objective: Objective, leads: [f64; 4]) -> RaceResult {
         let (gpu, goal) = (DeviceGpu::known("v100").unwrap(), goal(objective));
         let operator = Operator { duration_ns: 1e6, sms: 20.0, kind: OperatorKind::Compute };
@@ -444,7 +441,7 @@ mod tests {
             cost_of_event: 1.0,
             race,
             fixed,
-            glance_ns: 1.0,
+            round_min_ns: 1.0,
         };
         let mut best = ranked(budgets([60, 60]), 1.0 + leads.iter().sum::<f64>() / 4.0);
         best.parts = leads.map(|lead| 1.0 + lead).to_vec();
@@ -455,14 +452,15 @@ mod tests {
     }
 
     fn goal(objective: Objective) -> Goal {
-        let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
-        Goal { objective, promises: vec![promise; 2] }
+        let guarantee = Guarantee { weight: 1.0, floor: 0.0, p99_ns: None };
+        Goal { objective, guarantees: vec![guarantee; 2] }
     }
 
     #[test]
-    fn what_is_ahead_of_a_fixed_mode_by_noise_only_is_not_taken() {
+    fn a_lead_within_the_noise_is_not_enough() {
         let first = |leads| settled(Objective::Stp, leads).ranked[0].clone();
-        // Clearly ahead; by too little for a race to see; by less than it varies; by more than noise may be.
+        // Clearly ahead; by too little for a race to resolve; by less than it varies; by more than noise may
+        // be.
         assert_eq!(first([0.005; 4]), budgets([60, 60]));
         assert_eq!(first([0.001; 4]), budgets([100, 100]));
         assert_eq!(first([0.0135, -0.0065, 0.0135, -0.0065]), budgets([100, 100]));
@@ -470,7 +468,7 @@ mod tests {
         // Two logarithms rise by twice as much as the speeds.
         assert_eq!(first([0.003; 4]), budgets([60, 60]));
         assert_eq!(settled(Objective::Nash, [0.003; 4]).ranked[0], budgets([100, 100]));
-        // Who is hardly behind is a rival, and who was put first is not.
+        // A mode that is hardly behind is a rival, and the chosen one is not.
         assert_eq!(settled(Objective::Stp, [0.005; 4]).rivals, [budgets([100, 100])]);
         assert!(settled(Objective::Stp, [0.001; 4]).rivals.is_empty());
         assert!(settled(Objective::Stp, [0.02; 4]).rivals.is_empty());

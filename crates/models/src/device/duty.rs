@@ -1,13 +1,13 @@
-//! The duty law: throughput of n equal processes from what one of them keeps busy alone.
+//! The duty law: throughput of n equal processes from the utilisation of one of them alone.
 
 use tandem_core::{GpuTypeId, Interference, PPM_ONE, Profile, Ratio, Tenant, Utilisation};
 
-/// One measured point: n copies of a model side by side.
+/// One measurement: n concurrent copies of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DutyPoint {
     /// Copies.
     pub copies: u32,
-    /// What one keeps busy of what the GPU could do for its batch size.
+    /// Utilisation of one copy, relative to what the GPU could do at its batch size.
     pub duty: f64,
     /// Throughput of all ÷ throughput of one alone.
     pub stp: f64,
@@ -16,16 +16,16 @@ pub struct DutyPoint {
 /// STP(n) = ((1/n)ᵖ + (u/η)ᵖ)^(−1/p): n copies gain n-fold until the GPU is full, with a bend between.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DutyLaw {
-    /// How much of the GPU copies can fill together.
+    /// The utilisation that copies reach together.
     pub eta: f64,
-    /// How sharp the bend is.
+    /// Sharpness of the bend.
     pub exponent: f64,
 }
 
 impl DutyLaw {
-    /// Where the duty is solo throughput ÷ the best over batch sizes.
+    /// For a duty of solo throughput ÷ the best over batch sizes.
     pub const BY_BATCH: DutyLaw = DutyLaw { eta: 1.04, exponent: 3.0 };
-    /// Where the duty is solo throughput ÷ what one small slice of the GPU achieves, scaled up.
+    /// For a duty of solo throughput ÷ the scaled-up throughput of one small slice of the GPU.
     pub const BY_SLICE: DutyLaw = DutyLaw { eta: 0.98, exponent: 4.0 };
 
     /// Throughput of `copies` ÷ throughput of one alone; exactly 1 for one.
@@ -37,18 +37,18 @@ impl DutyLaw {
         (each.powf(self.exponent) + full.powf(self.exponent)).powf(-1.0 / self.exponent)
     }
 
-    /// Mean error relative to what was measured; zero of nothing.
+    /// Mean relative error; zero without points.
     pub fn error(&self, points: &[DutyPoint]) -> f64 {
         let errors = points.iter().map(|point| self.relative(point));
         errors.sum::<f64>() / points.len().max(1) as f64
     }
 
-    /// The error at one point relative to what was measured, without sign.
+    /// Absolute relative error at one point.
     pub fn relative(&self, point: &DutyPoint) -> f64 {
         (self.stp(point.copies, point.duty) / point.stp - 1.0).abs()
     }
 
-    /// The law with the least mean error: η in steps of 0.02, the exponent in steps of a half.
+    /// The law with the smallest mean error: η in steps of 0.02, the exponent in steps of a half.
     pub fn fit(points: &[DutyPoint]) -> Self {
         let etas = (35..=65).map(|step| f64::from(step) / 50.0);
         let laws = etas.flat_map(|eta| {
@@ -60,28 +60,28 @@ impl DutyLaw {
     }
 }
 
-/// The duty law for unlike tenants within budgets, from nothing but what each keeps busy alone.
+/// The duty law for different tenants within budgets, from the solo utilisation of each.
 ///
-/// Tenant i uses e = min(u, v) of the GPU. With f(x) = (1 + (x/η)ᵖ)^(−1/p) it keeps e/u · f(Σe)/f(e) of
-/// its speed: its cap takes its part, the others press by what they use, and alone it is exact.
+/// Tenant i uses e = min(u, v) of the GPU. With f(x) = (1 + (x/η)ᵖ)^(−1/p) its rate is e/u · f(Σe)/f(e): the
+/// cap limits its use, the others slow it by theirs, and alone the law is exact.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DutyShares {
-    /// How much of the GPU tenants can fill together.
+    /// The utilisation that tenants reach together.
     pub eta: f64,
-    /// How sharp the bend is.
+    /// Sharpness of the bend.
     pub exponent: f64,
 }
 
 impl Default for DutyShares {
-    /// For the utilisation that drivers report: the share of time with something in flight, which is
-    /// more than the share of the SMs that is filled, so that together tenants pass 1.
+    /// For the utilisation that drivers report: the share of time with a kernel in flight. It exceeds the
+    /// share of busy SMs, so that the sum over tenants may pass 1.
     fn default() -> Self {
         Self { eta: 1.2, exponent: 4.0 }
     }
 }
 
 impl DutyShares {
-    /// What a tenant of this duty and budget keeps beside others.
+    /// The rate of a tenant of this duty and budget beside others.
     pub fn kept(&self, own: (f64, f64), others: impl IntoIterator<Item = (f64, f64)>) -> f64 {
         let (duty, budget) = own;
         let used = duty.min(budget);
@@ -95,7 +95,7 @@ impl DutyShares {
     }
 }
 
-/// The larger of both utilisations; all of the GPU where neither is known.
+/// The larger of both utilisations; 100 % if neither is known.
 fn duty(profile: &Profile) -> f64 {
     let known = profile.gpu_util.max(profile.bandwidth_util);
     known.unwrap_or(Utilisation::FULL).share()
@@ -124,20 +124,20 @@ mod tests {
     use tandem_core::Ppm;
 
     #[test]
-    fn unlike_tenants_press_by_what_they_use_and_a_cap_takes_its_part() {
+    fn different_tenants_slow_each_other_by_their_use_and_a_cap_limits_it() {
         let law = DutyShares::default();
         assert_eq!(law.kept((0.9, 1.0), []), 1.0);
         assert_eq!(law.kept((0.8, 0.4), []), 0.5);
         let beside = |other: f64, cap: f64| law.kept((0.5, 1.0), [(other, cap)]);
         assert!((beside(1e-6, 1.0) - 1.0).abs() < 1e-5, "one that does nothing takes nothing");
         assert!(beside(0.5, 1.0) > beside(0.9, 1.0) && beside(0.9, 0.3) > beside(0.9, 1.0));
-        // Three that fill the GPU each have a third of what fits, and a little more than alone.
+        // Three tenants that fill the GPU have a third of what fits each, and a little more than alone.
         let full = law.kept((1.0, 1.0), [(1.0, 1.0), (1.0, 1.0)]);
         assert!((0.33..0.47).contains(&full), "{full}");
     }
 
     #[test]
-    fn groups_are_more_than_their_pairs_and_unknown_jobs_want_everything() {
+    fn groups_differ_from_their_pairs_and_unknown_jobs_use_everything() {
         let law = DutyShares::default();
         let profile = |percent: u32| Profile {
             gpu_util: Some(Utilisation(percent * 1000)),

@@ -1,7 +1,7 @@
-//! Event-driven evaluation from operator traces: who runs when, and how fast.
+//! Event-driven evaluation from operator traces: which tenant runs when, and how fast.
 //!
-//! One operator of a tenant is in flight at a time. At every issue and completion the SMs, and the
-//! speeds, are divided anew over the operators in flight in order of issue. Time is in nanoseconds.
+//! Each tenant has one operator in flight. At every issue and completion, SMs and speeds are assigned again
+//! to the operators in flight, in order of issue. Time is in nanoseconds.
 
 use super::DeviceError;
 use super::allocate::{BudgetEvaluator, Measurement};
@@ -15,16 +15,16 @@ use tandem_core::Ppm;
 const WINDOW_NS: f64 = 1e9;
 pub(super) const TENANTS_MAX: usize = 64;
 
-/// How the tenants share.
+/// How the tenants share the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceSharing<'a> {
-    /// In turns on the whole GPU, nothing side by side.
+    /// Time slicing on the whole GPU, no concurrency.
     Slice,
-    /// Side by side, each within its budget.
+    /// Concurrently, each within its budget.
     Budgets(&'a [Ppm]),
 }
 
-/// Some SMs that a tenant held for a while.
+/// SMs that a tenant held for some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SmSegment {
     /// The tenant, by position.
@@ -42,15 +42,15 @@ pub struct SmSegment {
 pub struct Operators<'a> {
     gpu: &'a DeviceGpu,
     tenants: &'a [DeviceTenant],
-    /// For each tenant, when each operator of an iteration ends alone, counted from its beginning.
+    /// For each tenant, the end of each operator of an iteration alone, relative to its start.
     ends_alone: Vec<Vec<f64>>,
-    /// For each tenant, what its operators ask of this GPU.
-    wants: Vec<Vec<OperatorDemand>>,
+    /// For each tenant, the demands of its operators on this GPU.
+    demands: Vec<Vec<OperatorDemand>>,
     seed: u64,
 }
 
 impl<'a> Operators<'a> {
-    /// Tenants on a GPU; `seed` is that of the requests' arrivals.
+    /// Tenants on a GPU; `seed` is that of the request arrivals.
     pub fn new(
         gpu: &'a DeviceGpu,
         tenants: &'a [DeviceTenant],
@@ -64,8 +64,8 @@ impl<'a> Operators<'a> {
             _ => {}
         }
         let ends_alone = tenants.iter().map(ends_alone).collect();
-        let wants = tenants.iter().map(|tenant| wants(gpu, tenant)).collect();
-        Ok(Self { gpu, tenants, ends_alone, wants, seed })
+        let demands = tenants.iter().map(|tenant| demands(gpu, tenant)).collect();
+        Ok(Self { gpu, tenants, ends_alone, demands, seed })
     }
 
     /// The GPU.
@@ -82,32 +82,32 @@ impl<'a> Operators<'a> {
         self.seed
     }
 
-    /// What the operators of a tenant ask for.
-    pub(super) fn wants(&self, index: usize) -> &[OperatorDemand] {
-        &self.wants[index]
+    /// The demands of a tenant's operators.
+    pub(super) fn demands(&self, index: usize) -> &[OperatorDemand] {
+        &self.demands[index]
     }
 
-    /// What the operators of a tenant ask under a cap.
+    /// A tenant's operators under a cap.
     pub(super) fn asks(&self, index: usize, cap: u32) -> Vec<CappedOperator> {
-        asks(&self.wants[index], self.tenants[index].launch_ns, f64::from(cap))
+        asks(&self.demands[index], self.tenants[index].launch_ns, f64::from(cap))
     }
 
-    /// The speed of a tenant under a cap with nobody beside it.
+    /// The speed of a tenant alone under a cap.
     pub(super) fn capped_speed(&self, index: usize, cap: u32) -> f64 {
         let (tenant, cap) = (&self.tenants[index], f64::from(cap));
-        let (last, rest) = self.wants[index].split_last().expect("a tenant has operators");
+        let (last, rest) = self.demands[index].split_last().expect("a tenant has operators");
         let takes =
             |want: &OperatorDemand| want.duration_ns / (want.sms.min(cap) / want.enough).min(1.0);
         let rest = rest.iter().map(|want| takes(want).max(tenant.launch_ns));
         tenant.alone_ns() / (tenant.host_ns + rest.sum::<f64>() + takes(last))
     }
 
-    /// Whether no operator of a tenant asks for more than this cap allows.
+    /// Whether the cap covers the demand of every operator of a tenant.
     pub(super) fn is_enough(&self, index: usize, cap: u32) -> bool {
-        self.wants[index].iter().all(|want| want.sms <= f64::from(cap))
+        self.demands[index].iter().all(|want| want.sms <= f64::from(cap))
     }
 
-    /// What all operators ask.
+    /// The operators of all tenants under their caps.
     fn all_asks(&self, sharing: DeviceSharing<'_>) -> Vec<Vec<CappedOperator>> {
         let cap = |index: usize| match sharing {
             DeviceSharing::Slice => self.gpu.sms,
@@ -116,12 +116,12 @@ impl<'a> Operators<'a> {
         (0..self.tenants.len()).map(|index| self.asks(index, cap(index))).collect()
     }
 
-    /// When each operator of an iteration ends alone, counted from its beginning.
+    /// The end of each operator of an iteration alone, relative to its start.
     pub(super) fn ends_alone(&self, index: usize) -> &[f64] {
         &self.ends_alone[index]
     }
 
-    /// What every tenant keeps of its speed alone.
+    /// Speeds of all tenants relative to running alone.
     pub fn evaluate(&self, sharing: DeviceSharing<'_>) -> Result<Measurement, DeviceError> {
         with_lanes!(self.tenants.len(), LANES => self.evaluate_in::<LANES>(sharing))
     }
@@ -146,7 +146,7 @@ impl<'a> Operators<'a> {
         }
     }
 
-    /// Who held which SMs during the first `until_ns`.
+    /// The SMs of each tenant during the first `until_ns`.
     pub fn record(
         &self,
         sharing: DeviceSharing<'_>,
@@ -174,7 +174,7 @@ impl<'a> Operators<'a> {
             let (of_half, of_all) =
                 (self.alone(index, window_ns / 2.0), self.alone(index, window_ns));
             let share = |shared: u64, alone: u64| match alone {
-                // Nothing to do, and nothing done.
+                // No work, and none done.
                 0 => 1.0,
                 _ => shared as f64 / alone as f64,
             };
@@ -193,7 +193,7 @@ impl<'a> Operators<'a> {
         measurement
     }
 
-    /// Operators completed by a tenant alone, or requests answered.
+    /// Operators completed by a tenant alone, or requests served.
     fn alone(&self, index: usize, window_ns: f64) -> u64 {
         let (tenant, ends) = (&self.tenants[index], &self.ends_alone[index]);
         if let Some(requests) = tenant.requests {
@@ -240,12 +240,12 @@ fn ends_alone(tenant: &DeviceTenant) -> Vec<f64> {
     tenant.operators().iter().map(|operator| operator.duration_ns).map(end).collect()
 }
 
-/// What an operator asks of a GPU.
+/// The demand of an operator on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OperatorDemand {
-    /// How long it takes alone.
+    /// Its duration alone.
     pub(super) duration_ns: f64,
-    /// SMs it asks for.
+    /// SMs that it asks for.
     pub(super) sms: f64,
     /// SMs that give it full speed.
     pub(super) enough: f64,
@@ -253,7 +253,7 @@ pub(super) struct OperatorDemand {
     pub(super) beta: f64,
 }
 
-fn wants(gpu: &DeviceGpu, tenant: &DeviceTenant) -> Vec<OperatorDemand> {
+fn demands(gpu: &DeviceGpu, tenant: &DeviceTenant) -> Vec<OperatorDemand> {
     let (sms, constants) = (f64::from(gpu.sms), &gpu.constants);
     let want = |operator: &Operator| {
         let width = operator.sms.min(sms);
@@ -319,7 +319,7 @@ mod tests {
     fn under_fifo_the_earlier_operator_leaves_the_later_one_nothing() {
         let gpu = DeviceGpu::known("v100").unwrap();
         let wide = tenant(vec![op(100.0, 80.0, OperatorKind::Compute)], 0.0, 0.0);
-        // The two take turns: nobody runs beside them, so κ does not count.
+        // The two alternate: they never run concurrently, so κ does not count.
         close(&y(&gpu, &[wide.clone(), wide.clone()], &[FULL, FULL]), &[0.5, 0.5]);
         // Half each: both run, at half speed, and slow each other down by a tenth.
         let half = 0.5 / 1.1;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_too_unlike_are_given_up() {
+    fn tenants_of_too_different_speeds_are_refused() {
         let gpu = DeviceGpu::known("v100").unwrap();
         let mut slow = tenant(vec![op(3e9, 40.0, OperatorKind::Compute)], 0.0, 0.0);
         slow.name = "slow".to_owned();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_with_nobody_beside_it_is_as_quick_as_alone() {
+    fn a_lone_server_is_as_fast_as_alone() {
         let gpu = DeviceGpu::known("v100").unwrap();
         let mut server = tenant(vec![op(1000.0, 40.0, OperatorKind::Compute)], 0.0, 100.0);
         server.requests = Some(Requests { per_second: 300.0, p99_ns: None });

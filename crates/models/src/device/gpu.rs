@@ -1,31 +1,31 @@
-//! The GPU that tenants divide, and the constants of the model.
+//! The GPU that tenants share, and the constants of the model.
 
 use super::DeviceError;
 use super::tenant::OperatorKind;
 use tandem_core::{Memory, PPM_ONE, Ppm};
 
-/// Fewer SMs than this and the least budget would be none of them.
+/// With fewer SMs the smallest budget would be none.
 const SMS_MIN: u32 = 10;
 const SMS_MAX: u32 = 10_000;
 
-/// How the SMs are handed to operators that want more than there are.
+/// How SMs are assigned to operators that ask for more than there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SmScheduler {
-    /// In order of issue: a later operator gets what earlier ones leave.
+    /// In order of issue: a later operator gets what remains.
     #[default]
     Fifo,
-    /// In proportion to what each wants.
+    /// In proportion to their demand.
     Prop,
 }
 
-/// What is assumed of the hardware; none of it but κ is measured.
+/// Assumed properties of the hardware; only κ is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constants {
-    /// Fraction of the peak DRAM bandwidth that an operator takes at full speed: compute.
+    /// Fraction of the peak DRAM bandwidth of a compute-bound operator at full speed.
     pub beta_compute: f64,
-    /// The same, memory.
+    /// The same for a memory-bound operator.
     pub beta_memory: f64,
-    /// The same, unknown.
+    /// The same for an operator of unknown kind.
     pub beta_unknown: f64,
     /// Share of the SMs that saturates the bandwidth.
     pub sigma: f64,
@@ -53,21 +53,21 @@ impl Constants {
 /// One GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceGpu {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Streaming multiprocessors.
     pub sms: u32,
     /// Memory.
     pub memory: Memory,
-    /// Memory that each process takes beyond what its tenant asks for.
+    /// Memory of each process's context.
     pub context: Memory,
     /// How operators get SMs.
     pub scheduler: SmScheduler,
-    /// What is assumed of it.
+    /// Its assumed properties.
     pub constants: Constants,
 }
 
-/// Name, SMs and memory in GiB, as the vendor states them.
+/// Name, SMs and memory in GiB, from the vendor.
 const KNOWN: [(&str, u32, u64); 8] = [
     ("v100", 80, 16),
     ("v100-32g", 80, 32),
@@ -105,8 +105,8 @@ impl DeviceGpu {
         }
     }
 
-    /// The SMs a budget allows, rounded down. A third is stored as 0.333333, so half a millionth is
-    /// forgiven: otherwise a third of 108 SMs would be 35.
+    /// The SMs of a budget, rounded down. A third is stored as 0.333333, so half a millionth is added:
+    /// otherwise a third of 108 SMs would be 35.
     pub fn cap(&self, budget: Ppm) -> u32 {
         let halves = (u64::from(budget.0) * 2 + 1) * u64::from(self.sms);
         let cap = halves / (2 * u64::from(PPM_ONE));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_nobody_knows_is_refused_with_the_names_of_the_others() {
+    fn an_unknown_gpu_is_refused_with_the_known_names() {
         let error = DeviceGpu::known("k9").unwrap_err().to_string();
         assert!(error.contains("k9") && error.contains("v100"), "{error}");
         assert!(DeviceGpu::known("v100").unwrap().with_sms(9).is_err());

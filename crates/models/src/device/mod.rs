@@ -1,9 +1,9 @@
-//! Inside one GPU: how fast tenants run that divide it under caps, and which caps to give them.
+//! A model of one GPU from inside: the speeds of tenants that share it under caps, and the search for caps.
 //!
-//! A tenant's budget is a cap on the SMs it may occupy. Budgets may add up to more than the GPU has;
-//! tenants then compete. [`Operators`] evaluates a vector of budgets event by event from operator
-//! traces, [`Summary`] in microseconds from a summary of them, and [`allocate()`] searches for budgets with
-//! either, or with live measurements: all it needs is [`BudgetEvaluator`].
+//! A tenant's budget is a cap on the SMs that it may occupy. Budgets may add up to more than the GPU; then
+//! tenants compete. [`Operators`] evaluates budgets event by event from operator traces, [`Summary`] does so
+//! in microseconds from a summary of them, and [`allocate()`] searches for budgets with either, or with live
+//! measurements: all it needs is a [`BudgetEvaluator`].
 
 mod allocate;
 mod batch;
@@ -19,7 +19,7 @@ mod summary;
 mod tenant;
 
 pub use allocate::{
-    Allocation, BudgetEvaluator, Effort, Goal, Measurement, Objective, Promise, Unallocated,
+    Allocation, BudgetEvaluator, Effort, Goal, Guarantee, Measurement, Objective, Unallocated,
     allocate,
 };
 pub use decide::{Decision, decide};
@@ -35,76 +35,76 @@ pub use tenant::{
 use tandem_core::Memory;
 use thiserror::Error;
 
-/// What is wrong with a GPU, its tenants or what is asked of them.
+/// Invalid input of the device model.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DeviceError {
-    /// No such GPU.
-    #[error("GPU '{name}' is not known; known are {known}")]
+    /// The GPU is unknown.
+    #[error("unknown GPU '{name}'; known are {known}")]
     UnknownGpu {
         /// The name.
         name: String,
-        /// Those that are.
+        /// The known GPUs.
         known: String,
     },
-    /// A number of SMs that no GPU has.
-    #[error("a GPU of {sms} SMs cannot be divided; from {min} to {max} can")]
+    /// The number of SMs is out of range.
+    #[error("a GPU of {sms} SMs is out of range; the range is {min} to {max}")]
     Sms {
         /// The number.
         sms: u32,
-        /// The least.
+        /// The smallest.
         min: u32,
-        /// The most.
+        /// The largest.
         max: u32,
     },
-    /// Nothing to evaluate.
+    /// There are no tenants.
     #[error("there are no tenants")]
     NoTenants,
-    /// More than are allowed.
-    #[error("{count} tenants on one GPU; at most {limit} are possible")]
+    /// There are too many tenants.
+    #[error("{count} tenants on one GPU; at most {limit} are supported")]
     TooManyTenants {
-        /// How many.
+        /// Their number.
         count: usize,
         /// The limit.
         limit: usize,
     },
-    /// A tenant that does nothing.
+    /// A tenant has no operators.
     #[error("tenant {tenant} has no operators")]
     NoOperators {
         /// The tenant.
         tenant: String,
     },
-    /// A number that cannot be.
+    /// A number of an operator is out of range.
     #[error(
         "tenant {tenant}: operator {operator}: durations are above 0 and at most an hour, SMs above 0 and at most 10⁹"
     )]
     Operator {
         /// The tenant.
         tenant: String,
-        /// The operator, counted from zero.
+        /// The operator, from zero.
         operator: usize,
     },
-    /// Too much for the memory.
+    /// The tenants do not fit into memory.
     #[error("{gpu} has {available}, but {tenants} and {context} of context each need {wanted}")]
     MemoryOver {
         /// The GPU.
         gpu: String,
-        /// What they need.
+        /// The memory that they need.
         wanted: Memory,
-        /// What it has.
+        /// The memory of the GPU.
         available: Memory,
-        /// What each process takes by itself.
+        /// The context of each process.
         context: Memory,
         /// The tenants.
         tenants: String,
     },
-    /// Ten iterations of the slowest take too many operators of the fastest.
+    /// Ten iterations of the slowest tenant take too many operators of the fastest.
     #[error(
         "{slowest} and {fastest} are too unlike: ten iterations of the first take more than {limit} events"
     )]
     TooLong {
         /// The tenant with the fewest iterations.
         slowest: String,
-        /// The one with the most.
+        /// The tenant with the most iterations.
         fastest: String,
         /// The limit.
         limit: u64,

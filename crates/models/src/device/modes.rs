@@ -1,4 +1,4 @@
-//! The ways to share that are compared, and whether any of them pays.
+//! The sharing modes that are compared, and whether any of them pays.
 
 use super::DeviceError;
 use super::allocate::{
@@ -11,39 +11,39 @@ use super::summary::Summary;
 use super::tenant::DeviceTenant;
 use tandem_core::{BUDGET_MIN, Ppm};
 
-/// Co-location that gives less than this over one after the other is not worth its risks.
+/// Co-location that gives less than this over running one after the other is not worth its risk.
 pub const SHARING_PAYS_FROM: f64 = 1.05;
 
-/// Tenants for which a search from every start takes a second or so.
+/// Up to this many tenants a search from every start takes about a second.
 const THOROUGH_MAX: usize = 3;
 
-/// A way to share a GPU.
+/// A sharing mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// One tenant after the other.
     Sequential,
-    /// In turns, nothing side by side.
+    /// Time slicing, no concurrency.
     Slice,
-    /// Side by side, each within an equal part.
+    /// Concurrently, each within an equal part.
     Equal,
-    /// Side by side, each within twice that.
+    /// Concurrently, each within twice that.
     Double,
-    /// Side by side without caps.
+    /// Concurrently without caps.
     Uncapped,
-    /// Side by side within budgets that serve the objective, found in milliseconds.
+    /// Concurrently within budgets for the objective, found in milliseconds.
     Search,
-    /// The same, found by as many full evaluations as it takes.
+    /// The same, found by full evaluations.
     Thorough,
-    /// Side by side within budgets that were given.
+    /// Concurrently within given budgets.
     Given(Vec<Ppm>),
 }
 
 impl Mode {
-    /// All that are told apart by name.
+    /// All modes with a fixed name.
     pub const ALL: [Mode; 6] =
         [Mode::Sequential, Mode::Slice, Mode::Equal, Mode::Double, Mode::Uncapped, Mode::Search];
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         match self {
             Mode::Sequential => "sequential",
@@ -56,7 +56,7 @@ impl Mode {
         }
     }
 
-    /// The budgets of modes that have them by definition.
+    /// The budgets of modes that define them.
     fn budgets(&self, tenants: usize) -> Option<Vec<Ppm>> {
         match self {
             Mode::Equal => Some(vec![part(1, tenants); tenants]),
@@ -68,16 +68,16 @@ impl Mode {
     }
 }
 
-/// What a mode achieves.
+/// The result of a mode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModeResult {
     /// The mode.
     pub mode: Mode,
-    /// What the tenants achieve.
+    /// Speeds of the tenants.
     pub measured: Measurement,
-    /// Their budgets; all of the GPU where the mode sets none.
+    /// Their budgets; the whole GPU if the mode sets none.
     pub budgets: Vec<Ppm>,
-    /// Vectors of budgets that were tried.
+    /// Number of budget vectors tried.
     pub evaluations: usize,
 }
 
@@ -87,8 +87,8 @@ impl ModeResult {
         self.measured.noise(|y| y.iter().sum())
     }
 
-    /// Time that one iteration of every tenant takes one after the other ÷ time until the last of them
-    /// has made one, side by side.
+    /// Time of one iteration of every tenant one after the other ÷ time until every tenant has made one,
+    /// concurrently.
     pub fn makespan_ratio(&self, tenants: &[DeviceTenant]) -> f64 {
         let alone: Vec<f64> = tenants.iter().map(DeviceTenant::alone_ns).collect();
         if self.mode == Mode::Sequential {
@@ -99,7 +99,7 @@ impl ModeResult {
     }
 }
 
-/// Evaluates one mode. The goal is that of the search; other modes take no account of it.
+/// Evaluates one mode. Only the searches use the goal.
 pub fn compare(
     device: &mut Operators<'_>,
     mode: &Mode,
@@ -152,8 +152,8 @@ pub fn compare(
     }
 }
 
-/// Takes as long as it takes: climbs from everywhere for few tenants. For many it begins with what the summary finds, if it finds
-/// anything, and stays near it.
+/// A search without a time limit. For few tenants it climbs from every start; for many it starts from the
+/// result of the summary, if there is one, and stays near it.
 pub fn thorough(
     device: &mut Operators<'_>,
     goal: &Goal,
@@ -167,12 +167,12 @@ pub fn thorough(
     allocate_from(&hints, device, goal, Effort::BOUNDED)
 }
 
-/// Whether any of these modes is worth sharing the GPU for.
+/// Whether sharing pays in any of these modes.
 pub fn pays(outcomes: &[ModeResult]) -> bool {
     outcomes.iter().any(|outcome| outcome.measured.stp() > SHARING_PAYS_FROM)
 }
 
-/// Whether a budget is one that a tenant may have.
+/// Whether this is a valid budget.
 pub fn is_budget(budget: Ppm) -> bool {
     (BUDGET_MIN..=Ppm::ONE).contains(&budget)
 }

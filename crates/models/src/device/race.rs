@@ -1,5 +1,5 @@
-//! Races of vectors of budgets: all run for a short while, the better ones for longer, and so on until
-//! one batch is left, which runs for as long as there are events. Which vectors race is left to `decide`.
+//! Races of budget vectors (successive halving): all run for a short round, the better ones for longer, and
+//! so on until one batch remains, which uses all remaining events. `decide` chooses the vectors.
 
 use super::allocate::{Goal, Measurement};
 use super::batch::{AT_ONCE, Batches, CappedOperators, PausedRun, WIDTH};
@@ -8,27 +8,27 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::Ppm;
 
-/// The part of the vectors that goes on after each look, and how much longer the next look is.
+/// The part of the vectors that continues after each round, and the growth of the rounds.
 const KEPT: f64 = 0.6;
 const GROWTH: f64 = 1.6;
-/// The same for the last look, to plan with: in the end it takes all events that are left.
+/// The growth of the final round, for planning: in the end it takes all remaining events.
 const LAST_GROWTH: f64 = 2.5;
-/// Parts of the last look.
+/// Parts of the final round.
 const PARTS: usize = 4;
-/// The first look does not count any more for runs so many times as long.
+/// The first round no longer counts for runs this many times as long.
 const SETTLED: f64 = 2.5;
-/// What is left of a look at least, relative to what was planned or has passed, when events run out.
-const LOOK_MIN: f64 = 0.1;
+/// The shortest round when events run out, relative to the planned or the elapsed time.
+const ROUND_MIN: f64 = 0.1;
 
-/// A vector, and what it achieved for as long as it took part.
+/// A vector and its result for as long as it took part.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
     pub(super) budgets: Vec<Ppm>,
     pub(super) broken: f64,
     pub(super) value: f64,
-    /// The value after the first look, which is as long for all in a race.
+    /// The value after the first round, which is equally long for all in a race.
     pub(super) at_first: f64,
-    /// The values over the parts of the last look, of those that were in it.
+    /// The values over the parts of the final round, for those in it.
     pub(super) parts: Vec<f64>,
 }
 
@@ -38,75 +38,74 @@ pub(super) fn budgets_of(ranked: &[Ranked]) -> Vec<Vec<Ppm>> {
 
 struct Entrant<const N: usize> {
     ranked: Ranked,
-    /// Whether it takes part to the end.
+    /// Whether it stays in the race to the end.
     stays: bool,
     run: PausedRun<N>,
-    /// What the tenants had done after the first look.
+    /// Work of the tenants after the first round.
     done_at_first: Vec<f64>,
 }
 
-/// Comparisons of vectors by how the operators run under them.
+/// Comparisons of vectors by running the operators under them.
 pub(super) struct Race<'a, const N: usize> {
     device: &'a Operators<'a>,
     goal: Goal,
-    /// Events that all races together may still take.
+    /// Remaining events of all races together.
     left: f64,
-    /// Events of a run in a nanosecond, roughly, to plan with; known from the first race on.
+    /// Estimated events of a run per nanosecond, for planning; known after the first race.
     per_ns: Option<f64>,
-    /// Vectors that were looked at.
+    /// Number of vectors compared.
     evaluations: usize,
 }
 
 impl<'a, const N: usize> Race<'a, N> {
-    /// No race so far, and so many events for all.
+    /// Before the first race, with this many events for all.
     pub(super) fn new(device: &'a Operators<'a>, goal: Goal, events_max: f64) -> Self {
         Self { device, goal, left: events_max, per_ns: None, evaluations: 0 }
     }
 
-    /// Events that are left.
+    /// Remaining events.
     pub(super) fn left(&self) -> f64 {
         self.left
     }
 
-    /// Takes note of what was spent elsewhere: vectors that were looked at, and events for which there
-    /// would have been time. So many are left at least.
+    /// Accounts for costs elsewhere: compared vectors, and the equivalent in events. At least `least` events
+    /// remain.
     pub(super) fn spend(&mut self, evaluations: usize, events: f64, least: f64) {
         self.evaluations += evaluations;
         self.left = (self.left - events).max(least);
     }
 
-    /// Vectors that were looked at.
+    /// Number of vectors compared.
     pub(super) fn evaluations(&self) -> usize {
         self.evaluations
     }
 
-    /// How long the first look at each of so many may be, if a race takes so many events.
+    /// The length of the first round for this many vectors, if a race takes this many events.
     pub(super) fn window_ns(&self, entrants: usize, events: f64) -> Option<f64> {
-        self.per_ns.map(|per_ns| events / per_ns / looks(entrants, 0.0, 1.0))
+        self.per_ns.map(|per_ns| events / per_ns / race_events(entrants, 0.0, 1.0))
     }
 
-    /// Ranks vectors, the best first. The first `stay` are in the race to the end, so that whoever is
-    /// ranked above them has beaten them over the longest look. Vectors for which there is no time if each gets
-    /// `glance_ns` at least are left out, the last first; so are those that cannot be told from an
-    /// earlier one.
+    /// Ranks vectors, the best first. The first `stay` remain to the end, so that any vector ranked above
+    /// them has beaten them over the longest time. Vectors without time for a first round of `round_min_ns`
+    /// are left out, the last first; so are those with the same caps as an earlier one.
     pub(super) fn run(
         &mut self,
         mut vectors: Vec<Vec<Ppm>>,
         stay: usize,
         events: f64,
-        glance_ns: f64,
+        round_min_ns: f64,
     ) -> Vec<Ranked> {
         let mut seen = BTreeSet::new();
         let mut is_new = |vector: &Vec<Ppm>| seen.insert(self.caps(vector));
         let is_new: Vec<bool> = vectors.iter().map(&mut is_new).collect();
         let stay = is_new[..stay].iter().filter(|is_new| **is_new).count();
         let mut is_new = is_new.into_iter();
-        vectors.retain(|_| is_new.next().expect("there is one for each"));
-        let window_ns = |entrants| self.window_ns(entrants, events).unwrap_or(glance_ns);
-        while vectors.len() > WIDTH && window_ns(vectors.len()) < glance_ns {
+        vectors.retain(|_| is_new.next().expect("one per vector"));
+        let window_ns = |entrants| self.window_ns(entrants, events).unwrap_or(round_min_ns);
+        while vectors.len() > WIDTH && window_ns(vectors.len()) < round_min_ns {
             vectors.pop();
         }
-        let mut window_ns = window_ns(vectors.len()).max(glance_ns);
+        let mut window_ns = window_ns(vectors.len()).max(round_min_ns);
         self.evaluations += vectors.len();
 
         let (device, mut asks) = (self.device, CappedOperators::default());
@@ -117,9 +116,9 @@ impl<'a, const N: usize> Race<'a, N> {
         loop {
             let is_last = racing.len() <= WIDTH;
             if is_last {
-                self.last_look(&mut batches, &mut racing, window_ns - passed_ns);
+                self.final_round(&mut batches, &mut racing, window_ns - passed_ns);
             } else {
-                look(&mut batches, &mut racing, window_ns - passed_ns);
+                advance(&mut batches, &mut racing, window_ns - passed_ns);
             }
             let taken = batches.events() as f64 - spent;
             let per_ns = taken / slots(racing.len()) / (window_ns - passed_ns);
@@ -138,7 +137,7 @@ impl<'a, const N: usize> Race<'a, N> {
                 break;
             }
             let kept = kept(racing.len());
-            // Stable: the order stays that of rank.
+            // Stable: the order of rank is kept.
             let (staying, mut others): (Vec<_>, Vec<_>) =
                 racing.into_iter().partition(|entrant| entrant.stays);
             let out = others.split_off(kept - staying.len());
@@ -146,18 +145,18 @@ impl<'a, const N: usize> Race<'a, N> {
             racing = [staying, others].into_iter().flatten().collect();
             let left = (events - spent).max(0.0) / per_ns;
             window_ns = if racing.len() <= WIDTH {
-                passed_ns + (left / slots(racing.len())).max(LOOK_MIN * passed_ns)
+                passed_ns + (left / slots(racing.len())).max(ROUND_MIN * passed_ns)
             } else {
-                // Shorter than planned if more has happened than was foreseen.
-                let planned = looks(racing.len(), window_ns, window_ns * GROWTH);
-                window_ns * (1.0 + (GROWTH - 1.0) * (left / planned).clamp(LOOK_MIN, 1.0))
+                // Shorter than planned if there were more events than estimated.
+                let planned = race_events(racing.len(), window_ns, window_ns * GROWTH);
+                window_ns * (1.0 + (GROWTH - 1.0) * (left / planned).clamp(ROUND_MIN, 1.0))
             };
         }
         self.left -= spent;
         racing.into_iter().map(|entrant| entrant.ranked).chain(beaten).collect()
     }
 
-    /// What budgets come to: caps, of which those that are enough for all operators of a tenant are one.
+    /// The caps of a budget vector. Caps that cover all operators of a tenant count as one.
     fn caps(&self, budgets: &[Ppm]) -> Vec<u32> {
         let cap = |(tenant, &budget): (usize, &Ppm)| {
             let cap = self.device.gpu().cap(budget);
@@ -166,12 +165,12 @@ impl<'a, const N: usize> Race<'a, N> {
         budgets.iter().enumerate().map(cap).collect()
     }
 
-    /// A look in parts.
-    fn last_look(&self, batches: &mut Batches<'_>, racing: &mut [Entrant<N>], span_ns: f64) {
+    /// A round in parts.
+    fn final_round(&self, batches: &mut Batches<'_>, racing: &mut [Entrant<N>], span_ns: f64) {
         let span_ns = span_ns / PARTS as f64;
         for _ in 0..PARTS {
             let before: Vec<Vec<f64>> = racing.iter().map(|entrant| self.done(entrant)).collect();
-            look(batches, racing, span_ns);
+            advance(batches, racing, span_ns);
             for (entrant, before) in racing.iter_mut().zip(before) {
                 let after = self.done(entrant);
                 let y: Vec<f64> = after
@@ -184,7 +183,7 @@ impl<'a, const N: usize> Race<'a, N> {
         }
     }
 
-    /// What the tenants have done, in nanoseconds alone.
+    /// Work of the tenants, in nanoseconds alone.
     fn done(&self, entrant: &Entrant<N>) -> Vec<f64> {
         let tenants = 0..self.device.list().len();
         tenants.map(|tenant| entrant.run.done_ns(self.device, tenant)).collect()
@@ -196,8 +195,8 @@ impl<'a, const N: usize> Race<'a, N> {
         entrant.done_at_first = self.done(entrant);
     }
 
-    /// Judges by what was done since the beginning, or since the end of the first look: until tenants fall
-    /// into step they are slower or quicker than later, and a full evaluation hardly sees that.
+    /// Judges by the work since the start, or since the end of the first round: until the tenants' phases
+    /// settle, speeds differ from later ones, and a full evaluation hardly sees that.
     fn judge(&self, entrant: &mut Entrant<N>, from_ns: f64, to_ns: f64) {
         let mut y = self.done(entrant);
         if from_ns > 0.0 {
@@ -210,16 +209,16 @@ impl<'a, const N: usize> Race<'a, N> {
     }
 }
 
-/// Lets all go on for a while.
-fn look<const N: usize>(batches: &mut Batches<'_>, racing: &mut [Entrant<N>], span_ns: f64) {
+/// Advances all runs.
+fn advance<const N: usize>(batches: &mut Batches<'_>, racing: &mut [Entrant<N>], span_ns: f64) {
     for entrants in racing.chunks_mut(AT_ONCE) {
         let mut runs: Vec<&mut PausedRun<N>> =
             entrants.iter_mut().map(|entrant| &mut entrant.run).collect();
-        batches.go_on(&mut runs, span_ns as f32);
+        batches.advance(&mut runs, span_ns as f32);
     }
 }
 
-/// Lets vectors take part. What operators ask is noted once for each tenant and cap.
+/// Enters vectors. The operators of each tenant and cap are computed once.
 fn enter<const N: usize>(
     device: &Operators<'_>,
     asks: &mut CappedOperators,
@@ -244,38 +243,38 @@ fn enter<const N: usize>(
         .collect()
 }
 
-/// Promises come first, then the objective; the best is least.
+/// Guarantees come first, then the objective; the best is smallest.
 fn by_rank(a: &Ranked, b: &Ranked) -> Ordering {
     a.broken.total_cmp(&b.broken).then(b.value.total_cmp(&a.value))
 }
 
-/// What so many cost: a batch costs the same however few runs are in it.
+/// The cost of this many runs: a batch costs the same however few runs it has.
 fn slots(racing: usize) -> f64 {
     racing.next_multiple_of(WIDTH) as f64
 }
 
-/// How many of more than a batch go on: whole batches.
+/// How many of more than a batch continue: whole batches.
 fn kept(racing: usize) -> usize {
     let batches = (racing as f64 * KEPT / WIDTH as f64).round() as usize;
     batches.max(1) * WIDTH
 }
 
-/// What a race of so many takes that have run up to `before` and whose next look is up to `window`.
-fn looks(mut racing: usize, mut before: f64, mut window: f64) -> f64 {
-    let mut looks = slots(racing) * (window - before);
+/// The events of a race of this many runs that have run up to `before` and whose next round ends at `window`.
+fn race_events(mut racing: usize, mut before: f64, mut window: f64) -> f64 {
+    let mut race_events = slots(racing) * (window - before);
     while racing > WIDTH {
         racing = kept(racing);
         before = window;
         window *= if racing > WIDTH { GROWTH } else { LAST_GROWTH };
-        looks += slots(racing) * (window - before);
+        race_events += slots(racing) * (window - before);
     }
-    looks
+    race_events
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::allocate::{BudgetEvaluator, Objective, Promise};
+    use crate::device::allocate::{BudgetEvaluator, Guarantee, Objective};
     use crate::device::gpu::DeviceGpu;
     use crate::device::tenant::{DeviceTenant, Operator, OperatorKind};
 
@@ -290,8 +289,8 @@ mod tests {
     }
 
     fn goal(objective: Objective, tenants: usize) -> Goal {
-        let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
-        Goal { objective, promises: vec![promise; tenants] }
+        let guarantee = Guarantee { weight: 1.0, floor: 0.0, p99_ns: None };
+        Goal { objective, guarantees: vec![guarantee; tenants] }
     }
 
     fn race<'a>(device: &'a Operators<'a>, goal: &'a Goal) -> Race<'a, 3> {
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leads_before_a_race_is_beaten_by_whoever_is_better() {
+    fn the_initial_leader_is_beaten_by_a_better_vector() {
         let gpu = DeviceGpu::known("v100").unwrap();
         let tenants = [tenant(17, 1), tenant(40, 20), tenant(29, 50)];
         let mut device = Operators::new(&gpu, &tenants, 1).unwrap();
@@ -318,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn whoever_stays_meets_the_best_to_the_end_and_vectors_that_come_to_the_same_are_one() {
+    fn kept_vectors_race_to_the_end_and_vectors_with_equal_caps_are_one() {
         let gpu = DeviceGpu::known("v100").unwrap();
         let tenants = [tenant(17, 1), tenant(40, 20), tenant(29, 50)];
         let device = Operators::new(&gpu, &tenants, 1).unwrap();
         let goal = goal(Objective::Stp, 3);
-        // The worst stays; the next comes to the same.
+        // The worst stays; the next has the same caps.
         let mut entered = vec![vec![Ppm(100_000); 3], vec![Ppm(100_001); 3]];
         for a in 1..=5 {
             for b in 1..=5 {
@@ -331,7 +330,7 @@ mod tests {
             }
         }
         let mut race = race(&device, &goal);
-        // How often anything happens is known from the first race on.
+        // The rate of events is known after the first race.
         race.run(entered[..1].to_vec(), 0, 0.0, 1e6);
         let ranked = race.run(entered, 2, 200_000.0, 1e6);
         assert_eq!((ranked.len(), race.evaluations()), (26, 27));
@@ -343,11 +342,11 @@ mod tests {
     }
 
     #[test]
-    fn a_race_is_planned_for_what_it_takes() {
-        // One batch, and one look.
-        assert_eq!(looks(5, 0.0, 2.0), 16.0);
+    fn the_cost_of_a_race_is_planned() {
+        // One batch, and one round.
+        assert_eq!(race_events(5, 0.0, 2.0), 16.0);
         assert_eq!((kept(9), kept(16), kept(24), kept(512)), (8, 8, 16, 304));
-        assert_eq!(looks(16, 0.0, 1.0), 16.0 + 8.0 * (LAST_GROWTH - 1.0));
+        assert_eq!(race_events(16, 0.0, 1.0), 16.0 + 8.0 * (LAST_GROWTH - 1.0));
         for racing in WIDTH + 1..600 {
             assert!(kept(racing) < racing && kept(racing) >= WIDTH, "{racing}");
         }

@@ -1,15 +1,14 @@
-//! Requests that arrive at random: when they come, and how long they took.
+//! Requests that arrive at random, and their latencies.
 
 use super::tenant::{DeviceTenant, Requests};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Exp1};
 
-/// Requests answered before a 99th percentile is read off them.
+/// Requests served before a 99th percentile is computed.
 pub(super) const SERVED_MIN: usize = 500;
 
-/// A Poisson process: the same seed gives the same arrivals under all budgets, so that these can be
-/// compared.
+/// A Poisson process. A seed gives the same arrivals under all budgets, so that these can be compared.
 #[derive(Clone, Debug)]
 pub(super) struct Arrivals {
     rng: ChaCha8Rng,
@@ -26,7 +25,7 @@ impl Arrivals {
         arrivals
     }
 
-    /// When the next request arrives; the one after it is then next.
+    /// The time of the next request; advances to the one after it.
     pub(super) fn take(&mut self) -> f64 {
         let at = self.next_ns;
         let gap: f64 = Exp1.sample(&mut self.rng);
@@ -35,7 +34,7 @@ impl Arrivals {
     }
 }
 
-/// Latencies alone on the whole GPU of the requests that are answered by `until_ns`, in order.
+/// Latencies alone on the whole GPU of the requests served by `until_ns`, in order.
 pub(super) fn alone(tenant: &DeviceTenant, mut arrivals: Arrivals, until_ns: f64) -> Vec<f64> {
     let service_ns = tenant.alone_ns();
     let (mut free_ns, mut latencies) = (0.0_f64, Vec::new());
@@ -49,7 +48,7 @@ pub(super) fn alone(tenant: &DeviceTenant, mut arrivals: Arrivals, until_ns: f64
     }
 }
 
-/// The 99th percentile: the least value that at least 99 of 100 do not exceed. `None` of nothing.
+/// The 99th percentile: the smallest value that at least 99 of 100 do not exceed. `None` without values.
 pub(super) fn p99(mut values: Vec<f64>) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let rank = (values.len() * 99).div_ceil(100);

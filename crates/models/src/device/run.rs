@@ -1,25 +1,24 @@
-//! One run of tenants side by side, event by event: the inner loop of every evaluation.
+//! One run of concurrent tenants, event by event: the inner loop of every evaluation.
 //!
-//! An evaluation takes some hundred thousand events, so this is written for speed: as many lanes as tenants,
-//! known to the compiler, and selections instead of branches wherever nobody could foresee which way
-//! they go. Lanes beyond the tenants wait for ever.
+//! An evaluation takes some hundred thousand events, so this is written for speed: the number of lanes is
+//! known to the compiler, and unpredictable branches are replaced by selections. Lanes beyond the tenants
+//! wait for ever.
 
 use super::DeviceError;
 use super::evaluate::{OperatorDemand, Operators, SmSegment};
 use super::gpu::SmScheduler;
 use super::requests::{Arrivals, SERVED_MIN};
 
-/// Instants closer than a picosecond are one: sums of the same numbers in another order.
+/// Times closer than a picosecond are equal: sums of the same numbers in another order.
 pub(super) const SAME_NS: f64 = 1e-3;
-/// SMs fewer than this are none, for the same reason.
+/// Fewer SMs than this count as none, for the same reason.
 const NO_SMS: f64 = 1e-9;
-/// Iterations of the slowest tenant in a window at least.
+/// Smallest number of iterations of the slowest tenant in a window.
 const ITERATIONS_MIN: f64 = 10.0;
-/// An evaluation that takes more events than this is given up: seconds of computing.
+/// An evaluation with more events is refused: it would take seconds.
 const EVENTS_MAX: u64 = 50_000_000;
 
-/// Calls a function that is generic over the number of lanes with the least number that there is code
-/// for.
+/// Calls a function that is generic over the number of lanes with the smallest compiled number.
 macro_rules! with_lanes {
     ($tenants:expr, $lanes:ident => $call:expr) => {
         match $tenants {
@@ -52,31 +51,31 @@ macro_rules! with_lanes {
 }
 pub(super) use with_lanes;
 
-/// What a tenant has done.
+/// Work of a tenant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
     pub(super) operators: u64,
     pub(super) iterations: u64,
 }
 
-/// What an operator asks of a GPU under a cap.
+/// An operator under a cap.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CappedOperator {
-    /// How long it takes alone.
+    /// Its duration alone.
     duration_ns: f64,
-    /// SMs it asks for.
+    /// SMs that it asks for.
     demand: f64,
-    /// What one SM adds to its speed.
+    /// Speed per SM.
     per_sm: f64,
     /// Fraction of the peak bandwidth at full speed.
     beta: f64,
-    /// Time from its issue to that of the next at least.
+    /// Shortest time from its issue to the next.
     launch_ns: f64,
-    /// Endless, so that nothing is issued while it is in flight.
+    /// Infinite, so that nothing is issued while it is in flight.
     holds_ns: f64,
 }
 
-/// What a tenant asks that waits: the last of every list.
+/// The operator of a waiting tenant: the last of every list.
 const NOTHING: CappedOperator = CappedOperator {
     duration_ns: f64::INFINITY,
     demand: 0.0,
@@ -86,10 +85,10 @@ const NOTHING: CappedOperator = CappedOperator {
     holds_ns: 0.0,
 };
 
-/// What the operators of a tenant ask under a cap, in order, and [`NOTHING`].
-pub(super) fn asks(wants: &[OperatorDemand], launch_ns: f64, cap: f64) -> Vec<CappedOperator> {
+/// The operators of a tenant under a cap, in order, and [`NOTHING`].
+pub(super) fn asks(demands: &[OperatorDemand], launch_ns: f64, cap: f64) -> Vec<CappedOperator> {
     let ask = |want: &OperatorDemand| {
-        // All SMs that it needs are to give full speed exactly.
+        // All SMs that it needs give exactly full speed.
         let mut per_sm = 1.0 / want.enough;
         while want.enough * per_sm < 1.0 {
             per_sm = per_sm.next_up();
@@ -104,21 +103,21 @@ pub(super) fn asks(wants: &[OperatorDemand], launch_ns: f64, cap: f64) -> Vec<Ca
             holds_ns: f64::INFINITY,
         }
     };
-    wants.iter().map(ask).chain([NOTHING]).collect()
+    demands.iter().map(ask).chain([NOTHING]).collect()
 }
 
-/// A tenant: what matters at every event.
+/// A tenant: the state that every event needs.
 //
-// In this order, because a vector instruction that reads two neighbours waits for both if they were written
-// one by one just before, as `earlier`, `demand`, `per_sm` and `beta` are.
+// In this order, because a vector load of two neighbours stalls if they were written one by one just before,
+// as `earlier`, `demand`, `per_sm` and `beta` are.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Lane<'a> {
-    /// SMs that operators ask for that were issued before it and are still in flight.
+    /// SMs of operators in flight that were issued before.
     earlier: f64,
     /// The order of issue.
     key: u64,
-    /// SMs it asks for.
+    /// SMs that it asks for.
     demand: f64,
     /// The next operator of the iteration, or the one in flight.
     at: usize,
@@ -132,12 +131,12 @@ struct Lane<'a> {
     ready_ns: f64,
     /// SMs it holds.
     sms: f64,
-    /// What is left of the one in flight, in nanoseconds alone; endless if there is none.
+    /// Remaining time alone of the operator in flight, in nanoseconds; infinite without one.
     left_ns: f64,
-    /// When its operator in flight ends at the present speed.
+    /// When its operator in flight ends at the current speed.
     ends_ns: f64,
     count: Count,
-    /// When it issues its next one; never while one is in flight.
+    /// When it issues its next operator; never while one is in flight.
     issue_ns: f64,
 }
 
@@ -167,10 +166,10 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Requests of a tenant that answers any.
+/// Requests of a tenant that serves them.
 struct RequestServer {
     arrivals: Arrivals,
-    /// When the request came that is being answered.
+    /// Arrival of the request that is being served.
     arrived_ns: f64,
     latencies: Vec<f64>,
 }
@@ -180,13 +179,13 @@ struct RequestServer {
 enum Rule {
     /// In order of issue.
     Fifo,
-    /// In proportion to what they ask for.
+    /// In proportion to their demand.
     Prop,
     /// All of them, in turns.
     Slice,
 }
 
-/// Tenants side by side, from the beginning of time.
+/// Concurrent tenants, from time zero.
 pub(super) struct DeviceRun<'a, const N: usize> {
     device: &'a Operators<'a>,
     sms: f64,
@@ -194,16 +193,16 @@ pub(super) struct DeviceRun<'a, const N: usize> {
     /// The factor of κ beside no, one, and two others or more.
     slowed: [f64; 3],
     lanes: [Lane<'a>; N],
-    /// None for tenants that answer no requests.
+    /// `None` for tenants that serve no requests.
     servers: Vec<Option<RequestServer>>,
-    /// Counts the instants at which anything happened.
+    /// Counts the events.
     instant: u64,
     now_ns: f64,
     events: u64,
 }
 
 impl<'a, const N: usize> DeviceRun<'a, N> {
-    /// Tenants whose operators ask for this; in turns, or side by side.
+    /// Tenants with these operators; time slicing, or concurrently.
     pub(super) fn new(
         device: &'a Operators<'a>,
         asks: &[&'a [CappedOperator]],
@@ -220,7 +219,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
             let arrived_ns = server.as_ref().map_or(0.0, |server| server.arrived_ns);
             let issue_ns = arrived_ns + tenant.host_ns;
             lanes[index] = Lane::waiting(asks[index], issue_ns);
-            // Nothing to look after, so nothing to allocate, where nobody answers requests.
+            // No allocation where no tenant serves requests.
             if server.is_some() {
                 servers.resize_with(index, || None);
                 servers.push(server);
@@ -256,7 +255,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         server.map_or(&[], |server| &server.latencies)
     }
 
-    /// Whether every tenant has done enough for its speed to be read off.
+    /// Whether every tenant has done enough work for its speed.
     pub(super) fn has_enough(&self) -> bool {
         let mut tenants = self.tenants().iter().zip(self.device.list()).enumerate();
         tenants.all(|(index, (lane, tenant))| match tenant.requests {
@@ -265,7 +264,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         })
     }
 
-    /// Goes on to `end_ns`, that instant included.
+    /// Advances to `end_ns`, inclusive.
     pub(super) fn until(
         &mut self,
         end_ns: f64,
@@ -278,7 +277,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         Ok(())
     }
 
-    /// Goes on to the next event, or to `end_ns` if there is none before: then it says so.
+    /// Advances to the next event, or to `end_ns` if there is none before; returns whether it did the latter.
     #[inline(always)]
     fn event(&mut self, end_ns: f64, held: &mut impl FnMut(SmSegment)) -> bool {
         let (mut index, mut next_ns) = (0, f64::INFINITY);
@@ -291,7 +290,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
             self.pass(end_ns, held);
             return false;
         }
-        // What happens within a picosecond, or within what an instant is known to, happens now.
+        // Events within a picosecond, or within the precision of the time, happen now.
         if next_ns > self.now_ns + (SAME_NS + self.now_ns * 4.0 * f64::EPSILON) {
             self.pass(next_ns, held);
             self.instant += 1;
@@ -302,7 +301,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         self.events <= EVENTS_MAX
     }
 
-    /// Goes on to `to_ns`, where nothing happens before.
+    /// Advances to `to_ns`, where nothing happens before.
     fn pass(&mut self, to_ns: f64, held: &mut impl FnMut(SmSegment)) {
         let span = to_ns - self.now_ns;
         for (tenant, lane) in self.lanes.iter_mut().enumerate() {
@@ -314,8 +313,8 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         self.now_ns = to_ns;
     }
 
-    /// Ends the operator of a lane, or issues the next, or both. Which of these it is cannot be
-    /// foreseen, so there are no branches but the one at the end of an iteration.
+    /// Ends the operator of a lane, or issues the next, or both. Which one is unpredictable, so the only
+    /// branch is at the end of an iteration.
     #[inline(always)]
     fn step(&mut self, index: usize) {
         let now_ns = self.now_ns;
@@ -355,8 +354,8 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         lane.beta = ask.beta;
     }
 
-    /// Makes room before those of later tenants that were issued at the same instant. Says what those
-    /// before it ask for.
+    /// Inserts before operators of later tenants that were issued at the same time. Returns the demand of
+    /// those before it.
     #[cold]
     fn squeeze_in(&mut self, key: u64, demand: f64) -> f64 {
         let mut earlier = 0.0;
@@ -369,7 +368,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         earlier
     }
 
-    /// Notes that a tenant has ended an iteration, and when the next begins to issue.
+    /// Completes an iteration of a tenant, and sets when the next begins to issue.
     #[cold]
     fn begin(&mut self, index: usize) {
         let lane = &mut self.lanes[index];
@@ -384,7 +383,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         lane.ready_ns = from_ns + self.device.list()[index].host_ns;
     }
 
-    /// Hands out SMs, sets the speeds of all operators in flight and says when they end.
+    /// Assigns SMs, sets the speeds of all operators in flight and computes their ends.
     #[inline(always)]
     fn divide(&mut self) {
         let sms = self.sms;
@@ -410,7 +409,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
             bandwidth += lane.beta * lane.speed;
             running += usize::from(lane.speed > 0.0);
         }
-        // One that stands still is no slower for having others beside it.
+        // An operator without progress is not slowed further by others.
         let slowed = self.slowed[running.saturating_sub(1).min(2)];
         let is_scarce = bandwidth > 1.0;
         let bandwidth = if is_scarce { bandwidth } else { 1.0 };
@@ -418,13 +417,13 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
             // (1 − β) + β/U, times U, so that no division waits for another.
             let kept = if is_scarce { (1.0 - lane.beta) * bandwidth + lane.beta } else { 1.0 };
             let speed = lane.speed * slowed * kept;
-            // What stands still never ends: its left ÷ 0.
+            // An operator without progress never ends: its remainder ÷ 0.
             lane.ends_ns = self.now_ns + lane.left_ns * bandwidth / speed;
             lane.speed = speed / bandwidth;
         }
     }
 
-    /// Gives every operator in flight the whole GPU for the same part of the time.
+    /// Gives every operator in flight the whole GPU for an equal part of the time.
     fn take_turns(&mut self) {
         let part = 1.0 / self.lanes.iter().map(|lane| lane.in_flight).sum::<u64>() as f64;
         for lane in &mut self.lanes {

@@ -1,12 +1,12 @@
-//! A quick evaluation for the scheduler's own decisions: tenants summarised as a few groups of like
-//! operators, each tenant in a random phase of its own.
+//! A fast evaluation for the scheduler's decisions: tenants are summarised as a few groups of similar
+//! operators, each tenant in an independent random phase.
 //!
-//! The state of the GPU at a random instant is taken to be an independent draw for each tenant: idle, or
-//! with an operator of some group in flight for some time. The speeds in such a state follow the
-//! rules of the event-driven evaluation; their mean over the states of a group says how long its
-//! operators are in flight, and that in turn how likely each group is. This is solved by iteration. The
-//! draws are a fixed sequence, so that the same budgets always give the same answer and vectors can be
-//! compared. What it does not see is that tenants' phases depend on each other.
+//! The state of the GPU at a random time is an independent draw for each tenant: idle, or with an operator of
+//! some group in flight for some time. The speeds in a state follow the rules of the event-driven evaluation.
+//! Their mean over the states of a group gives the flight time of its operators, and that gives the
+//! probability of each group. This fixed point is solved by iteration. The draws are a fixed sequence, so
+//! that equal budgets give equal results and vectors can be compared. The model ignores that the phases of
+//! tenants depend on each other.
 
 use super::DeviceError;
 use super::allocate::{BudgetEvaluator, Measurement};
@@ -18,33 +18,33 @@ use rand_chacha::ChaCha8Rng;
 use std::ops::Range;
 use tandem_core::Ppm;
 
-/// Groups of a tenant by width of its operators; those shorter and longer than a launch each.
+/// Groups of a tenant by operator width, for operators shorter and longer than a launch.
 const WIDTHS: usize = 3;
 /// Iterations of the fixed point.
 const ROUNDS: usize = 4;
-/// States drawn × tenants: fewer draws for more tenants, so that an evaluation costs about the same.
+/// States drawn × tenants: fewer draws for more tenants, so that the cost of an evaluation is about constant.
 const DRAWS: usize = 480;
 const DRAWS_MIN: usize = 48;
-/// Any; it is fixed so that the same budgets always give the same answer.
+/// Arbitrary, but fixed.
 const DRAWS_SEED: u64 = 1;
-/// Draws of its tenant that a group's own must outweigh.
+/// Draws of the tenant that count beside those of a group.
 const PRIOR: f64 = 4.0;
-/// A speed that is never quite zero, so that nothing takes for ever.
+/// The smallest speed, so that nothing takes for ever.
 const SPEED_MIN: f64 = 0.01;
 
-/// Like operators of a tenant, as one that is repeated.
+/// Similar operators of a tenant, as one repeated operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct OperatorGroup {
     count: f64,
     duration_ns: f64,
-    /// SMs wanted.
+    /// SMs that it asks for.
     sms: f64,
     /// SMs that give full speed.
     enough: f64,
     beta: f64,
 }
 
-/// A tenant in summary.
+/// A summarised tenant.
 #[derive(Clone, Debug)]
 struct Digest {
     host_ns: f64,
@@ -55,18 +55,18 @@ struct Digest {
     duty: f64,
 }
 
-/// A group under the present budgets.
+/// A group under the current budgets.
 #[derive(Clone, Copy, Debug, Default)]
 struct GroupLoad {
-    /// SMs wanted under the cap.
+    /// SMs that it asks for under the cap.
     demand: f64,
-    /// Speed under the cap with nobody else there.
+    /// Speed alone under the cap.
     free: f64,
-    /// How long an operator is in flight.
+    /// Flight time of an operator.
     flight_ns: f64,
-    /// The share of time up to which this group, or one before it, is in flight.
+    /// Cumulative probability of this group and those before it.
     until: f64,
-    /// Speeds in the states drawn, and how many these were.
+    /// Sum of its speeds in the drawn states, and their number.
     sum: f64,
     drawn: f64,
 }
@@ -79,13 +79,13 @@ struct Drawn {
     speed: f64,
 }
 
-/// Tenants in summary on one GPU.
+/// Summarised tenants on one GPU.
 #[derive(Clone, Debug)]
 pub struct Summary {
     gpu: DeviceGpu,
     digests: Vec<Digest>,
     groups: Vec<OperatorGroup>,
-    /// Two numbers from 0 to 1 for every draw and tenant: which group, and which part of its flight.
+    /// Two numbers from 0 to 1 for every draw and tenant: the group, and the phase of its flight.
     draws: Vec<(f64, f64)>,
     loads: Vec<GroupLoad>,
     state: Vec<Drawn>,
@@ -130,7 +130,7 @@ impl Summary {
         self.digests.iter().map(|digest| digest.alone_ns / self.period_ns(digest)).collect()
     }
 
-    /// An iteration at the present flight times.
+    /// The length of an iteration at the current flight times.
     fn period_ns(&self, digest: &Digest) -> f64 {
         let each = digest.groups.clone().map(|index| {
             self.groups[index].count * self.loads[index].flight_ns.max(digest.launch_ns)
@@ -138,7 +138,7 @@ impl Summary {
         digest.host_ns + each.sum::<f64>()
     }
 
-    /// Begins where the tenants together want no more SMs than there are.
+    /// Starts from speeds at which the tenants together ask for no more SMs than there are.
     fn slow_to_fit(&mut self) {
         let wanted = |digest: &Digest| {
             let busy = digest.groups.clone().map(|index| {
@@ -152,7 +152,7 @@ impl Summary {
         self.loads.iter_mut().for_each(|load| load.flight_ns *= slower);
     }
 
-    /// Draws all states under the present flight times, and notes the speeds in them.
+    /// Draws all states at the current flight times and records the speeds.
     fn draw_all(&mut self) {
         for tenant in 0..self.digests.len() {
             let period_ns = self.period_ns(&self.digests[tenant]);
@@ -174,7 +174,7 @@ impl Summary {
         }
     }
 
-    /// Puts one state together, oldest operator first.
+    /// Draws one state, oldest operator first.
     fn draw(&mut self, draw: usize) {
         self.state.clear();
         let tenants = self.digests.len();
@@ -218,13 +218,13 @@ impl Summary {
         }
     }
 
-    /// Replaces the flight times by what the states imply: wholly, or half of the way, because two
-    /// tenants could otherwise take turns for ever.
+    /// Replaces the flight times by those of the states: completely, or half of the way, because two tenants
+    /// could otherwise oscillate for ever.
     fn update(&mut self, wholly: bool) {
         for digest in &self.digests {
             let loads = &mut self.loads[digest.groups.clone()];
-            // What the tenant keeps of its speed under its cap, over all of its groups: a group that was
-            // drawn a few times only says little by itself.
+            // The tenant's speed relative to its speed under the cap, over all of its groups: a group with
+            // few draws says little by itself.
             let kept: f64 = loads.iter().map(|load| load.sum / load.free).sum();
             let drawn: f64 = loads.iter().map(|load| load.drawn).sum();
             let kept = if drawn > 0.0 { kept / drawn } else { 1.0 };
@@ -254,8 +254,8 @@ impl BudgetEvaluator for Summary {
     }
 }
 
-/// A Latin hypercube: along each of the two numbers of each tenant the draws are spread evenly, in an
-/// order of its own.
+/// A Latin hypercube: each of the two numbers of each tenant is spread evenly over the draws, in an order of
+/// its own.
 fn draws(count: usize, tenants: usize) -> Vec<(f64, f64)> {
     let mut rng = ChaCha8Rng::seed_from_u64(DRAWS_SEED);
     let mut column = || {
@@ -300,7 +300,7 @@ fn digest(tenant: &DeviceTenant, gpu: &DeviceGpu, groups: &mut Vec<OperatorGroup
     }
 }
 
-/// Means over operators, weighted by how long they take.
+/// Means over operators, weighted by duration.
 fn group<'a>(operators: impl Iterator<Item = &'a Operator>, gpu: &DeviceGpu) -> OperatorGroup {
     let (sms, constants) = (f64::from(gpu.sms), &gpu.constants);
     let mut group = OperatorGroup::default();

@@ -1,24 +1,24 @@
-//! A tenant of the GPU: operators in order, the gaps between them, and what it is promised.
+//! A tenant of the GPU: its operators in order, the gaps between them, and its guarantees.
 
 use super::DeviceError;
 use super::gpu::DeviceGpu;
 use tandem_core::Memory;
 
-/// An hour: longer operators and gaps are taken for mistakes.
+/// An hour: longer operators and gaps are input errors.
 pub const NS_MAX: f64 = 3.6e12;
-/// More SMs than this are taken for a mistake.
+/// More SMs are input errors.
 pub const SMS_WANTED_MAX: f64 = 1e9;
 /// The largest batch a trace is rescaled to or from.
 pub const BATCH_MAX: u32 = 1_000_000;
 
-/// What limits an operator.
+/// The bottleneck of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperatorKind {
     /// Arithmetic.
     Compute,
     /// DRAM bandwidth.
     Memory,
-    /// Nobody knows.
+    /// Unknown.
     Unknown,
 }
 
@@ -27,9 +27,9 @@ pub enum OperatorKind {
 pub struct Operator {
     /// Nanoseconds alone on the whole GPU, above zero.
     pub duration_ns: f64,
-    /// SMs it would occupy if there were enough, above zero.
+    /// SMs that it would occupy if there were enough, above zero.
     pub sms: f64,
-    /// What limits it.
+    /// Its bottleneck.
     pub kind: OperatorKind,
 }
 
@@ -42,38 +42,38 @@ impl Operator {
     }
 }
 
-/// Requests that arrive one by one, where an iteration answers one.
+/// Requests that arrive one by one; an iteration serves one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Requests {
-    /// Mean arrivals per second; they come at random (a Poisson process).
+    /// Mean arrivals per second (Poisson process).
     pub per_second: f64,
-    /// The latency that 99 of 100 requests have to keep, if one is promised.
+    /// The guaranteed 99th percentile of the latency, if any.
     pub p99_ns: Option<f64>,
 }
 
 /// One process on the GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceTenant {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Memory, without the context.
     pub memory: Memory,
-    /// Time from the issue of an operator to that of the next at least, in nanoseconds.
+    /// Shortest time between the issues of two operators, in nanoseconds.
     pub launch_ns: f64,
-    /// Time on the host before each iteration, in nanoseconds.
+    /// Host time before each iteration, in nanoseconds.
     pub host_ns: f64,
-    /// How much it counts in the objective.
+    /// Its weight in the objective.
     pub weight: f64,
-    /// The share of its speed alone that it is promised; zero if none is.
+    /// The guaranteed share of its solo speed; zero if none is.
     pub floor: f64,
-    /// Where it answers requests instead of iterating without end.
+    /// Set if it serves requests instead of iterating without end.
     pub requests: Option<Requests>,
     operators: Vec<Operator>,
 }
 
 impl DeviceTenant {
-    /// A tenant that iterates over `operators` without end, launches every 28 µs and spends 300 µs on
-    /// the host per iteration.
+    /// A tenant that iterates over `operators` without end, launches every 28 µs and needs 300 µs on the host
+    /// per iteration.
     pub fn new(name: &str, operators: Vec<Operator>) -> Result<Self, DeviceError> {
         let tenant = Self {
             name: name.to_owned(),
@@ -118,7 +118,7 @@ impl DeviceTenant {
         Ok(self)
     }
 
-    /// What one iteration takes alone on the whole GPU, in nanoseconds.
+    /// Nanoseconds of one iteration alone on the whole GPU.
     pub fn alone_ns(&self) -> f64 {
         let (last, rest) = self.operators.split_last().expect("a tenant has operators");
         let rest = rest.iter().map(|operator| operator.duration_ns.max(self.launch_ns));
@@ -133,7 +133,7 @@ impl DeviceTenant {
     }
 }
 
-/// Refuses tenants that do not fit the GPU's memory together.
+/// Refuses tenants that do not fit into the GPU's memory together.
 pub fn check_memory(gpu: &DeviceGpu, tenants: &[DeviceTenant]) -> Result<(), DeviceError> {
     let wanted = tenants.iter().map(|tenant| tenant.memory.0.saturating_add(gpu.context.0));
     let wanted = Memory(wanted.fold(0, u64::saturating_add));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_that_cannot_be_are_refused() {
+    fn invalid_operators_are_refused() {
         for bad in [op(0.0, 1.0), op(-1.0, 1.0), op(f64::NAN, 1.0), op(1e300, 1.0), op(1.0, 0.0)] {
             assert!(DeviceTenant::new("a", vec![op(1.0, 1.0), bad]).is_err(), "{bad:?}");
         }

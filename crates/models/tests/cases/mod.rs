@@ -10,7 +10,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tandem_core::Ppm;
-use tandem_models::device::{DeviceTenant, Goal, Objective, Operator, OperatorKind, Promise};
+use tandem_models::device::{DeviceTenant, Goal, Guarantee, Objective, Operator, OperatorKind};
 
 const STEPS: [u32; 8] = [100_000, 200_000, 300_000, 400_000, 500_000, 600_000, 800_000, 1_000_000];
 
@@ -39,8 +39,8 @@ pub fn random_tenants(seed: u64, count: usize) -> Vec<DeviceTenant> {
 
 /// No guarantees.
 pub fn goal(objective: Objective, tenants: usize) -> Goal {
-    let promise = Promise { weight: 1.0, floor: 0.0, p99_ns: None };
-    Goal { objective, promises: vec![promise; tenants] }
+    let guarantee = Guarantee { weight: 1.0, floor: 0.0, p99_ns: None };
+    Goal { objective, guarantees: vec![guarantee; tenants] }
 }
 
 /// All vectors of steps.
