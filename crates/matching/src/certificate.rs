@@ -1,4 +1,4 @@
-//! Proof of an optimum: everything that complementary slackness asks for, checked cell by cell.
+//! Optimality certificates: complementary slackness, checked cell by cell.
 
 use crate::assign::{Assignment, Matrix};
 use std::fmt;
@@ -14,13 +14,13 @@ pub enum Violation {
     Capacity(u32, u32),
     /// The total is not the sum of the costs.
     Total,
-    /// A cell costs less than its row pays and its column is priced at, or a pair more.
+    /// A cell violates dual feasibility, or a pair is not tight.
     Cell(u32, u32),
-    /// A row pays more than staying costs, or less although it misses a column.
+    /// A row's dual exceeds the cost of staying unmatched, or is below it although it lacks a column.
     Row(u32),
-    /// A column is priced above 0, or below although it is left over.
+    /// A column's price is above 0, or below although it is unmatched.
     Column(u32),
-    /// Staying without a column costs so little that cardinality would not come first.
+    /// The cost of staying unmatched is so low that cardinality would not come first.
     Stay,
 }
 
@@ -32,13 +32,12 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Checks that an assignment is legal and, by its duals, that none of the same or a larger
-/// cardinality is better. The argument: with every row that misses a column charged `stay`, the duals
-/// bound the cost of all assignments from below and this one attains the bound; `stay` is more than
-/// any larger assignment could cost in addition.
+/// Checks that an assignment is valid and, by its duals, that none of the same or a larger cardinality is
+/// better. With every unmatched row charged `stay`, the duals bound the cost of all assignments from below
+/// and this one attains the bound; `stay` exceeds what any larger assignment could cost in addition.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first violation.
 pub fn certify<M: Matrix>(
     matrix: &M,
     multiplicities: Option<&[u32]>,
@@ -98,7 +97,7 @@ pub fn certify<M: Matrix>(
     if total != i128::from(found.total) {
         return Err(Violation::Total);
     }
-    // k + 1 pairs at the largest cost are still cheaper than k at the least and one row that stays.
+    // k + 1 pairs at the largest cost are still cheaper than k at the smallest and one unmatched row.
     let pairs = units.min(columns as i128);
     let (least, largest) = (i128::from(least), i128::from(largest));
     if least <= largest && i128::from(duals.stay) <= least + (pairs - 1) * (largest - least) {

@@ -1,11 +1,11 @@
-//! What an assignment costs: dense and sparse matrices of integers, checked when they are made.
+//! Costs of an assignment: dense and sparse integer matrices, checked when they are made.
 
 use std::fmt;
 
 /// The cost of a dense cell that must not be used.
 pub const FORBIDDEN: i64 = 1 << 62;
 
-/// The largest |cost| × number of pairs: below it no sum or difference of the solver overflows.
+/// The largest |cost| × number of pairs: no sum or difference of the solver overflows below it.
 pub const LIMIT: i64 = 1 << 58;
 
 /// One allowed cell of a row.
@@ -17,7 +17,7 @@ pub struct Cell {
     pub cost: i64,
 }
 
-/// Why a matrix, or what was given along with it, is refused.
+/// Why a matrix or an option is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostError {
     /// The costs do not fill the rows and columns stated.
@@ -45,7 +45,7 @@ pub enum CostError {
         /// The row.
         row: usize,
     },
-    /// As many multiplicities as rows, or prices as columns, are needed.
+    /// Wrong number of multiplicities or prices.
     Length {
         /// How many there should be.
         expected: usize,

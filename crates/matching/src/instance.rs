@@ -1,5 +1,5 @@
-//! Instances for benchmarks and tests, from a seed. docs/matching.md defines them so that another
-//! program can build the same.
+//! Seeded instances for benchmarks and tests. docs/matching.md defines them so that other programs can build
+//! the same.
 
 use crate::costs::{Cell, Dense, Sparse};
 

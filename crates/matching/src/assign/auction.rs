@@ -1,14 +1,14 @@
-//! Good prices quickly: rows bid for columns with increments that shrink from phase to phase
-//! (Bertsekas' auction with ε-scaling), and a last phase without increments as in Jonker and
-//! Volgenant's augmenting row reduction. What is left over is few, and left to the exact search.
+//! Good prices quickly: rows bid for columns with increments that shrink from phase to phase (Bertsekas'
+//! auction with ε-scaling), and a last phase without increments as in Jonker and Volgenant's augmenting row
+//! reduction. The exact search matches the few remaining rows.
 //!
-//! A row with several wants bids for columns it does not have; its own cannot outbid each other.
+//! A row with a multiplicity bids for columns that it does not have; its own cannot outbid each other.
 
 use super::rows::{FIRST, Rows};
 use super::state::{AuctionState, NONE, Owned};
 use crate::costs::index;
 
-/// What a row found: the cheapest column, what it costs above its price, and what the next costs.
+/// The cheapest column of a row, its reduced cost, and that of the next.
 struct BestColumns {
     column: u32,
     value: i64,
@@ -16,22 +16,22 @@ struct BestColumns {
     next: i64,
 }
 
-/// Bids per row before the first phase is judged, and before any later phase is given up: rows that
-/// outnumber their columns would bid for very long.
+/// Bids per row before the first phase is judged, and before any later phase stops: rows that outnumber their
+/// columns would bid for very long.
 const BIDS_TO_JUDGE: usize = 4;
 const BIDS_PER_PHASE: usize = 20;
-/// By how much the increments shrink from phase to phase.
+/// The factor by which the increments shrink from phase to phase.
 const SHRINK: i64 = 6;
 
-/// Finds prices near the final ones. `spacing` is the typical distance between the costs of a row,
-/// `range` that between the least and the largest of all.
+/// Finds prices near the final ones. `spacing` is the typical distance between the costs of a row, `range`
+/// the distance between the smallest and the largest cost.
 pub(crate) fn approach(rows: &mut impl Rows, state: &mut AuctionState, spacing: i64, range: i64) {
     let count = rows.rows();
     phase(rows, state, spacing, BIDS_TO_JUDGE * count);
     let waiting = state.wants.iter().filter(|&&wants| wants > 0).count();
     let mut epsilon = spacing / SHRINK;
     if waiting > count / 4 {
-        // Everyone is after the same columns, whose prices have a long way to go: in large steps.
+        // All rows compete for the same columns, whose prices have far to go: use large steps.
         state.release_all();
         rows.forget();
         epsilon = range / 8;
@@ -44,13 +44,13 @@ pub(crate) fn approach(rows: &mut impl Rows, state: &mut AuctionState, spacing: 
     release_beyond(rows, state, 0);
 }
 
-/// Gives columns to the rows that want them and leaves few for the exact search.
+/// Matches most rows and leaves few for the exact search.
 pub(crate) fn conclude(rows: &mut impl Rows, state: &mut AuctionState) {
     let bids = 2 * rows.rows();
     phase(rows, state, 0, bids);
 }
 
-/// Bids until no row wants anything, increments of at least `epsilon`, or until the bids run out.
+/// Bids with increments of at least `epsilon` until no row needs a column, or until the bids run out.
 fn phase(rows: &mut impl Rows, state: &mut AuctionState, epsilon: i64, bids: usize) {
     let mut bids = bids;
     let mut queue: Vec<u32> = wanting(state);
@@ -67,7 +67,7 @@ fn phase(rows: &mut impl Rows, state: &mut AuctionState, epsilon: i64, bids: usi
     }
 }
 
-/// Lets the rows in the queue bid, and those they outbid; returns how many bids are left.
+/// Lets the rows in the queue bid, and those that they outbid; returns the remaining bids.
 fn settle_bids(
     rows: &mut impl Rows,
     state: &mut AuctionState,
@@ -80,13 +80,13 @@ fn settle_bids(
         if bids == 0 || state.budget.exhausted() {
             return 0;
         }
-        // A row with several wants may have been queued more often than it wants.
+        // A row with a multiplicity may be in the queue more often than it needs columns.
         if state.wants[row as usize] == 0 {
             continue;
         }
         bids -= 1;
         let Some(offer) = best_columns(rows, state, row as usize) else { continue };
-        // In the last phase a tie must not chase rows around in a circle.
+        // In the last phase a tie must not make rows bid in a cycle.
         let tie = epsilon == 0 && offer.value == offer.next;
         let column = match tie && state.owner[offer.column as usize] != NONE {
             true if offer.next_column == NONE => continue,
@@ -109,8 +109,8 @@ fn settle_bids(
     bids
 }
 
-/// With more columns than wants, those left over must be the highest priced in the end. A bidder who
-/// wants that many columns, at no cost, claims them; rows that held one of them queue again.
+/// With more columns than rows, the unmatched columns must have the highest prices in the end. A virtual
+/// bidder without costs claims that many columns; rows that held one of them queue again.
 fn claim_left_over(state: &mut AuctionState, epsilon: i64, queue: &mut Vec<u32>) {
     let left_over = state.left_over;
     if left_over == 0 || left_over >= state.price.len() {
@@ -128,7 +128,7 @@ fn claim_left_over(state: &mut AuctionState, epsilon: i64, queue: &mut Vec<u32>)
     }
 }
 
-/// Releases the columns that are dearer than what their row could get elsewhere by more than epsilon.
+/// Releases columns that are more expensive than another column of their row by more than epsilon.
 fn release_beyond(rows: &mut impl Rows, state: &mut AuctionState, epsilon: i64) {
     let owned = Owned::of(&state.owner, rows.rows());
     for row in (0..rows.rows()).filter(|&row| !owned.columns(row).is_empty()) {
@@ -146,7 +146,7 @@ fn wanting(state: &AuctionState) -> Vec<u32> {
     wanting.map(|(row, _)| index(row)).collect()
 }
 
-/// The best two columns of a row, besides those it has; none if it rather stays without.
+/// The best two columns of a row, besides those it has; `None` if it prefers to stay unmatched.
 fn best_columns(rows: &mut impl Rows, state: &mut AuctionState, row: usize) -> Option<BestColumns> {
     let mut size = FIRST;
     loop {
@@ -168,7 +168,7 @@ fn best_columns(rows: &mut impl Rows, state: &mut AuctionState, row: usize) -> O
         if offer.next <= rows.bound(row) {
             return (offer.column != NONE).then_some(offer);
         }
-        // Prices have moved since the list was made; if that is not it, the list is too short.
+        // Prices have moved since the list was made; otherwise the list is too short.
         state.budget.spend(rows.list(row, &state.price, size));
         size *= 2;
     }

@@ -1,15 +1,15 @@
-//! What is done when the step limit is reached: the pairs found so far are completed greedily, brought
-//! to maximum cardinality by plain augmenting paths, and improved by moves and swaps. The prices
-//! reached so far bound how far this can be from the optimum.
+//! The fallback at the step limit: the pairs found so far are completed greedily, brought to maximum
+//! cardinality by plain augmenting paths, and improved by moves and swaps. The current prices bound the
+//! distance to the optimum.
 //!
-//! Every part looks at each cell a bounded number of times, so that the limit limits.
+//! Every part scans each cell a bounded number of times, so that the limit holds.
 
 use super::sealed::Matrix;
 use super::state::{AuctionState, NONE};
 use crate::costs::{Cell, index};
 use std::collections::VecDeque;
 
-/// How often all pairs are tried to be improved.
+/// Passes over all pairs to improve them.
 const PASSES: usize = 2;
 
 /// Completes the assignment and returns by how much it may exceed the optimum.
@@ -33,8 +33,8 @@ pub(crate) fn complete<M: Matrix>(matrix: &M, state: &mut AuctionState) -> i64 {
     i64::try_from(gap).unwrap_or(i64::MAX)
 }
 
-/// What every assignment costs at least, rows that stay included: the value of the duals, for which
-/// each row pays what the prices ask for.
+/// A lower bound on the cost of every assignment, unmatched rows included: the value of the duals at the
+/// current prices.
 fn dual_bound<M: Matrix>(matrix: &M, state: &mut AuctionState) -> i128 {
     let held = state.owner.iter().filter(|&&row| row != NONE);
     let mut units = state.wants.clone();
@@ -62,7 +62,7 @@ fn greed<M: Matrix>(matrix: &M, state: &mut AuctionState) {
     }
 }
 
-/// Maximum cardinality. Columns from which a search found no free one never lead to one again.
+/// Maximum cardinality. Columns from which a search found no free one never lead to one later.
 fn augment<M: Matrix>(matrix: &M, state: &mut AuctionState) {
     let mut from = vec![NONE; state.owner.len()];
     let mut seen = vec![false; state.owner.len()];
@@ -90,7 +90,7 @@ fn augment<M: Matrix>(matrix: &M, state: &mut AuctionState) {
     }
 }
 
-/// The nearest free column in steps, and the column through which each row on the way was reached.
+/// The nearest free column in steps, and the column through which each row was reached.
 fn search<M: Matrix>(
     matrix: &M,
     state: &AuctionState,
@@ -122,7 +122,7 @@ fn search<M: Matrix>(
     None
 }
 
-/// Moves rows to cheaper free columns and lets pairs of rows swap; whether anything was gained.
+/// Moves rows to cheaper free columns and swaps columns of two rows; returns whether that gained.
 fn improve<M: Matrix>(matrix: &M, state: &mut AuctionState) -> bool {
     let mut gained = false;
     for column in 0..state.owner.len() {

@@ -1,7 +1,7 @@
 //! Minimum-cost assignment: maximum cardinality first, then minimum cost.
 //!
-//! Three steps, each of which leaves the next one less to do: an auction finds good prices
-//! (`auction.rs`), complementary slackness is restored (`state.rs`), shortest augmenting paths finish
+//! Three steps, each of which leaves less for the next: an auction finds good prices (`auction.rs`),
+//! complementary slackness is restored (`state.rs`), and shortest augmenting paths complete the assignment
 //! (`paths.rs`).
 
 mod auction;
@@ -15,45 +15,45 @@ use paths::PathSearch;
 use rows::{Rows, Shortlists};
 use state::{AuctionState, Budget, NONE};
 
-/// What may be given along with a matrix.
+/// Options of an assignment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AssignOptions<'a> {
-    /// How many columns each row gets at most; one if not given. A row with multiplicity k stands
-    /// for k identical rows.
+    /// The largest number of columns of each row; one by default. A row with multiplicity k stands for k
+    /// equal rows.
     pub multiplicities: Option<&'a [u32]>,
-    /// Prices to begin with, one per column: [`Duals::columns`] of a similar problem. They alter how
-    /// long it takes and which of several optima is found, never its cost.
+    /// Initial prices (warm start), one per column: [`Duals::columns`] of a similar problem. They change the
+    /// running time and which of several optima is found, never its cost.
     pub prices: Option<&'a [i64]>,
-    /// How many cells may be looked at before the search for the optimum is given up.
+    /// How many cells may be scanned before the search for the optimum stops.
     pub step_limit: Option<u64>,
 }
 
-/// Dual values. With `S` = [`Duals::stay`], for every allowed cell `rows[i] + columns[j] ≤ cost`,
-/// `rows ≤ S` and `columns ≤ 0`; equality for matched cells, rows that miss a column, and columns left
-/// over. [`certify`](crate::certify) checks it.
+/// Dual values. With `S` = [`Duals::stay`], for every allowed cell `rows[i] + columns[j] ≤ cost`, `rows ≤ S`
+/// and `columns ≤ 0`; equality for matched cells, unmatched rows and unmatched columns.
+/// [`certify`](crate::certify) checks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duals {
-    /// What each row pays.
+    /// The dual value of each row.
     pub rows: Vec<i64>,
     /// The price of each column.
     pub columns: Vec<i64>,
-    /// What it would cost a row to stay without a column: more than any further pair can save.
+    /// The cost of an unmatched row: more than any further pair can save.
     pub stay: i64,
 }
 
-/// How good an assignment is known to be.
+/// What is known about the quality of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AssignOutcome {
-    /// Of maximum cardinality, and none of that cardinality costs less.
+    /// Optimal: of maximum cardinality, and none of that cardinality costs less.
     Optimal,
-    /// The step limit was reached: of maximum cardinality, found by greed and improvement.
+    /// The step limit was reached: of maximum cardinality, found greedily and improved.
     Limited {
         /// The optimum costs at most this much less.
         gap: i64,
     },
 }
 
-/// An assignment and the proof of how good it is.
+/// An assignment with the proof of its quality.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// (row, column), ascending; a row with a multiplicity may appear several times.
@@ -64,7 +64,7 @@ pub struct Assignment {
     pub duals: Duals,
     /// Whether it is the optimum.
     pub outcome: AssignOutcome,
-    /// How many cells were looked at: the measure of [`AssignOptions::step_limit`].
+    /// Number of scanned cells, which [`AssignOptions::step_limit`] limits.
     pub steps: u64,
 }
 
@@ -76,11 +76,11 @@ impl Matrix for Sparse {}
 pub(crate) mod sealed {
     use super::{AssignOptions, Assignment, Cell, CostRange};
 
-    /// What both kinds of matrix can do, for this crate only.
+    /// The operations of both kinds of matrix, for this crate only.
     pub trait Matrix: Sized {
         fn size(&self) -> (usize, usize);
         fn range(&self) -> CostRange;
-        /// On average; a dense row is taken to be full.
+        /// On average; a dense row counts as full.
         fn cells_per_row(&self) -> i64;
         fn exchanged(&self) -> Self;
         fn cells(&self, row: usize) -> impl Iterator<Item = Cell>;
@@ -153,21 +153,20 @@ impl sealed::Matrix for Sparse {
     }
 }
 
-/// The cheapest of the largest assignments.
+/// The cheapest assignment of maximum cardinality.
 #[must_use]
 pub fn assign(matrix: &impl Matrix) -> Assignment {
-    assign_with(matrix, &AssignOptions::default())
-        .expect("no option is given that could be refused")
+    assign_with(matrix, &AssignOptions::default()).expect("the default options are valid")
 }
 
-/// The cheapest of the largest assignments, within limits.
+/// The cheapest assignment of maximum cardinality, with options.
 ///
-/// Which of several optima is found depends on nothing but the arguments: rows bid and are served in
-/// order, and among many equal columns a row looks first at those from its own number on.
+/// Which of several optima is found depends only on the arguments: rows bid in order, and among many equal
+/// columns a row tries those from its own number on first.
 ///
 /// # Errors
-/// If an option has not one value per row or column, or the multiplicities make so many pairs that
-/// their costs could add up beyond [`LIMIT`](crate::LIMIT).
+/// If an option does not have one value per row or column, or if the multiplicities give so many pairs that
+/// their costs could exceed [`LIMIT`](crate::LIMIT).
 pub fn assign_with<M: Matrix>(
     matrix: &M,
     options: &AssignOptions<'_>,
@@ -176,7 +175,7 @@ pub fn assign_with<M: Matrix>(
     check_length(options.multiplicities.map(<[u32]>::len), rows)?;
     check_length(options.prices.map(<[i64]>::len), columns)?;
     let Some(multiplicities) = options.multiplicities else {
-        // With more rows than columns it is the columns that can all be served.
+        // With more rows than columns, every column can be matched.
         return Ok(if rows > columns { exchange(matrix, options) } else { matrix.solve(options) });
     };
     let pairs = units(multiplicities).min(columns as u64);
@@ -201,7 +200,7 @@ fn units(multiplicities: &[u32]) -> u64 {
     multiplicities.iter().map(|&units| u64::from(units)).sum()
 }
 
-/// Solves with rows and columns exchanged, and exchanges the answer.
+/// Solves the transposed problem and transposes the result.
 fn exchange<M: Matrix>(matrix: &M, options: &AssignOptions<'_>) -> Assignment {
     let prices = options.prices.map(|prices| payments(matrix, prices));
     let options = AssignOptions { prices: prices.as_deref(), ..*options };
@@ -210,7 +209,7 @@ fn exchange<M: Matrix>(matrix: &M, options: &AssignOptions<'_>) -> Assignment {
         *pair = (pair.1, pair.0);
     }
     found.pairs.sort_unstable();
-    // A column left over becomes a row that misses one, and the other way round.
+    // Unmatched columns become unmatched rows, and the other way round.
     let stay = found.duals.stay;
     let rows = found.duals.columns.iter().map(|price| price + stay).collect();
     let columns = found.duals.rows.iter().map(|pays| pays - stay).collect();
@@ -218,7 +217,7 @@ fn exchange<M: Matrix>(matrix: &M, options: &AssignOptions<'_>) -> Assignment {
     found
 }
 
-/// What each row would pay at these prices.
+/// The dual values of the rows at these prices.
 fn payments<M: Matrix>(matrix: &M, prices: &[i64]) -> Vec<i64> {
     let least = |row| {
         let values = matrix.cells(row);
@@ -247,8 +246,8 @@ fn begin(rows: &impl Rows, range: CostRange, options: &AssignOptions<'_>) -> Auc
     let (count, columns) = (rows.rows(), rows.columns());
     let wants = options.multiplicities.map_or_else(|| vec![1; count], <[u32]>::to_vec);
     let pairs = units(&wants).min(columns as u64);
-    let left_over = columns - usize::try_from(pairs).expect("it is at most the number of columns");
-    let pairs = i64::try_from(pairs).expect("it is at most the number of columns");
+    let left_over = columns - usize::try_from(pairs).expect("at most the number of columns");
+    let pairs = i64::try_from(pairs).expect("at most the number of columns");
     // No exchange of pairs for as many others saves this much.
     let stay = range.least + pairs * (range.largest - range.least) + 1;
     let price = options.prices.map_or_else(|| vec![0; columns], |prices| lowered(prices, stay));
@@ -265,14 +264,14 @@ fn begin(rows: &impl Rows, range: CostRange, options: &AssignOptions<'_>) -> Auc
     }
 }
 
-/// The same prices with the highest at 0, and none beyond what the solver itself would ask for.
+/// The same prices with the highest at 0, and none beyond what the solver would set.
 fn lowered(prices: &[i64], stay: i64) -> Vec<i64> {
     let highest = prices.iter().copied().max().unwrap_or(0);
     let lowest = -stay.saturating_abs();
     prices.iter().map(|price| price.saturating_sub(highest).max(lowest)).collect()
 }
 
-/// Serves every row, then every column left over below the level; false if the budget ran out.
+/// Matches every row, then lowers the level to the unmatched columns; false if the budget ran out.
 fn finish(rows: &mut impl Rows, state: &mut AuctionState) -> bool {
     if state.budget.exhausted() {
         return false;

@@ -1,9 +1,8 @@
-//! The exact search: shortest augmenting paths in reduced costs (Dijkstra), one for every column that
-//! a row still wants, then one for every column that was left over below the level.
+//! The exact search: shortest augmenting paths in reduced costs (Dijkstra), one for every column that a row
+//! still lacks, then one for every unmatched column below the level.
 //!
-//! Dense rows are listed in part. What is not listed lies at least at the row's bound, so that the
-//! bound waits in the heap with the columns, and the row is listed further only when the search
-//! arrives there.
+//! Dense rows are listed in part. Unlisted cells cost at least the row's bound, so the bound is in the heap
+//! with the columns, and a row lists more cells only when the search reaches the bound.
 
 use super::rows::Rows;
 use super::state::{AuctionState, NONE};
@@ -15,7 +14,7 @@ use std::collections::BinaryHeap;
 const LIST_MORE: u32 = 1 << 31;
 
 pub(crate) struct PathSearch {
-    /// The search that last reached each column or row: no array is cleared between searches.
+    /// The last search that reached each column or row: no array is cleared between searches.
     column_seen: Vec<u32>,
     row_seen: Vec<u32>,
     round: u32,
@@ -25,13 +24,13 @@ pub(crate) struct PathSearch {
     /// The column through which each row was reached, [`NONE`] where the search began.
     through: Vec<u32>,
     heap: BinaryHeap<Reverse<(i64, u32)>>,
-    /// Columns at the present distance, which need no heap.
+    /// Columns at the current distance, which need no heap.
     ready: Vec<u32>,
-    /// How far each row reached lies.
+    /// The distance of each reached row.
     row_distance: Vec<i64>,
     rows_done: Vec<u32>,
     columns_done: Vec<u32>,
-    /// Whether the path may end with a row that stays without a column.
+    /// Whether the path may end with an unmatched row.
     may_stay: bool,
     /// The nearest such row, and its distance.
     stays: (i64, u32),
@@ -62,7 +61,7 @@ impl PathSearch {
         }
     }
 
-    /// Gives the row one more column, or lets some row stay without; false if the budget ran out.
+    /// Gives the row one more column, or leaves some row unmatched; false if the budget ran out.
     pub(crate) fn serve(
         &mut self,
         rows: &mut impl Rows,
@@ -90,8 +89,8 @@ impl PathSearch {
         true
     }
 
-    /// Lowers the level to the unowned columns below it; on the way rows may take such a column and
-    /// leave another one. False if the budget ran out.
+    /// Lowers the level to the unmatched columns below it; rows may exchange a column for such a one. False
+    /// if the budget ran out.
     pub(crate) fn level(&mut self, rows: &mut impl Rows, state: &mut AuctionState) -> bool {
         loop {
             let free = state.price.iter().zip(&state.owner).filter(|&(_, &owner)| owner == NONE);
@@ -110,13 +109,13 @@ impl PathSearch {
         }
     }
 
-    /// Reaches every column up to the nearest stranded one, and the rows that stay without: they
-    /// would rather take one.
+    /// Reaches every column up to the nearest unmatched one below the level, and the unmatched rows, which
+    /// prefer to take one.
     fn start_from_level(&mut self, rows: &impl Rows, state: &mut AuctionState, nearest: i64) {
         for column in 0..state.price.len() {
             let distance = state.level - state.price[column];
             if distance == 0 && state.owner[column] == NONE {
-                // Left over, and moves with the level.
+                // Unmatched, and moves with the level.
                 self.mark(index(column), 0, NONE);
                 self.columns_done.push(index(column));
             } else if distance <= nearest {
@@ -141,7 +140,7 @@ impl PathSearch {
         self.stays = (i64::MAX, NONE);
     }
 
-    /// Follows the nearest column until one is free; none if the budget ran out.
+    /// Follows the nearest column until one is free; `None` if the budget ran out.
     fn run(&mut self, rows: &mut impl Rows, state: &mut AuctionState) -> Option<(i64, PathEnd)> {
         let mut at = 0;
         loop {
@@ -239,7 +238,7 @@ impl PathSearch {
         self.relax(rows, state, row, at, i64::MIN);
     }
 
-    /// Moves prices and payments so that the path costs nothing.
+    /// Moves prices and row duals so that the path costs nothing.
     fn shift(&self, state: &mut AuctionState, length: i64) {
         for &column in &self.columns_done {
             state.price[column as usize] -= length - self.distance[column as usize];
@@ -249,8 +248,8 @@ impl PathSearch {
         }
     }
 
-    /// Hands the columns of the path on, from its end to its beginning; returns the row that it
-    /// began with, if it was a row.
+    /// Passes the columns of the path on, from its end to its start; returns the row at its start, if it was
+    /// a row.
     fn flip(&self, state: &mut AuctionState, end: u32) -> Option<u32> {
         let mut column = end;
         loop {

@@ -1,8 +1,8 @@
-//! How the solver sees a matrix: for every row some cells, and a bound for those it has not listed.
+//! The solver's view of a matrix: for every row some cells, and a bound for the others.
 //!
-//! Prices only fall while the solver runs, so that what a cell costs above its price, `cost − price`,
-//! only rises. A bound on the cells left out therefore stays true, and a dense row need not be looked
-//! at again until its listed cells have become dearer than the bound.
+//! Prices only fall while the solver runs, so that the reduced cost of a cell, `cost − price`, only rises. A
+//! bound on the unlisted cells therefore stays valid, and a dense row is not scanned again until its listed
+//! cells have become more expensive than the bound.
 
 use crate::costs::{Cell, Dense, FORBIDDEN, Sparse, index};
 
@@ -11,11 +11,11 @@ pub(crate) trait Rows {
     fn columns(&self) -> usize;
     /// The cells listed so far.
     fn listed(&self, row: usize) -> &[Cell];
-    /// No cell that is not listed has `cost − price` below this.
+    /// No unlisted cell has `cost − price` below this.
     fn bound(&self, row: usize) -> i64;
-    /// Lists the `size` cells that are cheapest now; returns how many were looked at.
+    /// Lists the `size` cells that are cheapest now; returns how many were scanned.
     fn list(&mut self, row: usize, prices: &[i64], size: usize) -> usize;
-    /// Forgets what is listed, because prices have risen.
+    /// Clears the list, because prices have risen.
     fn forget(&mut self);
     /// The cost of an allowed cell.
     fn cost(&self, row: usize, column: u32) -> i64;
@@ -53,13 +53,13 @@ impl Rows for &Sparse {
     }
 }
 
-/// How many cells of a dense row are listed at first.
+/// Cells of a dense row that are listed at first.
 pub(crate) const FIRST: usize = 16;
 
-/// A bound far below every price, so that a row is listed when it is first looked at.
+/// A bound far below every price, so that a row is listed when it is first needed.
 const NOTHING_LISTED: i64 = i64::MIN / 2;
 
-/// A dense matrix of which every row has listed its cheapest cells.
+/// A dense matrix whose rows list their cheapest cells.
 pub(crate) struct Shortlists<'a> {
     matrix: &'a Dense,
     lists: Vec<Vec<Cell>>,
@@ -116,7 +116,8 @@ impl Rows for Shortlists<'_> {
     }
 }
 
-/// Finds at least `size` cells of least `cost − price`, if there are, and returns a bound for the rest.
+/// Finds at least `size` cells of smallest `cost − price`, if there are as many, and returns a bound for the
+/// rest.
 fn cheapest(
     costs: &[i64],
     prices: &[i64],
@@ -145,8 +146,8 @@ fn cheapest(
 /// Above every value of an allowed cell and below that of a forbidden one.
 const ANY: i64 = FORBIDDEN / 2;
 
-/// A value that [`FIRST`] cells do not exceed, and seldom many more: the median of the minima of
-/// interleaved parts. [`ANY`] if the row is short or mostly forbidden.
+/// A value that [`FIRST`] cells do not exceed, and rarely many more: the median of the minima of interleaved
+/// parts. [`ANY`] if the row is short or mostly forbidden.
 fn usual_threshold(costs: &[i64], prices: &[i64]) -> i64 {
     let mut least = [FORBIDDEN; 2 * FIRST];
     let parts = costs.chunks_exact(2 * FIRST).zip(prices.chunks_exact(2 * FIRST));
@@ -159,8 +160,8 @@ fn usual_threshold(costs: &[i64], prices: &[i64]) -> i64 {
     median.min(ANY)
 }
 
-/// Keeps the `size` cheapest and returns the least of the others. Among equals those from `first` on
-/// are kept: rows to which everything is equal had better not all want the same.
+/// Keeps the `size` cheapest and returns the smallest of the others. Among equals those from `first` on are
+/// kept, so that indifferent rows do not all choose the same.
 fn keep(found: &mut Vec<(i64, Cell)>, size: usize, first: usize) -> i64 {
     let key = |&(value, cell): &(i64, Cell)| (value, cell.column.wrapping_sub(index(first)));
     let (_, &mut (least, _), _) = found.select_nth_unstable_by_key(size, key);

@@ -1,8 +1,8 @@
-//! The state of a solution on its way: who has which column, at which prices.
+//! The state of a partial assignment: the owner and the price of every column.
 //!
-//! Prices are at most `level`, and an unowned column at `level` is simply left over. A row may stay
-//! without a column at the price `stay`, which is so high that this happens only when it must:
-//! maximum cardinality first is thereby part of the costs.
+//! Prices are at most `level`, and a column without an owner at `level` stays unmatched. A row may stay
+//! unmatched at the cost `stay`, which is so high that this happens only if it must: maximum cardinality is
+//! thereby part of the costs.
 
 use super::rows::{FIRST, Rows};
 use crate::costs::index;
@@ -15,23 +15,23 @@ pub(crate) struct AuctionState {
     pub(crate) owner: Vec<u32>,
     /// The price of each column.
     pub(crate) price: Vec<i64>,
-    /// What each row pays: at most `cost − price` of all its cells, exactly that of those it has.
+    /// The dual value of each row: at most `cost − price` of all its cells, equal for those it owns.
     pub(crate) pays: Vec<i64>,
-    /// How many more columns each row wants.
+    /// How many more columns each row needs.
     pub(crate) wants: Vec<u32>,
-    /// How many of those it has given up.
+    /// How many of those it gave up.
     pub(crate) stays: Vec<u32>,
-    /// How many columns are left over at least.
+    /// Smallest number of unmatched columns.
     pub(crate) left_over: usize,
-    /// The highest price, which is that of a column left over.
+    /// The highest price, which is that of an unmatched column.
     pub(crate) level: i64,
-    /// What a row without a column costs, with `level` at 0.
+    /// The cost of an unmatched row, with `level` at 0.
     pub(crate) stay: i64,
-    /// Cells that may still be looked at.
+    /// Cells that may still be scanned.
     pub(crate) budget: Budget,
 }
 
-/// Counts what the solver looks at.
+/// Counts scanned cells.
 pub(crate) struct Budget {
     limit: u64,
     used: u64,
@@ -58,7 +58,7 @@ impl Budget {
 }
 
 impl AuctionState {
-    /// What staying without a column costs a row at the present level.
+    /// The cost of an unmatched row at the current level.
     #[inline]
     pub(crate) fn stay_cost(&self) -> i64 {
         self.stay - self.level
@@ -70,7 +70,7 @@ impl AuctionState {
         self.wants[row as usize] += 1;
     }
 
-    /// Takes all columns away and begins anew.
+    /// Releases all columns.
     pub(crate) fn release_all(&mut self) {
         for column in 0..self.owner.len() {
             if self.owner[column] != NONE {
@@ -80,8 +80,8 @@ impl AuctionState {
         self.price.fill(self.level);
     }
 
-    /// Lets every row pay exactly what it must, and releases what is dearer than that. Afterwards
-    /// prices, payments and owners fit together (complementary slackness).
+    /// Sets every row's dual value and releases columns that are more expensive than that. Afterwards
+    /// complementary slackness holds.
     pub(crate) fn settle(&mut self, rows: &mut impl Rows) {
         let owned = Owned::of(&self.owner, rows.rows());
         for row in 0..rows.rows() {
@@ -99,7 +99,7 @@ impl AuctionState {
         self.lower_level();
     }
 
-    /// Nobody minds if unowned columns are no dearer than the dearest owned one.
+    /// Columns without an owner need not be more expensive than the most expensive owned one.
     fn lower_level(&mut self) {
         let owned = self.price.iter().zip(&self.owner).filter(|&(_, &row)| row != NONE);
         let Some(dearest) = owned.map(|(&price, _)| price).max() else { return };
@@ -107,8 +107,8 @@ impl AuctionState {
         self.price.iter_mut().for_each(|price| *price = (*price).min(dearest));
     }
 
-    /// The least `cost − price` among the columns that the row does not have, at most the cost of
-    /// staying without.
+    /// The smallest `cost − price` among the columns that the row does not have, at most the cost of staying
+    /// unmatched.
     pub(crate) fn least_of_others(&mut self, rows: &mut impl Rows, row: usize) -> i64 {
         let mut size = FIRST;
         loop {
@@ -129,7 +129,7 @@ impl AuctionState {
     }
 }
 
-/// The columns of every row, gathered when they are needed.
+/// The columns of every row.
 pub(crate) struct Owned {
     starts: Vec<usize>,
     columns: Vec<u32>,
@@ -146,7 +146,7 @@ impl Owned {
         }
         let mut columns = vec![0; starts[rows + 1]];
         for (column, &row) in owner.iter().enumerate().filter(|&(_, &row)| row != NONE) {
-            // Filling a row moves its start to where it ends, which is where the next one begins.
+            // Filling a row moves its start to its end, where the next one begins.
             let place = &mut starts[row as usize + 1];
             columns[*place] = index(column);
             *place += 1;

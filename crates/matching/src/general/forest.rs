@@ -1,9 +1,9 @@
-//! The alternating trees: which outermost nodes are in them, how they got there, and the duals, which
-//! move with time for the nodes in trees.
+//! The alternating trees: their outermost nodes, how these were reached, and the duals, which change with
+//! time for nodes in trees.
 
 use super::nodes::{NONE, Nodes};
 
-/// Where an outermost node stands.
+/// The place of an outermost node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Label {
     /// In no tree.
@@ -20,13 +20,13 @@ pub(crate) struct Forest {
     pub(crate) entered: Vec<(u32, u32)>,
     /// The root vertex of a node's tree.
     pub(crate) tree: Vec<u32>,
-    /// What belongs or belonged to the tree of each root.
+    /// The members of the tree of each root, present and past.
     pub(crate) members: Vec<Vec<u32>>,
     /// Duals of vertices and of blossoms as they were at `since`.
     pub(crate) dual: Vec<i64>,
     since: Vec<i64>,
     pub(crate) now: i64,
-    /// Marks of the walk that looks for a common ancestor.
+    /// Marks of the search for a common ancestor.
     marked: Vec<u32>,
     walks: u32,
 }
@@ -64,12 +64,12 @@ impl Forest {
         }
     }
 
-    /// When an odd blossom has no dual left.
+    /// When the dual of an odd blossom reaches zero.
     pub(crate) fn end_of(&self, blossom: u32) -> i64 {
         self.since[blossom as usize] + self.dual[blossom as usize] / 2
     }
 
-    /// Puts an outermost node into a tree; its duals are as of now.
+    /// Adds an outermost node to a tree; its duals are as of now.
     pub(crate) fn enter(&mut self, node: u32, label: Label, edge: (u32, u32), tree: u32) {
         let at = node as usize;
         self.label[at] = label;
@@ -79,7 +79,7 @@ impl Forest {
         self.members[tree as usize].push(node);
     }
 
-    /// Takes an outermost node out of its tree, with its duals as of now.
+    /// Removes an outermost node from its tree, with its duals as of now.
     pub(crate) fn leave(&mut self, nodes: &Nodes, node: u32) {
         let at = node as usize;
         let passed = self.now - self.since[at];
@@ -98,7 +98,7 @@ impl Forest {
         self.entered[at] = (NONE, NONE);
     }
 
-    /// The outermost node from which this one came into the tree; none for the root.
+    /// The outermost node from which this one was reached; none for the root.
     pub(crate) fn above(&self, nodes: &Nodes, node: u32) -> Option<u32> {
         let (outer, _) = self.entered[node as usize];
         (outer != NONE).then(|| nodes.top_of(outer))

@@ -1,9 +1,8 @@
 //! Maximum-weight matching on general graphs: Edmonds' blossom algorithm in its primal-dual form.
 //!
-//! All trees grow at once, driven by a heap of what happens next, and only the trees that an
-//! augmentation joins are taken down; the others stay. Duals are kept with the time at which they
-//! were true, so that growing costs nothing for those who only watch. In a sparse graph the work
-//! per augmentation is about that of the two trees.
+//! All trees grow at once, driven by a heap of events, and an augmentation removes only the two trees that it
+//! joins. Duals are stored with the time at which they were valid, so that waiting costs nothing. In a sparse
+//! graph the work per augmentation is about that of the two trees.
 
 mod forest;
 mod nodes;

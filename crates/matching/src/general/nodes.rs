@@ -1,4 +1,4 @@
-//! Vertices and blossoms: how they nest, and how a matching is turned around inside a blossom.
+//! Vertices and blossoms: their nesting, and the rotation of a matching inside a blossom.
 
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -94,7 +94,7 @@ impl Nodes {
         !self.children[blossom as usize].is_empty()
     }
 
-    /// Makes the vertex the base of its node, by turning the matching around inside.
+    /// Makes the vertex the base of its node, by rotating the matching inside.
     pub(crate) fn rebase(&mut self, node: u32, vertex: u32) {
         if !self.is_blossom(node) {
             return;
@@ -128,13 +128,13 @@ pub(crate) fn position(cycle: &[u32], child: u32) -> usize {
 /// A child of a cycle and the vertex in it.
 type End = (u32, u32);
 
-/// The pairs of neighbours to be matched so that `entry` instead of the first child has its base
-/// matched outside: those on the way from `entry` to the first child that has an even number of steps.
+/// The pairs of neighbours to match so that `entry` instead of the first child has its base matched outside:
+/// those on the even path from `entry` to the first child.
 fn matched_on_the_way(cycle: &[u32], links: &[(u32, u32)], entry: usize) -> Vec<(End, End)> {
     walk(cycle, links, entry).chunks_exact(2).map(|steps| steps[1]).collect::<Vec<_>>()
 }
 
-/// The steps from `entry` to the first child, in the direction in which their number is even.
+/// The steps from `entry` to the first child, in the direction with an even number of them.
 pub(crate) fn walk(cycle: &[u32], links: &[(u32, u32)], entry: usize) -> Vec<(End, End)> {
     let size = cycle.len();
     let mut steps = Vec::new();

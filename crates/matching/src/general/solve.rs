@@ -1,6 +1,5 @@
-//! What happens next: an edge between trees or to an outer node gets tight, or an odd blossom has no
-//! dual left. Events wait in a heap and are checked when their time comes; those that no longer apply
-//! are dropped or put back.
+//! The events: an edge between trees or to a free node becomes tight, or the dual of an odd blossom reaches
+//! zero. Events wait in a heap and are checked at their time; outdated ones are dropped or rescheduled.
 
 use super::forest::{Forest, Label};
 use super::nodes::{NONE, Nodes, position, walk};
@@ -79,14 +78,14 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// What the duals of an edge between two outermost nodes have beyond its doubled weight.
+    /// The slack of an edge between two outermost nodes: its duals beyond its doubled weight.
     fn slack(&self, edge: u32) -> i64 {
         let (a, b, weight) = self.graph.edges[edge as usize];
         let dual = |vertex| self.forest.dual_of(&self.nodes, vertex);
         dual(a) + dual(b) - 2 * weight
     }
 
-    /// Puts the edge into the heap if it will get tight.
+    /// Schedules the edge if it will become tight.
     fn schedule(&mut self, edge: u32) {
         let (a, b, _) = self.graph.edges[edge as usize];
         if self.nodes.top_of(a) == self.nodes.top_of(b) {
@@ -134,7 +133,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Takes the node of `outer` and its mate into the tree of `inner`.
+    /// Adds the node of `outer` and its mate to the tree of `inner`.
     fn grow(&mut self, inner: u32, outer: u32) {
         let tree = self.forest.tree[self.nodes.top_of(inner) as usize];
         let odd = self.nodes.top_of(outer);
@@ -189,7 +188,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// An odd blossom without a dual falls apart; what lies on the way through it stays in the tree.
+    /// An odd blossom without a dual is expanded; the nodes on the path through it stay in the tree.
     fn expand(&mut self, blossom: u32) {
         let at = blossom as usize;
         let odd = self.nodes.in_use(blossom)
@@ -216,7 +215,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// A tight edge between two trees: the matching grows by one, and the trees are taken down.
+    /// A tight edge between two trees: the matching grows by one, and the trees are removed.
     fn augment(&mut self, a: u32, b: u32) {
         let trees = [a, b].map(|end| self.forest.tree[self.nodes.top_of(end) as usize]);
         self.turn(a, b);
@@ -238,7 +237,7 @@ impl<'a> Solver<'a> {
         }
     }
 
-    /// Matches an even vertex to `partner` and everything up to the root the other way.
+    /// Matches an even vertex to `partner` and flips the path up to the root.
     fn turn(&mut self, vertex: u32, partner: u32) {
         let (mut vertex, mut partner) = (vertex, partner);
         loop {
