@@ -393,7 +393,7 @@ fn a_webhook_that_was_not_answered_is_called_by_the_next_daemon() {
     let store = daemon.state.join("state.db");
     until("the call is noted", || {
         let store = tandem_daemon::store::Store::open(&store).expect("it opens");
-        store.hooks().expect("it can be read").is_empty()
+        store.pending_webhooks().expect("it can be read").is_empty()
     });
     daemon.restart();
     listener.set_nonblocking(true).expect("it can be asked");

@@ -4,7 +4,7 @@ use crate::request::JobRequest;
 
 /// Jobs of one class behave alike: the class that was named, or else the program with a hash of itself,
 /// its script and its batch size. Everyone may see classes, nobody else's command, hence the hash.
-pub fn of(request: &JobRequest) -> String {
+pub fn of_request(request: &JobRequest) -> String {
     if let Some(class) = &request.class {
         return class.clone();
     }
@@ -50,7 +50,7 @@ mod tests {
 
     fn class(command: &[&str]) -> String {
         let command = command.iter().map(|&argument| argument.to_owned()).collect();
-        of(&JobRequest { command, ..JobRequest::default() })
+        of_request(&JobRequest { command, ..JobRequest::default() })
     }
 
     #[test]
@@ -67,6 +67,6 @@ mod tests {
         assert!(class(&["a", &long]).len() < 120);
         assert_ne!(class(&["a", &long]), class(&["a", &(long.clone() + "y")]));
         let named = JobRequest { class: Some("mine".to_owned()), ..JobRequest::default() };
-        assert_eq!(of(&named), "mine");
+        assert_eq!(of_request(&named), "mine");
     }
 }

@@ -10,7 +10,7 @@ use crate::api::types::{
 use crate::job::JobState;
 use crate::request::JobRequest;
 pub use connection::Address;
-use connection::{Peer, Sender, Whole};
+use connection::{Endpoint, HttpSender, RawResponse};
 pub use events::Events;
 use hyper::Method;
 use serde::Serialize;
@@ -58,14 +58,14 @@ impl ClientError {
 
 /// An answer, and the JSON that it came in.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer<T> {
+pub struct ApiResponse<T> {
     /// What was said.
     pub value: T,
     /// As it was said.
     pub raw: String,
 }
 
-impl<T> Deref for Answer<T> {
+impl<T> Deref for ApiResponse<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -131,24 +131,24 @@ impl JobQuery {
 
 /// A connection to a daemon.
 pub struct Client {
-    peer: Peer,
-    sender: Option<Sender>,
+    endpoint: Endpoint,
+    sender: Option<HttpSender>,
     runtime: Runtime,
 }
 
 impl Client {
     /// A client of the daemon there. Nothing is sent before the first request.
     pub fn new(address: Address, token: Option<String>) -> Result<Self, ClientError> {
-        Ok(Self { peer: Peer { address, token }, sender: None, runtime: runtime()? })
+        Ok(Self { endpoint: Endpoint { address, token }, sender: None, runtime: runtime()? })
     }
 
     /// Where the daemon is.
     pub fn address(&self) -> &Address {
-        &self.peer.address
+        &self.endpoint.address
     }
 
     /// Hands a job in.
-    pub fn submit(&mut self, request: &JobRequest) -> Result<Answer<Submitted>, ClientError> {
+    pub fn submit(&mut self, request: &JobRequest) -> Result<ApiResponse<Submitted>, ClientError> {
         self.json(Method::POST, "/v1/jobs", body(request)?)
     }
 
@@ -157,19 +157,19 @@ impl Client {
         &mut self,
         request: &JobRequest,
         policy: Option<&str>,
-    ) -> Result<Answer<Explanation>, ClientError> {
+    ) -> Result<ApiResponse<Explanation>, ClientError> {
         let mut query = Query::new("/v1/jobs/dry-run");
         query.add("policy", policy.map(str::to_owned));
         self.json(Method::POST, &query.path, body(request)?)
     }
 
     /// A page of jobs.
-    pub fn jobs(&mut self, query: &JobQuery) -> Result<Answer<JobPage>, ClientError> {
+    pub fn jobs(&mut self, query: &JobQuery) -> Result<ApiResponse<JobPage>, ClientError> {
         self.get(&query.path())
     }
 
     /// All about a job.
-    pub fn job(&mut self, id: u64) -> Result<Answer<JobAnswer>, ClientError> {
+    pub fn job(&mut self, id: u64) -> Result<ApiResponse<JobAnswer>, ClientError> {
         self.get(&format!("/v1/jobs/{id}"))
     }
 
@@ -178,7 +178,7 @@ impl Client {
         &mut self,
         id: u64,
         policy: Option<&str>,
-    ) -> Result<Answer<Explanation>, ClientError> {
+    ) -> Result<ApiResponse<Explanation>, ClientError> {
         let mut query = Query::new(&format!("/v1/jobs/{id}/explain"));
         query.add("policy", policy.map(str::to_owned));
         self.get(&query.path)
@@ -194,85 +194,89 @@ impl Client {
     ) -> Result<LogPiece, ClientError> {
         let path =
             format!("/v1/jobs/{id}/logs?stream={}&offset={offset}&limit={limit}", stream.name());
-        let whole = self.ask(&Method::GET, &path, &[])?;
-        let read = offset + whole.body.len() as u64;
-        Ok(LogPiece { size: whole.size.unwrap_or(read), bytes: whole.body.to_vec() })
+        let response = self.send(&Method::GET, &path, &[])?;
+        let read = offset + response.body.len() as u64;
+        Ok(LogPiece { size: response.size.unwrap_or(read), bytes: response.body.to_vec() })
     }
 
     /// Withdraws a job.
-    pub fn cancel(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+    pub fn cancel(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::DELETE, &format!("/v1/jobs/{id}"), Vec::new())
     }
 
     /// Keeps a job that waits from starting.
-    pub fn hold(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+    pub fn hold(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/hold"), Vec::new())
     }
 
     /// Lets a held job start.
-    pub fn release(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+    pub fn release(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/release"), Vec::new())
     }
 
     /// Makes a running job stand still.
-    pub fn pause(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+    pub fn pause(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/pause"), Vec::new())
     }
 
     /// Lets a paused job go on.
-    pub fn resume(&mut self, id: u64) -> Result<Answer<Done>, ClientError> {
+    pub fn resume(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/resume"), Vec::new())
     }
 
     /// Says in how many parts a job is to compute its batches; the policy decides on `None`.
-    pub fn set_accum(&mut self, id: u64, accum: Option<u32>) -> Result<Answer<Done>, ClientError> {
+    pub fn set_accum(
+        &mut self,
+        id: u64,
+        accum: Option<u32>,
+    ) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::PUT, &format!("/v1/jobs/{id}/accum"), body(&AccumBody { accum })?)
     }
 
     /// The devices.
-    pub fn devices(&mut self) -> Result<Answer<Devices>, ClientError> {
+    pub fn devices(&mut self) -> Result<ApiResponse<Devices>, ClientError> {
         self.get("/v1/devices")
     }
 
     /// Gives a device to no further job.
-    pub fn drain(&mut self, device: u32) -> Result<Answer<Done>, ClientError> {
+    pub fn drain(&mut self, device: u32) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/devices/{device}/drain"), Vec::new())
     }
 
     /// Gives a drained device to jobs again.
-    pub fn undrain(&mut self, device: u32) -> Result<Answer<Done>, ClientError> {
+    pub fn undrain(&mut self, device: u32) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/devices/{device}/undrain"), Vec::new())
     }
 
     /// What is known about classes.
-    pub fn classes(&mut self) -> Result<Answer<Classes>, ClientError> {
+    pub fn classes(&mut self) -> Result<ApiResponse<Classes>, ClientError> {
         self.get("/v1/classes")
     }
 
     /// GPU time by user, since a time in seconds since 1970.
-    pub fn usage(&mut self, since_unix_s: Option<f64>) -> Result<Answer<Usage>, ClientError> {
+    pub fn usage(&mut self, since_unix_s: Option<f64>) -> Result<ApiResponse<Usage>, ClientError> {
         let mut query = Query::new("/v1/usage");
         query.add("since", since_unix_s.map(|since| since.to_string()));
         self.get(&query.path)
     }
 
     /// What the daemon is.
-    pub fn info(&mut self) -> Result<Answer<DaemonInfo>, ClientError> {
+    pub fn info(&mut self) -> Result<ApiResponse<DaemonInfo>, ClientError> {
         self.get("/v1/info")
     }
 
     /// Changes of jobs as they happen, or from the one after `after` on. Uses a connection of its own.
     pub fn events(&self, after: Option<u64>) -> Result<Events, ClientError> {
-        Events::open(self.peer.clone(), after)
+        Events::open(self.endpoint.clone(), after)
     }
 
     /// The answer to any request, as text: for `/metrics`, `/openapi.json` and `/healthz`.
     pub fn text(&mut self, path: &str) -> Result<String, ClientError> {
-        let whole = self.ask(&Method::GET, path, &[])?;
-        Ok(String::from_utf8_lossy(&whole.body).into_owned())
+        let response = self.send(&Method::GET, path, &[])?;
+        Ok(String::from_utf8_lossy(&response.body).into_owned())
     }
 
-    fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<Answer<T>, ClientError> {
+    fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<ApiResponse<T>, ClientError> {
         self.json(Method::GET, path, Vec::new())
     }
 
@@ -282,37 +286,42 @@ impl Client {
         method: Method,
         path: &str,
         body: Vec<u8>,
-    ) -> Result<Answer<T>, ClientError> {
-        let whole = self.ask(&method, path, &body)?;
+    ) -> Result<ApiResponse<T>, ClientError> {
+        let response = self.send(&method, path, &body)?;
         let not_understood = |problem: String| ClientError::Protocol(format!("{path}: {problem}"));
-        let raw = String::from_utf8(whole.body.to_vec());
+        let raw = String::from_utf8(response.body.to_vec());
         let raw = raw.map_err(|_| not_understood("the answer is no text".to_owned()))?;
         let value =
             serde_json::from_str(&raw).map_err(|error| not_understood(error.to_string()))?;
-        Ok(Answer { value, raw })
+        Ok(ApiResponse { value, raw })
     }
 
-    fn ask(&mut self, method: &Method, path: &str, body: &[u8]) -> Result<Whole, ClientError> {
-        let Self { peer, sender, runtime } = self;
-        let request = || peer.request(method, path, body);
-        let whole = runtime.block_on(async {
+    fn send(
+        &mut self,
+        method: &Method,
+        path: &str,
+        body: &[u8],
+    ) -> Result<RawResponse, ClientError> {
+        let Self { endpoint, sender, runtime } = self;
+        let request = || endpoint.request(method, path, body);
+        let response = runtime.block_on(async {
             // A connection that was kept may have been closed meanwhile, which shows only in the failure
             // of a request. What must not be done twice therefore gets a new one.
             let kept = sender.take().filter(|kept| *method != Method::POST && !kept.is_closed());
             if let Some(mut kept) = kept
-                && let Ok(answer) = peer.send(&mut kept, request()?).await
+                && let Ok(answer) = endpoint.send(&mut kept, request()?).await
             {
-                let whole = peer.read(answer).await?;
+                let response = endpoint.read(answer).await?;
                 *sender = Some(kept);
-                return Ok(whole);
+                return Ok(response);
             }
-            let mut new = peer.connect().await?;
-            let answer = peer.send(&mut new, request()?).await?;
-            let whole = peer.read(answer).await?;
+            let mut new = endpoint.connect().await?;
+            let answer = endpoint.send(&mut new, request()?).await?;
+            let response = endpoint.read(answer).await?;
             *sender = Some(new);
-            Ok(whole)
+            Ok(response)
         })?;
-        if (200..300).contains(&whole.status) { Ok(whole) } else { Err(refusal(&whole)) }
+        if (200..300).contains(&response.status) { Ok(response) } else { Err(refusal(&response)) }
     }
 }
 
@@ -326,9 +335,9 @@ fn body<T: Serialize>(value: &T) -> Result<Vec<u8>, ClientError> {
 }
 
 /// Why the daemon said no; also if it, or whoever answered in its place, did not say it in JSON.
-fn refusal(whole: &Whole) -> ClientError {
-    let status = whole.status;
-    if let Ok(ErrorAnswer { error }) = serde_json::from_slice(&whole.body) {
+fn refusal(response: &RawResponse) -> ClientError {
+    let status = response.status;
+    if let Ok(ErrorAnswer { error }) = serde_json::from_slice(&response.body) {
         return ClientError::Refused { status, code: error.code, message: error.message };
     }
     let code = match status {
@@ -342,7 +351,7 @@ fn refusal(whole: &Whole) -> ClientError {
         503 => "unavailable",
         _ => "internal",
     };
-    let text = String::from_utf8_lossy(&whole.body);
+    let text = String::from_utf8_lossy(&response.body);
     let line = text.lines().next().unwrap_or_default().trim();
     let message = if line.is_empty() {
         format!("the daemon answered with status {status}")
@@ -402,11 +411,12 @@ mod tests {
 
     #[test]
     fn a_refusal_without_json_still_has_a_code() {
-        let whole = |status, body: &'static str| Whole { status, size: None, body: body.into() };
-        let code = |status| refusal(&whole(status, "")).code().map(str::to_owned);
+        let response =
+            |status, body: &'static str| RawResponse { status, size: None, body: body.into() };
+        let code = |status| refusal(&response(status, "")).code().map(str::to_owned);
         assert_eq!(code(404).as_deref(), Some("not_found"));
         assert_eq!(code(502).as_deref(), Some("internal"));
-        let json = whole(422, r#"{"error":{"code":"infeasible","message":"too large"}}"#);
+        let json = response(422, r#"{"error":{"code":"infeasible","message":"too large"}}"#);
         assert_eq!(refusal(&json).to_string(), "too large");
     }
 

@@ -16,7 +16,7 @@ pub struct Clock {
 
 /// How a clock relates to the machine's own one, which begins with every boot and is never set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct ClockMark {
     boot: String,
     offset_us: i64,
 }
@@ -24,42 +24,42 @@ pub struct Mark {
 impl Clock {
     /// Goes on after `last`: by the machine's own clock if it still runs, else by as much as the wall's
     /// says has passed since.
-    pub fn after(last: Option<Now>, mark: Option<&Mark>) -> Self {
-        Self::resumed(last, mark, &boot(), machine_us(), unix_us())
+    pub fn resume(last: Option<Now>, mark: Option<&ClockMark>) -> Self {
+        Self::resume_at(last, mark, &boot_id(), monotonic_us(), unix_us())
     }
 
-    fn resumed(
+    fn resume_at(
         last: Option<Now>,
-        mark: Option<&Mark>,
+        mark: Option<&ClockMark>,
         boot: &str,
-        machine_us: i64,
+        monotonic_us: i64,
         unix_us: u64,
     ) -> Self {
-        let Some(last) = last else { return Self { offset_us: machine_us } };
+        let Some(last) = last else { return Self { offset_us: monotonic_us } };
         let last_us = i64::try_from(last.at_us).unwrap_or(i64::MAX);
         let at_us = match mark.filter(|mark| !boot.is_empty() && mark.boot == boot) {
-            Some(mark) => machine_us.saturating_sub(mark.offset_us),
+            Some(mark) => monotonic_us.saturating_sub(mark.offset_us),
             None => {
                 let passed = unix_us.saturating_sub(last.unix_us);
                 last_us.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
             }
         };
         let at_us = at_us.max(last_us.saturating_add(1));
-        Self { offset_us: machine_us.saturating_sub(at_us) }
+        Self { offset_us: monotonic_us.saturating_sub(at_us) }
     }
 
     /// For the next daemon.
-    pub fn mark(&self) -> Mark {
-        Mark { boot: boot(), offset_us: self.offset_us }
+    pub fn mark(&self) -> ClockMark {
+        ClockMark { boot: boot_id(), offset_us: self.offset_us }
     }
 
     /// Now.
     pub fn now(&self) -> Now {
-        Now { at_us: self.at_us(machine_us()), unix_us: unix_us() }
+        Now { at_us: self.at_us(monotonic_us()), unix_us: unix_us() }
     }
 
-    fn at_us(&self, machine_us: i64) -> u64 {
-        u64::try_from(machine_us.saturating_sub(self.offset_us)).unwrap_or(0)
+    fn at_us(&self, monotonic_us: i64) -> u64 {
+        u64::try_from(monotonic_us.saturating_sub(self.offset_us)).unwrap_or(0)
     }
 
     /// How long until `at`; no time if it has passed.
@@ -69,13 +69,13 @@ impl Clock {
 }
 
 /// The machine's own clock.
-fn machine_us() -> i64 {
+fn monotonic_us() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000 + now.tv_nsec / 1000
 }
 
 /// The present life of the machine; empty if it cannot be told.
-fn boot() -> String {
+fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
@@ -96,13 +96,13 @@ mod tests {
         Some(Now { at_us: 5_000_000, unix_us: 100 * HOUR })
     }
 
-    fn resumed(mark: Option<&Mark>, unix_us: u64) -> u64 {
-        Clock::resumed(last(), mark, "this", 9_000_000, unix_us).at_us(9_000_000)
+    fn resume_at(mark: Option<&ClockMark>, unix_us: u64) -> u64 {
+        Clock::resume_at(last(), mark, "this", 9_000_000, unix_us).at_us(9_000_000)
     }
 
     #[test]
     fn a_first_clock_begins_at_nothing_and_runs_forward() {
-        let clock = Clock::after(None, None);
+        let clock = Clock::resume(None, None);
         let first = clock.now().at_us;
         assert!(first < 1_000_000, "{first}");
         assert!(clock.now().at_us >= first);
@@ -111,34 +111,34 @@ mod tests {
 
     #[test]
     fn within_one_boot_the_wall_may_jump_as_it_likes() {
-        let mark = Mark { boot: "this".to_owned(), offset_us: 1_000_000 };
+        let mark = ClockMark { boot: "this".to_owned(), offset_us: 1_000_000 };
         for unix_us in [0, 99 * HOUR, 100 * HOUR, 500 * HOUR] {
-            assert_eq!(resumed(Some(&mark), unix_us), 8_000_000);
+            assert_eq!(resume_at(Some(&mark), unix_us), 8_000_000);
         }
     }
 
     #[test]
     fn after_a_boot_the_wall_says_how_much_has_passed_and_never_takes_any_back() {
-        let mark = Mark { boot: "another".to_owned(), offset_us: 1_000_000 };
+        let mark = ClockMark { boot: "another".to_owned(), offset_us: 1_000_000 };
         for mark in [None, Some(&mark)] {
-            assert_eq!(resumed(mark, 101 * HOUR), 5_000_000 + HOUR);
-            assert_eq!(resumed(mark, 100 * HOUR), 5_000_001);
-            assert_eq!(resumed(mark, 99 * HOUR), 5_000_001);
-            assert_eq!(resumed(mark, 0), 5_000_001);
+            assert_eq!(resume_at(mark, 101 * HOUR), 5_000_000 + HOUR);
+            assert_eq!(resume_at(mark, 100 * HOUR), 5_000_001);
+            assert_eq!(resume_at(mark, 99 * HOUR), 5_000_001);
+            assert_eq!(resume_at(mark, 0), 5_000_001);
         }
     }
 
     #[test]
     fn a_mark_that_would_turn_time_back_does_not() {
-        let mark = Mark { boot: "this".to_owned(), offset_us: 8_000_000 };
-        assert_eq!(resumed(Some(&mark), 100 * HOUR), 5_000_001);
+        let mark = ClockMark { boot: "this".to_owned(), offset_us: 8_000_000 };
+        assert_eq!(resume_at(Some(&mark), 100 * HOUR), 5_000_001);
     }
 
     #[test]
     fn the_next_clock_of_this_boot_goes_on_where_this_one_is() {
-        let clock = Clock::after(Some(Now { at_us: 77, unix_us: unix_us() }), None);
+        let clock = Clock::resume(Some(Now { at_us: 77, unix_us: unix_us() }), None);
         let now = clock.now();
-        let next = Clock::after(Some(now), Some(&clock.mark()));
+        let next = Clock::resume(Some(now), Some(&clock.mark()));
         let (first, second) = (clock.now().at_us, next.now().at_us);
         assert!(first.abs_diff(second) < 1_000_000, "{first} {second}");
         assert!(second > now.at_us);

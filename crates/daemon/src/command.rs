@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct Caller {
     /// User id.
     pub uid: u32,
     /// Group id.
@@ -17,7 +17,7 @@ pub struct Peer {
     pub user: String,
 }
 
-impl Peer {
+impl Caller {
     /// Whether everything is allowed: root, and the user whose daemon it is.
     pub fn is_operator(&self, daemon_uid: u32) -> bool {
         self.uid == 0 || self.uid == daemon_uid
@@ -31,7 +31,7 @@ impl Peer {
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Command {
+pub enum UserCommand {
     /// Hand in a job.
     Submit(Box<JobRequest>),
     /// Withdraw one.
@@ -86,7 +86,7 @@ pub(crate) struct Accepted {
 }
 
 /// What deciding needs to know.
-pub(crate) struct Desk<'a> {
+pub(crate) struct Admission<'a> {
     pub(crate) scheduler: &'a Scheduler,
     /// The number of the next job, those accepted in this cycle counted.
     pub(crate) next_job: u64,
@@ -94,24 +94,24 @@ pub(crate) struct Desk<'a> {
     pub(crate) daemon_uid: u32,
 }
 
-impl Desk<'_> {
+impl Admission<'_> {
     /// Decides whether a command may be carried out. `over` tells how jobs ended that are over, `exists`
     /// whose they were.
-    pub(crate) fn decide(
+    pub(crate) fn admit(
         &self,
-        peer: &Peer,
-        command: Command,
+        caller: &Caller,
+        command: UserCommand,
         lookup: &dyn Fn(u64) -> Option<Job>,
     ) -> Result<Accepted, Refusal> {
         let plain = |input| Ok(Accepted { input, env: BTreeMap::new(), ids: Vec::new() });
         match command {
-            Command::Submit(request) => self.submit(peer, *request, lookup),
-            Command::Cancel(job) => {
-                self.check(peer, job, lookup)?;
-                plain(Input::Cancel { job, by: peer.user.clone() })
+            UserCommand::Submit(request) => self.submit(caller, *request, lookup),
+            UserCommand::Cancel(job) => {
+                self.check(caller, job, lookup)?;
+                plain(Input::Cancel { job, by: caller.user.clone() })
             }
-            Command::Hold(job) => {
-                self.check(peer, job, lookup)?;
+            UserCommand::Hold(job) => {
+                self.check(caller, job, lookup)?;
                 if self.phase(job) != Phase::Absent {
                     return Err(Refusal::Conflict(format!(
                         "job {job} has started; pause it instead"
@@ -119,12 +119,12 @@ impl Desk<'_> {
                 }
                 plain(Input::Hold { job })
             }
-            Command::Release(job) => {
-                self.check(peer, job, lookup)?;
+            UserCommand::Release(job) => {
+                self.check(caller, job, lookup)?;
                 plain(Input::Release { job })
             }
-            Command::Pause(job) => {
-                self.check(peer, job, lookup)?;
+            UserCommand::Pause(job) => {
+                self.check(caller, job, lookup)?;
                 if !self.scheduler.setup().may_pause {
                     let reason = "pausing on these devices frees nothing and may do harm; \
                                   cancel or hold it, or allow it with nvidia.pause";
@@ -136,15 +136,15 @@ impl Desk<'_> {
                 }
                 plain(Input::Pause { job })
             }
-            Command::Resume(job) => {
-                self.check(peer, job, lookup)?;
+            UserCommand::Resume(job) => {
+                self.check(caller, job, lookup)?;
                 if !self.scheduler.job(job).is_some_and(|active| active.job.user_paused) {
                     return Err(Refusal::Conflict(format!("job {job} was not paused by anyone")));
                 }
                 plain(Input::Resume { job })
             }
-            Command::Accum(job, accum) => {
-                self.check(peer, job, lookup)?;
+            UserCommand::Accum(job, accum) => {
+                self.check(caller, job, lookup)?;
                 if accum.is_some_and(|accum| !(1..=65_536).contains(&accum)) {
                     return Err(Refusal::Bad("accum: give a number from 1 to 65536".to_owned()));
                 }
@@ -154,18 +154,18 @@ impl Desk<'_> {
                 }
                 plain(Input::Accum { job, accum })
             }
-            Command::Drain(device) | Command::Undrain(device) => {
+            UserCommand::Drain(device) | UserCommand::Undrain(device) => {
                 let count = self.scheduler.setup().devices.len();
                 if device as usize >= count {
                     let message = format!("there is no device {device}; see tandem gpus");
                     return Err(Refusal::NotFound(message));
                 }
-                if !peer.is_operator(self.daemon_uid) {
+                if !caller.is_operator(self.daemon_uid) {
                     let message = "only root and the user of the daemon may drain devices";
                     return Err(Refusal::Forbidden(message.to_owned()));
                 }
                 plain(match command {
-                    Command::Drain(_) => Input::Drain { device },
+                    UserCommand::Drain(_) => Input::Drain { device },
                     _ => Input::Undrain { device },
                 })
             }
@@ -176,10 +176,10 @@ impl Desk<'_> {
         self.scheduler.job(job).map_or(Phase::Absent, |active| active.phase)
     }
 
-    /// Whether a job is there, not over, and the peer's.
+    /// Whether a job is there, not over, and the caller's.
     fn check(
         &self,
-        peer: &Peer,
+        caller: &Caller,
         id: u64,
         lookup: &dyn Fn(u64) -> Option<Job>,
     ) -> Result<(), Refusal> {
@@ -192,7 +192,7 @@ impl Desk<'_> {
                 (stored.uid, Some(stored.state))
             }
         };
-        if !peer.may_change(uid, self.daemon_uid) {
+        if !caller.may_change(uid, self.daemon_uid) {
             return Err(Refusal::Forbidden(format!("job {id} is not yours")));
         }
         match state {
@@ -203,7 +203,7 @@ impl Desk<'_> {
 
     fn submit(
         &self,
-        peer: &Peer,
+        caller: &Caller,
         mut request: JobRequest,
         lookup: &dyn Fn(u64) -> Option<Job>,
     ) -> Result<Accepted, Refusal> {
@@ -214,7 +214,7 @@ impl Desk<'_> {
         }
         request.check().map_err(bad)?;
         self.feasible(&request)?;
-        if self.daemon_uid != 0 && peer.uid != self.daemon_uid && peer.uid != 0 {
+        if self.daemon_uid != 0 && caller.uid != self.daemon_uid && caller.uid != 0 {
             let message = "this daemon runs jobs of its own user only; ask for one run by root";
             return Err(Refusal::Forbidden(message.to_owned()));
         }
@@ -235,9 +235,9 @@ impl Desk<'_> {
         let env = std::mem::take(&mut request.env);
         let submission = Submission {
             first,
-            uid: peer.uid,
-            gid: peer.gid,
-            user: peer.user.clone(),
+            uid: caller.uid,
+            gid: caller.gid,
+            user: caller.user.clone(),
             request,
             over,
             external: None,

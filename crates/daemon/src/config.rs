@@ -6,7 +6,7 @@ mod resolve;
 mod tests;
 mod typed;
 
-pub use resolve::{ConfigError, Origin, Origins, Setting, Sources};
+pub use resolve::{ConfigError, Origin, Origins, ResolvedSetting, Sources};
 
 use crate::client::Address;
 use std::os::unix::fs::MetadataExt;

@@ -2,12 +2,12 @@
 //! straight line; what it starts comes back as an event of a later turn.
 
 use crate::clock::Clock;
-use crate::command::{Accepted, Command, Desk, Peer, Refusal};
-use crate::links::{FromJob, Links};
+use crate::command::{Accepted, Admission, Caller, Refusal, UserCommand};
+use crate::job_sockets::{FromJob, JobSockets};
 use crate::meter::Meter;
 use crate::publish::Publisher;
 use crate::scheduler::{Fact, Input, Now, Outcome, Phase, Scheduler};
-use crate::store::{Store, StoreError, Writing};
+use crate::store::{Store, StoreError, StoreTransaction};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ pub enum Message {
     /// Somebody asks for something.
     Command {
         /// Who.
-        peer: Peer,
+        caller: Caller,
         /// What.
-        command: Command,
+        command: UserCommand,
         /// Told when it is durable: numbers of new jobs.
         reply: oneshot::Sender<Result<Vec<u64>, Refusal>>,
     },
@@ -41,7 +41,7 @@ pub enum Message {
         said: FromJob,
     },
     /// The webhook of a job was called, or that was given up.
-    Hooked {
+    WebhookDone {
         /// The job.
         job: u64,
     },
@@ -101,7 +101,7 @@ pub struct Cycle {
     /// What jobs and devices show.
     pub meter: Meter,
     /// Sockets of jobs.
-    pub links: Links,
+    pub links: JobSockets,
     /// Who is told.
     pub publisher: Publisher,
     /// Whose daemon it is.
@@ -142,7 +142,7 @@ impl Cycle {
         store: Store,
         backend: Box<dyn Backend>,
         meter: Meter,
-        links: Links,
+        links: JobSockets,
         publisher: Publisher,
         uid: u32,
     ) -> Self {
@@ -201,7 +201,7 @@ impl Cycle {
         let mut inputs = std::mem::take(&mut self.unwritten);
         let mut accepted: Vec<Taken> = Vec::new();
         let mut asked = Vec::new();
-        let mut hooked = Vec::new();
+        let mut webhooks_done = Vec::new();
         let mut stays = true;
         let mut next_job = self.scheduler.next_job();
         for message in batch.drain(..) {
@@ -209,11 +209,12 @@ impl Cycle {
                 Message::Command { reply, .. } if is_stuck => {
                     let _ = reply.send(Err(self.refusal()));
                 }
-                Message::Command { peer, command, reply } => {
-                    let desk = Desk { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
+                Message::Command { caller, command, reply } => {
+                    let admission =
+                        Admission { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
                     let store = &self.store;
                     let lookup = |id| store.job(id).ok().flatten();
-                    match desk.decide(&peer, command, &lookup) {
+                    match admission.admit(&caller, command, &lookup) {
                         Ok(command) => {
                             next_job += command.ids.len() as u64;
                             accepted.push((command, Some(reply)));
@@ -234,7 +235,7 @@ impl Cycle {
                     let facts = self.hear(job, &said, now.time());
                     inputs.extend(facts.into_iter().map(Input::Fact));
                 }
-                Message::Hooked { job } => hooked.push(job),
+                Message::WebhookDone { job } => webhooks_done.push(job),
                 Message::Told(input) => inputs.push(input),
                 Message::Ask(ask) => asked.push(ask),
                 Message::Stop => stays = false,
@@ -250,7 +251,7 @@ impl Cycle {
             self.work(now, inputs, accepted);
             self.turns.add(began.elapsed());
         }
-        self.note_calls(&hooked);
+        self.note_calls(&webhooks_done);
         let present = Present {
             scheduler: &self.scheduler,
             now,
@@ -266,7 +267,7 @@ impl Cycle {
     fn take_offers(&self, next_job: u64) -> Vec<Taken> {
         let take = |(id, offer): (u64, &ClusterJob)| {
             let (submission, unknown) =
-                crate::offers::submission(id, offer, self.offered_memory_bytes);
+                crate::import::submission(id, offer, self.offered_memory_bytes);
             if !unknown.is_empty() {
                 let shown = tandem_backends::short_id(&offer.external);
                 tracing::warn!("job {shown} hints at what is not known: {}", unknown.join(","));
@@ -290,8 +291,10 @@ impl Cycle {
         if jobs.is_empty() {
             return;
         }
-        let write = |writing: &Writing<'_>| jobs.iter().try_for_each(|&job| writing.hooked(job));
-        if let Err(error) = self.store.write_soon(write) {
+        let write = |transaction: &StoreTransaction<'_>| {
+            jobs.iter().try_for_each(|&job| transaction.remove_webhook(job))
+        };
+        if let Err(error) = self.store.write_unsynced(write) {
             tracing::warn!("cannot note that webhooks were called: {error}");
         }
     }
@@ -382,13 +385,13 @@ impl Cycle {
         if inputs.is_empty() {
             return Ok(());
         }
-        self.store.write_soon(|writing| {
-            writing.inputs(now, inputs)?;
+        self.store.write_unsynced(|transaction| {
+            transaction.inputs(now, inputs)?;
             for (accepted, _) in accepted {
                 if let Input::Submit(submission) = &accepted.input {
-                    writing.request(submission.first, &submission.request, &accepted.env)?;
+                    transaction.request(submission.first, &submission.request, &accepted.env)?;
                     for job in crate::scheduler::new_jobs(submission, now) {
-                        writing.insert(&job, submission.first)?;
+                        transaction.insert(&job, submission.first)?;
                     }
                 }
             }
@@ -404,25 +407,25 @@ impl Cycle {
         waits: bool,
     ) -> Result<(), StoreError> {
         let (scheduler, publisher) = (&self.scheduler, &self.publisher);
-        let write = |writing: &Writing<'_>| {
+        let write = |transaction: &StoreTransaction<'_>| {
             for job in &outcome.changed {
-                writing.update(job)?;
-                if publisher.calls_for(job) {
-                    writing.hook(job.id)?;
+                transaction.update(job)?;
+                if publisher.has_webhook(job) {
+                    transaction.add_webhook(job.id)?;
                 }
             }
             for name in &outcome.classes {
                 if let Some(class) = scheduler.classes().get(name) {
-                    writing.class(name, class)?;
+                    transaction.class(name, class)?;
                 }
             }
             if drains {
                 let drained: Vec<u32> = scheduler.drained().collect();
-                writing.meta("drained", &serde_json::to_string(&drained)?)?;
+                transaction.meta("drained", &serde_json::to_string(&drained)?)?;
             }
-            writing.actions(now, &outcome.actions)
+            transaction.actions(now, &outcome.actions)
         };
-        if waits { self.store.write(write) } else { self.store.write_soon(write) }
+        if waits { self.store.write(write) } else { self.store.write_unsynced(write) }
     }
 
     /// Notes what measurements must not span.
@@ -535,7 +538,7 @@ impl Cycle {
     /// What the scheduler wanted when it began.
     pub fn begin(&mut self, now: Now, outcome: &Outcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
-        let uncalled = self.store.hooks()?;
+        let uncalled = self.store.pending_webhooks()?;
         self.journal_outcome(now, outcome, false, true)?;
         crash::point();
         let running: Vec<u64> = self
@@ -551,7 +554,7 @@ impl Cycle {
         self.publish(now, outcome);
         for job in uncalled {
             if let Some(job) = self.store.job(job)? {
-                self.publisher.call_again(&job);
+                self.publisher.retry_webhook(&job);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use crate::api::{self, Api, Tcp};
 use crate::clock::{Clock, unix_us};
 use crate::cycle::{Cycle, Message};
 use crate::job::{Job, JobState};
-use crate::links::Links;
+use crate::job_sockets::JobSockets;
 use crate::meter::{Meter, MeterOptions};
 use crate::publish::Publisher;
 use crate::relays::{self, RelayOptions};
@@ -162,7 +162,7 @@ pub fn run(
         let sockets = sockets(&options.socket);
         runtime.spawn(relays::serve(listener, secret.clone(), sockets, inbox.clone()));
     }
-    let (leave, leaving) = watch::channel(false);
+    let (leave, shutdown) = watch::channel(false);
     let name = engine.name().to_owned();
     let started = start(options, engine, uid, &runtime, inbox.clone());
     let (mut cycle, clock, groups) = started.inspect_err(|_| {
@@ -177,7 +177,7 @@ pub fn run(
         provider: name,
         policy: options.policy.text.clone(),
         started_us: unix_us(),
-        leaving,
+        shutdown,
         webhooks: options.webhooks,
         groups,
     };
@@ -257,11 +257,11 @@ fn start(
     let mut store = Store::open(&file).map_err(bad)?;
     let mark = store.meta("clock").map_err(bad)?;
     let mark = mark.and_then(|text| serde_json::from_str(&text).ok());
-    let clock = Clock::after(store.last().map_err(bad)?, mark.as_ref());
+    let clock = Clock::resume(store.last_time().map_err(bad)?, mark.as_ref());
     if let Some(history) = options.history {
         let kept_us = u64::try_from(history.as_micros()).unwrap_or(u64::MAX);
         let before = unix_us().saturating_sub(kept_us);
-        store.write(|writing| writing.prune(before).map(|_| ())).map_err(bad)?;
+        store.write(|transaction| transaction.prune(before).map(|_| ())).map_err(bad)?;
     }
     let sockets = sockets(&options.socket);
     // Users reach their own sockets and see nobody else's.
@@ -334,9 +334,9 @@ fn start(
         closed,
     };
     crash::point();
-    let write = |writing: &crate::store::Writing<'_>| {
-        writing.meta("clock", &serde_json::to_string(&clock.mark())?)?;
-        writing.start(&start)
+    let write = |transaction: &crate::store::StoreTransaction<'_>| {
+        transaction.meta("clock", &serde_json::to_string(&clock.mark())?)?;
+        transaction.start(&start)
     };
     store.write(write).map_err(bad)?;
     crash::point();
@@ -348,7 +348,7 @@ fn start(
     outcome.changed.retain(|job| kept.get(&job.id) != Some(job));
     drop(kept);
     let handle = runtime.handle().clone();
-    let links = Links::new(handle.clone(), sockets, inbox.clone(), uid);
+    let links = JobSockets::new(handle.clone(), sockets, inbox.clone(), uid);
     let publisher = Publisher::new(handle, now.unix_us, options.webhooks, inbox);
     let meter = Meter::new(options.meter);
     let mut cycle = Cycle::new(scheduler, store, backend, meter, links, publisher, uid);

@@ -2,7 +2,7 @@
 //! policy forward through several draws of what is not known.
 
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
-use crate::command::{Desk, Peer, Refusal};
+use crate::command::{Admission, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
@@ -59,15 +59,15 @@ pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Q
 /// A question about a job that was not submitted.
 pub(crate) fn of_request(
     present: &Present<'_>,
-    peer: &Peer,
+    caller: &Caller,
     request: JobRequest,
 ) -> Result<Question, Refusal> {
     let scheduler = present.scheduler;
-    let desk = Desk { scheduler, next_job: scheduler.next_job(), daemon_uid: peer.uid };
-    desk.feasible(&request)?;
+    let admission = Admission { scheduler, next_job: scheduler.next_job(), daemon_uid: caller.uid };
+    admission.feasible(&request)?;
     let mut question = ask(present, None, JobState::Pending, None);
     let number = u32::try_from(question.ids.len()).unwrap_or(u32::MAX);
-    let spec = scheduler.spec_of_request(peer.uid, request, JobId(number), present.now.time());
+    let spec = scheduler.spec_of_request(caller.uid, request, JobId(number), present.now.time());
     question.devices = device_reasons(scheduler, &spec);
     question.target = Some(question.ids.len());
     question.ids.push(scheduler.next_job());

@@ -58,7 +58,7 @@ pub enum ReplayError {
 
 /// What a replay found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replay {
+pub struct ReplayReport {
     /// Lives of the daemon.
     pub starts: u64,
     /// Cycles.
@@ -72,7 +72,7 @@ pub struct Replay {
 }
 
 /// Replays the journal of a store.
-pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
+pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
     let name = file.display().to_string();
     let open = |cause| ReplayError::Open { file: name.clone(), cause };
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -81,13 +81,13 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
         .prepare("SELECT seq, at_us, unix_us, kind, body FROM journal ORDER BY seq")
         .map_err(open)?;
     let mut rows = select.query([]).map_err(open)?;
-    let mut replay = Replay::default();
+    let mut replay = ReplayReport::default();
     let mut scheduler: Option<Scheduler> = None;
     let mut inputs: Vec<Input> = Vec::new();
     // Of the present life.
     let mut version = JOURNAL_VERSION;
     // What came out of a start; the record of its actions follows.
-    let mut begun: Option<Vec<String>> = None;
+    let mut start_actions: Option<Vec<String>> = None;
     while let Some(row) = rows.next().map_err(open)? {
         let seq: i64 = row.get(0).map_err(open)?;
         let at_us = row.get::<_, i64>(1).map_err(open)? as u64;
@@ -109,7 +109,7 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
                 })?;
                 let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
                 scheduler = Some(next);
-                begun = Some(texts(&outcome.actions));
+                start_actions = Some(action_texts(&outcome.actions));
             }
             "input" => {
                 replay.inputs += 1;
@@ -120,15 +120,15 @@ pub fn replay(file: &Path) -> Result<Replay, ReplayError> {
                 let Some(scheduler) = &mut scheduler else { continue };
                 replay.cycles += 1;
                 let now = Now { at_us, unix_us };
-                let came_out = begun.take().unwrap_or_else(|| {
-                    texts(&scheduler.step(now, &std::mem::take(&mut inputs)).actions)
+                let replayed = start_actions.take().unwrap_or_else(|| {
+                    action_texts(&scheduler.step(now, &std::mem::take(&mut inputs)).actions)
                 });
-                replay.actions += came_out.len() as u64;
-                if came_out != written && version != JOURNAL_VERSION {
+                replay.actions += replayed.len() as u64;
+                if replayed != written && version != JOURNAL_VERSION {
                     return Err(ReplayError::Version { file: name, seq, version });
                 }
-                if came_out != written {
-                    replay.differences.push((seq, written, came_out));
+                if replayed != written {
+                    replay.differences.push((seq, written, replayed));
                 }
             }
         }
@@ -145,11 +145,11 @@ pub fn beliefs() -> Beliefs {
 }
 
 /// Actions in words, one each.
-pub fn texts(actions: &[Action]) -> Vec<String> {
-    actions.iter().map(text).collect()
+pub fn action_texts(actions: &[Action]) -> Vec<String> {
+    actions.iter().map(action_text).collect()
 }
 
-fn text(action: &Action) -> String {
+fn action_text(action: &Action) -> String {
     let at = |placement: &Placement| {
         let gpus: Vec<String> = placement.gpus.iter().map(|gpu| gpu.0.to_string()).collect();
         let Placement { sub_batches, budget, .. } = placement;

@@ -28,51 +28,51 @@ impl Default for MeterOptions {
 /// A job that claims to have done more, a century, is not believed.
 const DONE_MAX_US: f64 = 3e15;
 /// Growth below this share is none.
-const FLAT: f64 = 0.02;
+const MEMORY_GROWTH_MIN: f64 = 0.02;
 /// A change of a speed below this share is noise.
-const STEADY: f64 = 0.02;
-/// Pair rates of one constellation are told again after so long.
-const PAIR_AGAIN_US: u64 = 5_000_000;
+const RATE_CHANGE_MIN: f64 = 0.02;
+/// Pair rates of one constellation are reported again after so long.
+const PAIR_INTERVAL_US: u64 = 5_000_000;
 /// What a window of the least length leaves uncertain; longer ones less.
-const NOISE: f64 = 0.05;
+const WINDOW_NOISE: f64 = 0.05;
 
 /// Watches jobs that run.
 #[derive(Debug, Default)]
 pub struct Meter {
     options: MeterOptions,
-    jobs: BTreeMap<u64, Watched>,
-    /// Memory of strangers as last told, by device.
+    jobs: BTreeMap<u64, JobMeter>,
+    /// Memory of strangers as last reported, by device.
     foreign: BTreeMap<u32, (u64, u32)>,
 }
 
 #[derive(Debug, Default)]
-struct Watched {
+struct JobMeter {
     /// Steps of the present run as last reported.
     steps: u64,
     accum: u32,
-    window: Option<Window>,
-    memory: Flat,
+    window: Option<RateWindow>,
+    memory: MemoryPlateau,
     /// Work done before the present run and steps that count towards it.
-    told_rate: Option<f64>,
-    told_pair_at: u64,
+    reported_rate: Option<f64>,
+    pair_reported_at: u64,
 }
 
 /// Memory that has stopped growing.
 #[derive(Debug, Default)]
-struct Flat {
+struct MemoryPlateau {
     peak: u64,
     since: u64,
     at_steps: u64,
-    told: u64,
+    reported: u64,
 }
 
 /// Steps in one constellation.
 #[derive(Clone, Debug, PartialEq)]
-struct Window {
+struct RateWindow {
     since: u64,
     steps: u64,
     accum: u32,
-    beside: Vec<u64>,
+    co_located: Vec<u64>,
 }
 
 impl Meter {
@@ -91,18 +91,18 @@ impl Meter {
         scheduler: &Scheduler,
     ) -> Vec<Fact> {
         let Some(active) = scheduler.job(job) else { return Vec::new() };
-        let watched = self.jobs.entry(job).or_default();
-        let (before, now) = (watched.steps, now.0);
-        watched.steps = n;
-        watched.accum = accum;
+        let meter = self.jobs.entry(job).or_default();
+        let (before, now) = (meter.steps, now.0);
+        meter.steps = n;
+        meter.accum = accum;
         if active.phase != Phase::Running || n < before {
-            watched.window = None;
+            meter.window = None;
             return Vec::new();
         }
-        let beside = scheduler.neighbours(job);
-        let same = |window: &Window| window.accum == accum && window.beside == beside;
-        let Some(window) = watched.window.as_ref().filter(|window| same(window)) else {
-            watched.window = Some(Window { since: now, steps: n, accum, beside });
+        let co_located = scheduler.neighbours(job);
+        let same = |window: &RateWindow| window.accum == accum && window.co_located == co_located;
+        let Some(window) = meter.window.as_ref().filter(|window| same(window)) else {
+            meter.window = Some(RateWindow { since: now, steps: n, accum, co_located });
             return Vec::new();
         };
         let seconds = now.saturating_sub(window.since) as f64 / 1e6;
@@ -111,15 +111,16 @@ impl Meter {
             return Vec::new();
         }
         let rate = steps as f64 / seconds;
-        watched.window = Some(Window { since: now, steps: n, accum, beside: beside.clone() });
+        meter.window =
+            Some(RateWindow { since: now, steps: n, accum, co_located: co_located.clone() });
         let class = &active.job.class;
         let known = scheduler.classes().get(class);
         let solo = known.and_then(|known| known.solo.get(&accum)).copied();
         let mut facts = Vec::new();
-        if beside.is_empty() {
+        if co_located.is_empty() {
             // Slowly follows: a machine may be busy with other things for a moment.
             let next = solo.map_or(rate, |solo| solo + 0.3 * (rate - solo));
-            if solo.is_none_or(|solo| (next / solo - 1.0).abs() > STEADY) {
+            if solo.is_none_or(|solo| (next / solo - 1.0).abs() > RATE_CHANGE_MIN) {
                 let class = class.clone();
                 facts.push(Fact::Solo { class, accum, steps_per_s: next });
             }
@@ -128,20 +129,22 @@ impl Meter {
         let reference = known.and_then(|known| known.solo.get(&1)).copied().or(solo);
         let relative = match reference {
             Some(reference) => rate / reference,
-            None if beside.is_empty() => 1.0,
+            None if co_located.is_empty() => 1.0,
             None => return facts,
         };
         if let Some(solo) = solo
-            && !beside.is_empty()
-            && now.saturating_sub(watched.told_pair_at) >= PAIR_AGAIN_US
+            && !co_located.is_empty()
+            && now.saturating_sub(meter.pair_reported_at) >= PAIR_INTERVAL_US
         {
-            watched.told_pair_at = now;
-            let noise = NOISE / (seconds / self.options.window_s).sqrt().max(1.0);
+            meter.pair_reported_at = now;
+            let noise = WINDOW_NOISE / (seconds / self.options.window_s).sqrt().max(1.0);
             facts.extend(scheduler.observation(job, rate / solo, noise));
         }
-        let changed = watched.told_rate.is_none_or(|told| (relative / told - 1.0).abs() > STEADY);
+        let changed = meter
+            .reported_rate
+            .is_none_or(|reported| (relative / reported - 1.0).abs() > RATE_CHANGE_MIN);
         if changed || !active.rate_is_measured() {
-            watched.told_rate = Some(relative);
+            meter.reported_rate = Some(relative);
             let done_us = match reference {
                 Some(reference) => (n as f64 / reference * 1e6).min(DONE_MAX_US) as u64,
                 None => active.done_us(Time(now)),
@@ -158,23 +161,24 @@ impl Meter {
         let mut facts = Vec::new();
         for run in &sample.runs {
             let Some(active) = scheduler.job(run.run.job) else { continue };
-            let watched = self.jobs.entry(run.run.job).or_default();
+            let meter = self.jobs.entry(run.run.job).or_default();
             if active.phase != Phase::Running {
-                watched.memory.since = now.0;
+                meter.memory.since = now.0;
                 continue;
             }
-            let flat = &mut watched.memory;
-            if run.memory_bytes as f64 > flat.peak as f64 * (1.0 + FLAT) {
-                (flat.peak, flat.since, flat.at_steps) = (run.memory_bytes, now.0, watched.steps);
+            let memory = &mut meter.memory;
+            if run.memory_bytes as f64 > memory.peak as f64 * (1.0 + MEMORY_GROWTH_MIN) {
+                (memory.peak, memory.since, memory.at_steps) =
+                    (run.memory_bytes, now.0, meter.steps);
                 continue;
             }
-            let settled = now.0.saturating_sub(flat.since) as f64 / 1e6 >= self.options.settle_s
-                || watched.steps.saturating_sub(flat.at_steps) >= self.options.settle_steps;
-            if settled && flat.peak > 0 && flat.told != flat.peak {
-                flat.told = flat.peak;
-                let accum = watched.accum.max(1);
+            let settled = now.0.saturating_sub(memory.since) as f64 / 1e6 >= self.options.settle_s
+                || meter.steps.saturating_sub(memory.at_steps) >= self.options.settle_steps;
+            if settled && memory.peak > 0 && memory.reported != memory.peak {
+                memory.reported = memory.peak;
+                let accum = meter.accum.max(1);
                 let class = active.job.class.clone();
-                facts.push(Fact::Memory { class, accum, bytes: flat.peak });
+                facts.push(Fact::Memory { class, accum, bytes: memory.peak });
             }
         }
         facts
@@ -182,10 +186,12 @@ impl Meter {
 
     /// Memory of strangers on a device was seen.
     pub fn foreign(&mut self, device: u32, bytes: u64, processes: u32) -> Option<Fact> {
-        let told = self.foreign.get(&device).copied().unwrap_or((0, 0));
-        // Memory is told in steps of 64 MiB: strangers' jobs breathe.
+        let reported = self.foreign.get(&device).copied().unwrap_or((0, 0));
+        // Memory is reported in steps of 64 MiB: strangers' jobs breathe.
         let rounded = bytes.next_multiple_of(64 << 20);
-        if told == (rounded, processes) || (told.0 == rounded && (told.1 > 0) == (processes > 0)) {
+        if reported == (rounded, processes)
+            || (reported.0 == rounded && (reported.1 > 0) == (processes > 0))
+        {
             return None;
         }
         self.foreign.insert(device, (rounded, processes));
@@ -194,18 +200,18 @@ impl Meter {
 
     /// The most memory that a job was seen to take.
     pub fn memory_peak(&self, job: u64) -> u64 {
-        self.jobs.get(&job).map_or(0, |watched| watched.memory.peak)
+        self.jobs.get(&job).map_or(0, |meter| meter.memory.peak)
     }
 
     /// Steps that a job reported.
     pub fn steps_of(&self, job: u64) -> Option<u64> {
-        self.jobs.get(&job).map(|watched| watched.steps).filter(|&steps| steps > 0)
+        self.jobs.get(&job).map(|meter| meter.steps).filter(|&steps| steps > 0)
     }
 
-    /// A job stood still, or somebody beside it did: what was counted so far measures nothing.
+    /// A job stood still, or a co-located job did: what was counted so far measures nothing.
     pub fn interrupt(&mut self, job: u64) {
-        if let Some(watched) = self.jobs.get_mut(&job) {
-            watched.window = None;
+        if let Some(meter) = self.jobs.get_mut(&job) {
+            meter.window = None;
         }
     }
 

@@ -17,18 +17,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast};
 
 /// Changes that a listener who was away can still get.
-const REMEMBERED_MAX: usize = 10_000;
-const HOOK_TRIES: u32 = 3;
+const HISTORY_MAX: usize = 10_000;
+const WEBHOOK_ATTEMPTS: u32 = 3;
 /// Webhooks that are called at a time.
-const HOOKS_MAX: usize = 16;
-const HOOK_WITHIN: Duration = Duration::from_secs(10);
+const WEBHOOKS_MAX: usize = 16;
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A change, and whose job it is.
 #[derive(Debug)]
-pub struct Told {
+pub struct OwnedChange {
     /// The owner of the job.
     pub uid: u32,
-    /// As the owner is told.
+    /// As its owner sees it.
     pub change: JobChange,
 }
 
@@ -47,16 +47,16 @@ pub struct Publisher {
 /// Where listeners listen.
 #[derive(Clone)]
 pub struct Feed {
-    live: broadcast::Sender<Arc<Told>>,
-    recent: Arc<Mutex<VecDeque<Arc<Told>>>>,
+    live: broadcast::Sender<Arc<OwnedChange>>,
+    recent: Arc<Mutex<VecDeque<Arc<OwnedChange>>>>,
 }
 
 impl Publisher {
-    /// Changes are counted on from `seq`, which is beyond all that were told before.
+    /// Changes are counted on from `seq`, which is beyond all that were published before.
     pub fn new(runtime: Handle, seq: u64, webhooks: bool, inbox: Sender<Message>) -> Self {
         let (live, _) = broadcast::channel(4096);
         let feed = Feed { live, recent: Arc::default() };
-        Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(HOOKS_MAX)), inbox }
+        Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(WEBHOOKS_MAX)), inbox }
     }
 
     /// Where listeners listen.
@@ -66,29 +66,29 @@ impl Publisher {
 
     /// A job has changed.
     pub fn publish(&mut self, now: Now, job: &Job) {
-        let change = Arc::new(Told { uid: job.uid, change: self.change(now.unix_us, job) });
+        let change = Arc::new(OwnedChange { uid: job.uid, change: self.change(now.unix_us, job) });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        if recent.len() == REMEMBERED_MAX {
+        if recent.len() == HISTORY_MAX {
             recent.pop_front();
         }
         recent.push_back(change.clone());
         drop(recent);
         let _ = self.feed.live.send(change.clone());
-        if self.calls_for(job) {
+        if self.has_webhook(job) {
             self.call(job, change.change.clone());
         }
     }
 
     /// A job was over when an earlier daemon ended, which may not have called its webhook.
-    pub fn call_again(&mut self, job: &Job) {
-        if self.calls_for(job) {
+    pub fn retry_webhook(&mut self, job: &Job) {
+        if self.has_webhook(job) {
             let change = self.change(job.end_us.unwrap_or(0), job);
             self.call(job, change);
         }
     }
 
     /// Whether there is a webhook to call now.
-    pub fn calls_for(&self, job: &Job) -> bool {
+    pub fn has_webhook(&self, job: &Job) -> bool {
         self.webhooks && job.state.is_over() && job.request.webhook.is_some()
     }
 
@@ -112,18 +112,21 @@ impl Publisher {
         self.runtime.spawn(async move {
             let _turn = calls.acquire().await;
             hook(&address, owner, &change).await;
-            let _ = inbox.send(Message::Hooked { job: change.id });
+            let _ = inbox.send(Message::WebhookDone { job: change.id });
         });
     }
 }
 
 impl Feed {
     /// What was missed since `after`, and what is to come.
-    pub fn listen(&self, after: Option<u64>) -> (Vec<Arc<Told>>, broadcast::Receiver<Arc<Told>>) {
+    pub fn listen(
+        &self,
+        after: Option<u64>,
+    ) -> (Vec<Arc<OwnedChange>>, broadcast::Receiver<Arc<OwnedChange>>) {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let live = self.live.subscribe();
         let missed = after.map_or_else(Vec::new, |after| {
-            recent.iter().filter(|told| told.change.seq > after).cloned().collect()
+            recent.iter().filter(|owned| owned.change.seq > after).cloned().collect()
         });
         (missed, live)
     }
@@ -132,8 +135,8 @@ impl Feed {
 /// Posts the end of a job; a listener that is away for a moment gets it all the same.
 async fn hook(address: &str, owner: Owner, change: &JobChange) {
     let body = serde_json::to_string(change).unwrap_or_default();
-    for attempt in 0..HOOK_TRIES {
-        let posted = tokio::time::timeout(HOOK_WITHIN, post(address, owner, body.clone()));
+    for attempt in 0..WEBHOOK_ATTEMPTS {
+        let posted = tokio::time::timeout(WEBHOOK_TIMEOUT, post(address, owner, body.clone()));
         match posted.await {
             Ok(Ok(status)) if status < 500 => return,
             Ok(Ok(status)) => tracing::warn!("webhook of job {}: status {status}", change.id),
@@ -172,7 +175,7 @@ async fn post(
 fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
     let mut failed = std::io::Error::other("no such host");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, HOOK_WITHIN) {
+        match TcpStream::connect_timeout(&address, WEBHOOK_TIMEOUT) {
             Ok(stream) => return Ok(stream),
             Err(error) => failed = error,
         }

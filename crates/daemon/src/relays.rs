@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 
 /// So many may be on their way in at a time.
-const KNOCKING_MAX: usize = 64;
+const HANDSHAKES_MAX: usize = 64;
 
 /// Where relays are heard.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct RelayOptions {
     pub secret: Vec<u8>,
 }
 
-struct Door {
+struct RelayServer {
     secret: Vec<u8>,
     sockets: PathBuf,
     inbox: Sender<Message>,
@@ -39,20 +39,20 @@ pub(crate) async fn serve(
     sockets: PathBuf,
     inbox: Sender<Message>,
 ) {
-    let door = Arc::new(Door { secret, sockets, inbox });
-    let knocking = Arc::new(Semaphore::new(KNOCKING_MAX));
+    let server = Arc::new(RelayServer { secret, sockets, inbox });
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Too many files are open; they will not be for ever.
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
-        let Ok(permit) = knocking.clone().acquire_owned().await else { return };
-        let door = door.clone();
+        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        let server = server.clone();
         tokio::spawn(async move {
-            let knock = tokio::time::timeout(HANDSHAKE, door.let_in(stream)).await;
+            let accepted = tokio::time::timeout(HANDSHAKE, server.handshake(stream)).await;
             drop(permit);
-            match knock {
+            match accepted {
                 Ok(Ok((mut relay, mut job))) => {
                     let _ = tokio::io::copy_bidirectional(&mut relay, &mut job).await;
                 }
@@ -63,8 +63,8 @@ pub(crate) async fn serve(
     }
 }
 
-impl Door {
-    async fn let_in(
+impl RelayServer {
+    async fn handshake(
         &self,
         stream: TcpStream,
     ) -> Result<(BufReader<TcpStream>, UnixStream), String> {
@@ -76,24 +76,24 @@ impl Door {
         stream.write_all((challenge + "\n").as_bytes()).await.map_err(fails)?;
         let mut line = String::new();
         (&mut stream).take(LINE_MAX).read_line(&mut line).await.map_err(fails)?;
-        let answer: RelayProof =
+        let proof: RelayProof =
             serde_json::from_str(&line).map_err(|_| "it speaks nonsense".to_owned())?;
-        if !answer.verify(&self.secret, &nonce) {
+        if !proof.verify(&self.secret, &nonce) {
             return Err("it does not know the secret".to_owned());
         }
         let job = self
-            .find(&answer)
+            .find(&proof)
             .await
-            .ok_or_else(|| format!("there is no Slurm job {}", answer.job))?;
+            .ok_or_else(|| format!("there is no Slurm job {}", proof.job))?;
         let job = UnixStream::connect(socket(&self.sockets, job)).await.map_err(fails)?;
         stream.write_all(format!("{WELCOME}\n").as_bytes()).await.map_err(fails)?;
         Ok((stream, job))
     }
 
     /// The job of that number in Slurm.
-    async fn find(&self, answer: &RelayProof) -> Option<u64> {
+    async fn find(&self, proof: &RelayProof) -> Option<u64> {
         let (reply, found) = oneshot::channel();
-        let RelayProof { job, uid, .. } = *answer;
+        let RelayProof { job, uid, .. } = *proof;
         let ask = Message::Ask(Box::new(move |present| {
             let is_it = |active: &&crate::scheduler::Active| {
                 active.handle == Some(RunHandle::ClusterJob(job)) && active.job.uid == uid

@@ -29,7 +29,7 @@ pub(super) fn replay(file: &Path, json: bool) -> Result<(), Failure> {
         });
         writeln!(out, "{object}")?;
     } else {
-        let journal::Replay { starts, cycles, inputs, actions, differences } = &replay;
+        let journal::ReplayReport { starts, cycles, inputs, actions, differences } = &replay;
         writeln!(
             out,
             "{cycles} cycles, {inputs} inputs, {actions} actions since {starts} starts: {}",

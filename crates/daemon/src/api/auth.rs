@@ -1,7 +1,7 @@
 //! Who asks. On a unix socket the system says so; on TCP a token stands for the user of the daemon.
 
-use super::{Api, Failure};
-use crate::command::Peer;
+use super::{Api, ApiError};
+use crate::command::Caller;
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -36,7 +36,7 @@ pub struct Tcp {
 
 /// Lets only those pass who know the token; they are the user of the daemon.
 pub(super) async fn with_token(
-    State((token, peer)): State<(Arc<String>, Peer)>,
+    State((token, caller)): State<(Arc<String>, Caller)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -44,9 +44,9 @@ pub(super) async fn with_token(
     let given = given.and_then(|value| value.strip_prefix("Bearer "));
     if !given.is_some_and(|given| equal(given.as_bytes(), token.as_bytes())) {
         let message = "give the daemon's token: Authorization: Bearer TOKEN";
-        return Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response();
+        return ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response();
     }
-    request.extensions_mut().insert(peer);
+    request.extensions_mut().insert(caller);
     next.run(request).await
 }
 
@@ -55,21 +55,21 @@ fn equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
 
-impl FromRequestParts<Api> for Peer {
-    type Rejection = Failure;
+impl FromRequestParts<Api> for Caller {
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, Failure> {
-        if let Some(peer) = parts.extensions.get::<Peer>() {
-            return Ok(peer.clone());
+    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
+        if let Some(caller) = parts.extensions.get::<Caller>() {
+            return Ok(caller.clone());
         }
         let credentials = parts.extensions.get::<ConnectInfo<Credentials>>();
         match credentials {
             Some(ConnectInfo(Credentials(Some((uid, gid))))) => {
-                Ok(Peer { uid: *uid, gid: *gid, user: user_name(*uid) })
+                Ok(Caller { uid: *uid, gid: *gid, user: user_name(*uid) })
             }
             _ => {
                 let message = "the system does not say who asks";
-                Err(Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
+                Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
             }
         }
     }

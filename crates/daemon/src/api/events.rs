@@ -2,9 +2,9 @@
 
 use super::Api;
 use super::types::{ErrorAnswer, JobChange};
-use crate::command::Peer;
+use crate::command::Caller;
 use crate::job::public_reason;
-use crate::publish::Told;
+use crate::publish::OwnedChange;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -19,9 +19,9 @@ use tokio::sync::broadcast::error::RecvError;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A change as a listener may see it.
-fn text(told: &Told, peer: &Peer, daemon_uid: u32) -> Bytes {
-    let Told { uid, change } = told;
-    let public = (!peer.may_change(*uid, daemon_uid)).then(|| JobChange {
+fn text(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Bytes {
+    let OwnedChange { uid, change } = owned;
+    let public = (!caller.may_change(*uid, daemon_uid)).then(|| JobChange {
         reason: change.reason.as_deref().map(public_reason),
         ..change.clone()
     });
@@ -34,45 +34,45 @@ fn text(told: &Told, peer: &Peer, daemon_uid: u32) -> Bytes {
     ("last-event-id" = Option<u64>, Header, description = "Continues where an earlier stream broke off")),
     responses((status = 200, body = String, content_type = "text/event-stream"),
         (status = "default", body = ErrorAnswer)))]
-pub(super) async fn events(State(api): State<Api>, peer: Peer, headers: HeaderMap) -> Response {
+pub(super) async fn events(State(api): State<Api>, caller: Caller, headers: HeaderMap) -> Response {
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
     let (missed, live) = api.feed.listen(after);
-    let missed: VecDeque<Arc<Told>> = missed.into();
-    let state = (missed, live, api.leaving.clone(), true);
-    let stream = futures_stream(state, peer, api.uid);
+    let missed: VecDeque<Arc<OwnedChange>> = missed.into();
+    let state = (missed, live, api.shutdown.clone(), true);
+    let stream = futures_stream(state, caller, api.uid);
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(stream)).into_response()
 }
 
 type Listening = (
-    VecDeque<Arc<Told>>,
-    tokio::sync::broadcast::Receiver<Arc<Told>>,
+    VecDeque<Arc<OwnedChange>>,
+    tokio::sync::broadcast::Receiver<Arc<OwnedChange>>,
     tokio::sync::watch::Receiver<bool>,
     bool,
 );
 
 fn futures_stream(
     state: Listening,
-    peer: Peer,
+    caller: Caller,
     daemon_uid: u32,
 ) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
-    let text = move |told: &Told| text(told, &peer, daemon_uid);
+    let text = move |owned: &OwnedChange| text(owned, &caller, daemon_uid);
     let text = Arc::new(text);
-    futures_util::stream::unfold(state, move |(mut missed, mut live, mut leaving, first)| {
+    futures_util::stream::unfold(state, move |(mut missed, mut live, mut shutdown, first)| {
         let text = text.clone();
         async move {
             if first {
                 // So that a client knows at once that it is listened to.
                 let hello = Bytes::from_static(b": listening\n\n");
-                return Some((Ok(hello), (missed, live, leaving, false)));
+                return Some((Ok(hello), (missed, live, shutdown, false)));
             }
             if let Some(change) = missed.pop_front() {
-                return Some((Ok(text(&change)), (missed, live, leaving, false)));
+                return Some((Ok(text(&change)), (missed, live, shutdown, false)));
             }
             let next = tokio::select! {
                 next = tokio::time::timeout(KEEP_ALIVE, live.recv()) => next,
-                _ = leaving.wait_for(|leaving| *leaving) => return None,
+                _ = shutdown.wait_for(|shutdown| *shutdown) => return None,
             };
             let bytes = match next {
                 Err(_) => Bytes::from_static(b": still here\n\n"),
@@ -80,7 +80,7 @@ fn futures_stream(
                 // Too slow: it comes back with the last number that it got.
                 Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return None,
             };
-            Some((Ok(bytes), (missed, live, leaving, false)))
+            Some((Ok(bytes), (missed, live, shutdown, false)))
         }
     })
 }

@@ -1,10 +1,10 @@
 //! The interface over HTTP: on a unix socket, where the system says who asks, and on TCP with a token.
 
-mod answers;
 mod auth;
 mod connections;
 mod events;
 mod metrics;
+mod responses;
 mod routes;
 #[cfg(test)]
 mod tests;
@@ -14,10 +14,10 @@ pub use auth::Tcp;
 pub use routes::openapi;
 pub(crate) use routes::serve;
 
-use crate::command::{Command, Peer, Refusal};
+use crate::command::{Caller, Refusal, UserCommand};
 use crate::cycle::{Message, Present};
 use crate::publish::Feed;
-use crate::store::{Reader, StoreError};
+use crate::store::{StoreError, StoreReader};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct Api {
     /// The store.
     pub store: PathBuf,
     /// Readers that nobody uses at present.
-    pub readers: Arc<Mutex<Vec<Reader>>>,
+    pub readers: Arc<Mutex<Vec<StoreReader>>>,
     /// Whose daemon it is.
     pub uid: u32,
     /// `cpu`, `nvidia` or `fake`.
@@ -47,7 +47,7 @@ pub struct Api {
     /// When it was started, in microseconds since 1970.
     pub started_us: u64,
     /// Becomes true when the daemon is about to leave.
-    pub leaving: watch::Receiver<bool>,
+    pub shutdown: watch::Receiver<bool>,
     /// Webhooks are called.
     pub webhooks: bool,
     /// Where control groups can be made for jobs.
@@ -61,33 +61,33 @@ const READERS_MAX: usize = 8;
 
 impl Api {
     /// Hands a command to the cycle and waits until it is durable.
-    async fn command(&self, peer: Peer, command: Command) -> Result<Vec<u64>, Failure> {
+    async fn command(&self, caller: Caller, command: UserCommand) -> Result<Vec<u64>, ApiError> {
         let (reply, answer) = oneshot::channel();
-        let message = Message::Command { peer, command, reply };
-        self.inbox.send(message).map_err(|_| Failure::leaving())?;
-        Ok(answer.await.map_err(|_| Failure::leaving())??)
+        let message = Message::Command { caller, command, reply };
+        self.inbox.send(message).map_err(|_| ApiError::shutdown())?;
+        Ok(answer.await.map_err(|_| ApiError::shutdown())??)
     }
 
     /// Looks at the present between two turns.
-    async fn ask<T: Send + 'static>(
+    async fn query<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Present<'_>) -> T + Send + 'static,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ApiError> {
         let (reply, answer) = oneshot::channel();
         let ask = move |present: &Present<'_>| drop(reply.send(look(present)));
-        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| Failure::leaving())?;
-        answer.await.map_err(|_| Failure::leaving())
+        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| ApiError::shutdown())?;
+        answer.await.map_err(|_| ApiError::shutdown())
     }
 
     /// Reads from the store on a thread that may wait.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Reader) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Failure> {
+        read: impl FnOnce(&StoreReader) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let (readers, store) = (self.readers.clone(), self.store.clone());
         let work = move || {
             let kept = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let reader = kept.map_or_else(|| Reader::open(&store), Ok)?;
+            let reader = kept.map_or_else(|| StoreReader::open(&store), Ok)?;
             let result = read(&reader)?;
             let mut readers = readers.lock().unwrap_or_else(PoisonError::into_inner);
             if readers.len() < READERS_MAX {
@@ -96,20 +96,20 @@ impl Api {
             Ok::<T, StoreError>(result)
         };
         let result = tokio::task::spawn_blocking(work).await;
-        let result = result.map_err(|error| Failure::internal(error.to_string()))?;
-        result.map_err(|error| Failure::internal(error.to_string()))
+        let result = result.map_err(|error| ApiError::internal(error.to_string()))?;
+        result.map_err(|error| ApiError::internal(error.to_string()))
     }
 }
 
 /// An answer that says no, with its status and code.
 #[derive(Debug)]
-pub struct Failure {
+pub struct ApiError {
     status: StatusCode,
     code: &'static str,
     message: String,
 }
 
-impl Failure {
+impl ApiError {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
         Self { status, code, message: message.into() }
     }
@@ -122,7 +122,7 @@ impl Failure {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no job {id}"))
     }
 
-    fn leaving() -> Self {
+    fn shutdown() -> Self {
         let message = "the daemon is about to stop; try again in a moment";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
@@ -132,7 +132,7 @@ impl Failure {
     }
 }
 
-impl Failure {
+impl ApiError {
     /// One line, not too long, whatever was put into it.
     fn answer(&self) -> ErrorAnswer {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
@@ -141,7 +141,7 @@ impl Failure {
     }
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let (status, code) = match &refusal {
             Refusal::Bad(_) => (StatusCode::BAD_REQUEST, "bad_request"),
@@ -155,7 +155,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         (self.status, axum::Json(self.answer())).into_response()
     }

@@ -1,17 +1,17 @@
 //! The paths of the interface, and their description.
 
 use super::auth::{Tcp, with_token};
-use super::connections::{Doors, serve_tcp, serve_unix};
+use super::connections::{ConnectionLimits, serve_tcp, serve_unix};
 use super::types::{
     AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange,
     JobPage, SCHEMA, Submitted, Usage, UserUsage,
 };
-use super::{Api, Failure, answers, events, metrics};
-use crate::command::{Command, Peer};
+use super::{Api, ApiError, events, metrics, responses};
+use crate::command::{Caller, UserCommand};
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
 use crate::scheduler::{Active, View};
-use crate::store::{Filter, Reader};
+use crate::store::{JobFilter, StoreReader};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
@@ -35,17 +35,17 @@ const LOG_MAX: u64 = 4 << 20;
 
 /// Serves the unix socket, and TCP if there is a listener, until the daemon leaves.
 pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) {
-    let doors = Doors::new(api.uid);
-    let on_unix = serve_unix(unix, router(api.clone()), doors.clone(), api.leaving.clone());
+    let limits = ConnectionLimits::new(api.uid);
+    let on_unix = serve_unix(unix, router(api.clone()), limits.clone(), api.shutdown.clone());
     let Some(Tcp { listener, token }) = tcp else {
         return on_unix.await;
     };
     let uid = api.uid;
     let gid = rustix::process::getgid().as_raw();
-    let peer = Peer { uid, gid, user: crate::users::name(uid) };
+    let caller = Caller { uid, gid, user: crate::users::name(uid) };
     let app = router(api.clone())
-        .layer(middleware::from_fn_with_state((Arc::new(token), peer), with_token));
-    let on_tcp = serve_tcp(listener, app, doors, api.leaving.clone());
+        .layer(middleware::from_fn_with_state((Arc::new(token), caller), with_token));
+    let on_tcp = serve_tcp(listener, app, limits, api.shutdown.clone());
     tokio::join!(on_unix, on_tcp);
 }
 
@@ -74,11 +74,11 @@ fn router(api: Api) -> Router {
         .route("/metrics", get(prometheus))
         .route("/healthz", get(health))
         .fallback(async || {
-            Failure::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
+            ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
         })
         .method_not_allowed_fallback(async || {
             let message = "this path does not know that method";
-            Failure::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message)
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message)
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(api)
@@ -102,7 +102,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 )]
 struct Description;
 
-/// On TCP a token is asked for.
+/// Documents the bearer token that TCP requires.
 struct Token;
 
 impl utoipa::Modify for Token {
@@ -116,26 +116,26 @@ impl utoipa::Modify for Token {
     }
 }
 
-type Answer<T> = Result<Json<T>, Failure>;
+type JsonResult<T> = Result<Json<T>, ApiError>;
 
 /// A body of JSON; whatever is wrong with it is said in our way.
-fn body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, Failure> {
+fn json_body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
     let bytes = bytes.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let message = "the request is larger than 4 MiB; put large things into files";
-            Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
         }
-        _ => Failure::bad(rejection.body_text()),
+        _ => ApiError::bad(rejection.body_text()),
     })?;
-    serde_json::from_slice(&bytes).map_err(|error| Failure::bad(format!("body: {error}")))
+    serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("body: {error}")))
 }
 
-fn path<T>(path: Result<Path<T>, PathRejection>) -> Result<T, Failure> {
-    path.map(|Path(value)| value).map_err(|rejection| Failure::bad(rejection.body_text()))
+fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
+    path.map(|Path(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Failure> {
-    query.map(|Query(value)| value).map_err(|rejection| Failure::bad(rejection.body_text()))
+fn query_params<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+    query.map(|Query(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
 const DONE: Json<Done> = Json(Done { schema: SCHEMA });
@@ -145,15 +145,15 @@ const DONE: Json<Done> = Json(Done { schema: SCHEMA });
     (status = 201, body = Submitted), (status = "default", body = ErrorAnswer)))]
 async fn submit(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Response, Failure> {
-    let request: JobRequest = body(bytes)?;
+) -> Result<Response, ApiError> {
+    let request: JobRequest = json_body(bytes)?;
     if request.webhook.is_some() && !api.webhooks {
         let message = "webhook: this daemon calls none; see daemon.webhooks";
-        return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
-    let ids = api.command(peer, Command::Submit(Box::new(request))).await?;
+    let ids = api.command(caller, UserCommand::Submit(Box::new(request))).await?;
     Ok((StatusCode::CREATED, Json(Submitted { schema: SCHEMA, ids })).into_response())
 }
 
@@ -169,33 +169,33 @@ struct PolicyQuery {
     responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
 async fn dry_run(
     State(api): State<Api>,
-    peer: Peer,
-    asked: Result<Query<PolicyQuery>, QueryRejection>,
+    caller: Caller,
+    params: Result<Query<PolicyQuery>, QueryRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Answer<Explanation> {
-    let (request, asked): (JobRequest, _) = (body(bytes)?, query(asked)?);
-    request.check().map_err(|error| Failure::bad(error.to_string()))?;
-    let policy = policy(&api, asked.policy)?;
-    let question = api.ask(move |present| crate::forecast::of_request(present, &peer, request));
+) -> JsonResult<Explanation> {
+    let (request, params): (JobRequest, _) = (json_body(bytes)?, query_params(params)?);
+    request.check().map_err(|error| ApiError::bad(error.to_string()))?;
+    let policy = policy(&api, params.policy)?;
+    let question = api.query(move |present| crate::forecast::of_request(present, &caller, request));
     let question = question.await??;
-    answer(question, policy).await
+    run_forecast(question, policy).await
 }
 
-fn policy(api: &Api, named: Option<String>) -> Result<tandem_policies::PolicySpec, Failure> {
+fn policy(api: &Api, named: Option<String>) -> Result<tandem_policies::PolicySpec, ApiError> {
     let text = named.unwrap_or_else(|| api.policy.clone());
     tandem_policies::PolicySpec::parse(&text)
-        .map_err(|error| Failure::bad(format!("policy: {error}")))
+        .map_err(|error| ApiError::bad(format!("policy: {error}")))
 }
 
-async fn answer(
+async fn run_forecast(
     question: crate::forecast::Question,
     policy: tandem_policies::PolicySpec,
-) -> Answer<Explanation> {
+) -> JsonResult<Explanation> {
     /// Looks ahead that are taken at a time; they may take seconds.
-    static LOOKS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
-    let _turn = LOOKS.acquire().await;
+    static FORECASTS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+    let _turn = FORECASTS.acquire().await;
     let work = tokio::task::spawn_blocking(move || question.answer(&policy));
-    work.await.map(Json).map_err(|error| Failure::internal(error.to_string()))
+    work.await.map(Json).map_err(|error| ApiError::internal(error.to_string()))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -214,7 +214,7 @@ struct ListQuery {
 }
 
 impl ListQuery {
-    fn filter(self) -> Result<Filter, Failure> {
+    fn filter(self) -> Result<JobFilter, ApiError> {
         let mut states = Vec::new();
         for name in self.state.iter().flat_map(|list| list.split(',')) {
             if name == "active" {
@@ -227,16 +227,16 @@ impl ListQuery {
             };
             states.push(JobState::parse(name).ok_or_else(|| {
                 let name = name.escape_debug();
-                Failure::bad(format!("state: '{name}' is none of active, {}", known()))
+                ApiError::bad(format!("state: '{name}' is none of active, {}", known()))
             })?);
         }
         let descending = match self.order.as_deref() {
             None | Some("asc") => false,
             Some("desc") => true,
-            Some(_) => return Err(Failure::bad("order: give asc or desc")),
+            Some(_) => return Err(ApiError::bad("order: give asc or desc")),
         };
         let limit = self.limit.unwrap_or(1000).clamp(1, PAGE_MAX);
-        Ok(Filter { states, user: self.user, after: self.after, descending, limit })
+        Ok(JobFilter { states, user: self.user, after: self.after, descending, limit })
     }
 }
 
@@ -245,10 +245,10 @@ impl ListQuery {
     (status = 200, body = JobPage), (status = "default", body = ErrorAnswer)))]
 async fn list(
     State(api): State<Api>,
-    peer: Peer,
-    asked: Result<Query<ListQuery>, QueryRejection>,
-) -> Answer<JobPage> {
-    let filter = query(asked)?.filter()?;
+    caller: Caller,
+    params: Result<Query<ListQuery>, QueryRejection>,
+) -> JsonResult<JobPage> {
+    let filter = query_params(params)?.filter()?;
     let (limit, descending) = (filter.limit as usize, filter.descending);
     let states = filter.states.clone();
     let jobs: Vec<Job> = api.read(move |reader| reader.page(&filter)).await?;
@@ -256,7 +256,7 @@ async fn list(
     let line = {
         let daemon_uid = api.uid;
         move |job: &Job, view: Option<&View>| {
-            answers::line(job, view, peer.may_change(job.uid, daemon_uid))
+            responses::line(job, view, caller.may_change(job.uid, daemon_uid))
         }
     };
     let shown = line.clone();
@@ -275,11 +275,11 @@ async fn list(
         }
         (lines, ended)
     };
-    let (mut lines, ended) = api.ask(live).await?;
+    let (mut lines, ended) = api.query(live).await?;
     // Those that ended after they were read are read again: they would be shown as they were, beside
     // whoever came in their place.
     if !ended.is_empty() {
-        let read = move |reader: &Reader| ended.iter().map(|&id| reader.job(id)).collect();
+        let read = move |reader: &StoreReader| ended.iter().map(|&id| reader.job(id)).collect();
         let over: Vec<Option<Job>> = api.read(read).await?;
         lines.extend(over.iter().flatten().map(|job| line(job, None)));
         lines.sort_by_key(|line| line.id);
@@ -292,8 +292,8 @@ async fn list(
 }
 
 /// A job as it is, and how it does.
-async fn find(api: &Api, id: u64) -> Result<Job, Failure> {
-    api.read(move |reader| reader.job(id)).await?.ok_or_else(|| Failure::no_job(id))
+async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
+    api.read(move |reader| reader.job(id)).await?.ok_or_else(|| ApiError::no_job(id))
 }
 
 /// All about a job
@@ -301,12 +301,12 @@ async fn find(api: &Api, id: u64) -> Result<Job, Failure> {
     responses((status = 200, body = JobAnswer), (status = "default", body = ErrorAnswer)))]
 async fn info(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     id: Result<Path<u64>, PathRejection>,
-) -> Answer<JobAnswer> {
-    let id = path(id)?;
+) -> JsonResult<JobAnswer> {
+    let id = path_param(id)?;
     let job = find(&api, id).await?;
-    let env = if peer.may_change(job.uid, api.uid) {
+    let env = if caller.may_change(job.uid, api.uid) {
         Some(api.read(move |reader| reader.env(id)).await?)
     } else {
         None
@@ -316,14 +316,14 @@ async fn info(
         let view = present.scheduler.view(id, present.now.time());
         let active = present.scheduler.job(id).map(|active| &active.job);
         let job = active.or_else(|| job.state.is_over().then_some(&job))?;
-        Some(answers::info(job, view.as_ref(), shown, present))
+        Some(responses::info(job, view.as_ref(), shown, present))
     };
-    let shown = match api.ask(live).await? {
+    let shown = match api.query(live).await? {
         Some(shown) => shown,
         // It ended after it was read.
         None => {
             let job = find(&api, id).await?;
-            api.ask(move |present| answers::info(&job, None, env, present)).await?
+            api.query(move |present| responses::info(&job, None, env, present)).await?
         }
     };
     Ok(Json(JobAnswer { schema: SCHEMA, job: shown }))
@@ -334,10 +334,10 @@ async fn info(
     responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn cancel(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     id: Result<Path<u64>, PathRejection>,
-) -> Answer<Done> {
-    api.command(peer, Command::Cancel(path(id)?)).await?;
+) -> JsonResult<Done> {
+    api.command(caller, UserCommand::Cancel(path_param(id)?)).await?;
     Ok(DONE)
 }
 
@@ -346,16 +346,16 @@ async fn cancel(
     responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
 async fn explain(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     id: Result<Path<u64>, PathRejection>,
-    asked: Result<Query<PolicyQuery>, QueryRejection>,
-) -> Answer<Explanation> {
-    let (id, asked) = (path(id)?, query(asked)?);
-    let policy = policy(&api, asked.policy)?;
+    params: Result<Query<PolicyQuery>, QueryRejection>,
+) -> JsonResult<Explanation> {
+    let (id, params) = (path_param(id)?, query_params(params)?);
+    let policy = policy(&api, params.policy)?;
     let job = find(&api, id).await?;
-    let sees_all = peer.may_change(job.uid, api.uid);
-    match api.ask(move |present| crate::forecast::of_job(present, id, sees_all)).await? {
-        Some(question) => answer(question, policy).await,
+    let sees_all = caller.may_change(job.uid, api.uid);
+    match api.query(move |present| crate::forecast::of_job(present, id, sees_all)).await? {
+        Some(question) => run_forecast(question, policy).await,
         // It may have ended after it was read.
         None => Ok(Json(crate::forecast::of_the_past(&find(&api, id).await?, policy.text))),
     }
@@ -378,30 +378,30 @@ struct LogQuery {
         (status = "default", body = ErrorAnswer)))]
 async fn logs(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     id: Result<Path<u64>, PathRejection>,
-    asked: Result<Query<LogQuery>, QueryRejection>,
-) -> Result<Response, Failure> {
-    let (id, asked) = (path(id)?, query(asked)?);
+    params: Result<Query<LogQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let (id, params) = (path_param(id)?, query_params(params)?);
     let job = find(&api, id).await?;
-    if !peer.may_change(job.uid, api.uid) {
+    if !caller.may_change(job.uid, api.uid) {
         let message = format!("job {id} is not yours");
-        return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", message));
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
     if job.external.is_some() {
-        return Err(Failure::bad(format!("job {id} runs in a cluster, which has its output")));
+        return Err(ApiError::bad(format!("job {id} runs in a cluster, which has its output")));
     }
-    let file = match asked.stream.as_deref() {
+    let file = match params.stream.as_deref() {
         None | Some("stdout") => job.stdout(),
         Some("stderr") => job.stderr().unwrap_or_else(|| job.stdout()),
-        Some(_) => return Err(Failure::bad("stream: give stdout or stderr")),
+        Some(_) => return Err(ApiError::bad("stream: give stdout or stderr")),
     };
-    let limit = asked.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
-    let offset = asked.offset.unwrap_or(0);
+    let limit = params.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
+    let offset = params.offset.unwrap_or(0);
     let owner = Owner { uid: job.uid, gid: job.gid };
     let read = move || read_log(&file, owner, offset, limit);
     let read = tokio::task::spawn_blocking(read).await;
-    let (bytes, size) = read.map_err(|error| Failure::internal(error.to_string()))??;
+    let (bytes, size) = read.map_err(|error| ApiError::internal(error.to_string()))??;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::HeaderName::from_static("x-tandem-size"), size.to_string()),
@@ -416,7 +416,7 @@ fn read_log(
     owner: Owner,
     offset: u64,
     limit: u64,
-) -> Result<(Vec<u8>, u64), Failure> {
+) -> Result<(Vec<u8>, u64), ApiError> {
     use std::os::unix::fs::OpenOptionsExt;
     let shown = file.display();
     let flags = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
@@ -427,17 +427,17 @@ fn read_log(
         Ok(opened) => opened,
         // It has printed nothing yet.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
-        Err(error) => return Err(Failure::bad(format!("{shown}: {error}"))),
+        Err(error) => return Err(ApiError::bad(format!("{shown}: {error}"))),
     };
-    let metadata = opened.metadata().map_err(|error| Failure::bad(format!("{shown}: {error}")))?;
+    let metadata = opened.metadata().map_err(|error| ApiError::bad(format!("{shown}: {error}")))?;
     if !metadata.is_file() {
-        return Err(Failure::bad(format!("{shown}: is no file")));
+        return Err(ApiError::bad(format!("{shown}: is no file")));
     }
     let mut bytes = Vec::new();
     let read = opened
         .seek(SeekFrom::Start(offset))
         .and_then(|_| opened.take(limit).read_to_end(&mut bytes));
-    read.map_err(|error| Failure::bad(format!("{shown}: {error}")))?;
+    read.map_err(|error| ApiError::bad(format!("{shown}: {error}")))?;
     Ok((bytes, metadata.len()))
 }
 
@@ -448,40 +448,45 @@ macro_rules! job_command {
             responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
         async fn $name(
             State(api): State<Api>,
-            peer: Peer,
+            caller: Caller,
             id: Result<Path<u64>, PathRejection>,
-        ) -> Answer<Done> {
-            api.command(peer, $command(path(id)?)).await?;
+        ) -> JsonResult<Done> {
+            api.command(caller, $command(path_param(id)?)).await?;
             Ok(DONE)
         }
     };
 }
 
-job_command!(hold, "/v1/jobs/{id}/hold", Command::Hold, "Keep a job waiting");
-job_command!(release, "/v1/jobs/{id}/release", Command::Release, "Let a held job go on");
-job_command!(pause, "/v1/jobs/{id}/pause", Command::Pause, "Let a job stand still on its devices");
-job_command!(resume, "/v1/jobs/{id}/resume", Command::Resume, "Let a paused job go on");
+job_command!(hold, "/v1/jobs/{id}/hold", UserCommand::Hold, "Keep a job waiting");
+job_command!(release, "/v1/jobs/{id}/release", UserCommand::Release, "Let a held job go on");
+job_command!(
+    pause,
+    "/v1/jobs/{id}/pause",
+    UserCommand::Pause,
+    "Let a job stand still on its devices"
+);
+job_command!(resume, "/v1/jobs/{id}/resume", UserCommand::Resume, "Let a paused job go on");
 
 /// Say in how many parts a job computes its batches
 #[utoipa::path(put, path = "/v1/jobs/{id}/accum", params(("id" = u64, Path, description = "Job")),
     request_body = AccumBody, responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn accum(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     id: Result<Path<u64>, PathRejection>,
     bytes: Result<Bytes, BytesRejection>,
-) -> Answer<Done> {
-    let (id, body): (u64, AccumBody) = (path(id)?, body(bytes)?);
-    api.command(peer, Command::Accum(id, body.accum)).await?;
+) -> JsonResult<Done> {
+    let (id, body): (u64, AccumBody) = (path_param(id)?, json_body(bytes)?);
+    api.command(caller, UserCommand::Accum(id, body.accum)).await?;
     Ok(DONE)
 }
 
 /// The devices and who is there
 #[utoipa::path(get, path = "/v1/devices", responses(
     (status = 200, body = Devices), (status = "default", body = ErrorAnswer)))]
-async fn devices(State(api): State<Api>, _: Peer) -> Answer<Devices> {
+async fn devices(State(api): State<Api>, _: Caller) -> JsonResult<Devices> {
     let provider = api.provider.clone();
-    Ok(Json(api.ask(move |present| answers::devices(present, &provider)).await?))
+    Ok(Json(api.query(move |present| responses::devices(present, &provider)).await?))
 }
 
 /// Let a device run dry
@@ -489,10 +494,10 @@ async fn devices(State(api): State<Api>, _: Peer) -> Answer<Devices> {
     responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn drain(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     device: Result<Path<u32>, PathRejection>,
-) -> Answer<Done> {
-    api.command(peer, Command::Drain(path(device)?)).await?;
+) -> JsonResult<Done> {
+    api.command(caller, UserCommand::Drain(path_param(device)?)).await?;
     Ok(DONE)
 }
 
@@ -501,18 +506,18 @@ async fn drain(
     responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn undrain(
     State(api): State<Api>,
-    peer: Peer,
+    caller: Caller,
     device: Result<Path<u32>, PathRejection>,
-) -> Answer<Done> {
-    api.command(peer, Command::Undrain(path(device)?)).await?;
+) -> JsonResult<Done> {
+    api.command(caller, UserCommand::Undrain(path_param(device)?)).await?;
     Ok(DONE)
 }
 
 /// What is known about classes of jobs
 #[utoipa::path(get, path = "/v1/classes", responses(
     (status = 200, body = Classes), (status = "default", body = ErrorAnswer)))]
-async fn classes(State(api): State<Api>, _: Peer) -> Answer<Classes> {
-    Ok(Json(api.ask(answers::classes).await?))
+async fn classes(State(api): State<Api>, _: Caller) -> JsonResult<Classes> {
+    Ok(Json(api.query(responses::classes).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -527,10 +532,10 @@ struct UsageQuery {
     (status = 200, body = Usage), (status = "default", body = ErrorAnswer)))]
 async fn usage(
     State(api): State<Api>,
-    _: Peer,
-    asked: Result<Query<UsageQuery>, QueryRejection>,
-) -> Answer<Usage> {
-    let since_us = query(asked)?.since.map_or(0, |since| (since * 1e6) as u64);
+    _: Caller,
+    params: Result<Query<UsageQuery>, QueryRejection>,
+) -> JsonResult<Usage> {
+    let since_us = query_params(params)?.since.map_or(0, |since| (since * 1e6) as u64);
     let totals = api.read(move |reader| reader.usage(since_us)).await?;
     let hours = |us: u64| us as f64 / 3.6e9;
     let users = totals.into_iter().map(|total| UserUsage {
@@ -545,9 +550,9 @@ async fn usage(
 /// What the daemon is
 #[utoipa::path(get, path = "/v1/info", responses(
     (status = 200, body = DaemonInfo), (status = "default", body = ErrorAnswer)))]
-async fn daemon(State(api): State<Api>, _: Peer) -> Answer<DaemonInfo> {
+async fn daemon(State(api): State<Api>, _: Caller) -> JsonResult<DaemonInfo> {
     let own = api.clone();
-    Ok(Json(api.ask(move |present| answers::daemon(present, &own)).await?))
+    Ok(Json(api.query(move |present| responses::daemon(present, &own)).await?))
 }
 
 /// This description
@@ -561,8 +566,8 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text"),
     (status = "default", body = ErrorAnswer)))]
-async fn prometheus(State(api): State<Api>) -> Result<Response, Failure> {
-    let text = api.ask(metrics::text).await?;
+async fn prometheus(State(api): State<Api>) -> Result<Response, ApiError> {
+    let text = api.query(metrics::text).await?;
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
@@ -570,7 +575,7 @@ async fn prometheus(State(api): State<Api>) -> Result<Response, Failure> {
 /// Whether the daemon does its work
 #[utoipa::path(get, path = "/healthz", responses((status = 200, body = String, content_type = "text/plain"),
     (status = "default", body = ErrorAnswer)))]
-async fn health(State(api): State<Api>) -> Result<&'static str, Failure> {
-    api.ask(|_| ()).await?;
+async fn health(State(api): State<Api>) -> Result<&'static str, ApiError> {
+    api.query(|_| ()).await?;
     Ok("ok\n")
 }

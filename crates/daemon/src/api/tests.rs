@@ -1,7 +1,7 @@
 //! A gang whose GPUs have different co-located jobs runs at the rate of its slowest GPU: in the simulated
 //! world, in the scheduler, in `info`, in `explain` and in plans.
 
-use super::answers;
+use super::responses;
 use crate::cycle::{Present, Turns};
 use crate::job::{Job, JobState};
 use crate::meter::Meter;
@@ -106,7 +106,7 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
         let request = Arc::new(JobRequest { max_slowdown, ..request(job) });
         let job = Job {
             id,
-            class: crate::class::of(&request),
+            class: crate::class::of_request(&request),
             request: request.clone(),
             state: JobState::Running,
             devices: DEVICES[job].to_vec(),
@@ -159,7 +159,7 @@ fn a_gang_runs_at_the_rate_of_its_slowest_gpu_everywhere() {
         let view = scheduler.view(id, NOW.time()).unwrap();
         assert_eq!((view.rate, view.predicted, view.measured), (of_world, of_world, false));
         let job = &scheduler.job(id).unwrap().job;
-        let info = answers::info(job, Some(&view), None, &present);
+        let info = responses::info(job, Some(&view), None, &present);
         assert_eq!(info.slowdown_predicted, Some(1.0 / of_world), "info, {id}");
     }
     let policy = PolicySpec::parse(POLICY).unwrap();
@@ -174,9 +174,9 @@ fn explain_says_at_which_rates_a_device_would_be_shared() {
     let (meter, turns) = (Meter::default(), Turns::default());
     let present =
         Present { scheduler: &scheduler, now: NOW, devices: &[], meter: &meter, turns: &turns };
-    let peer = crate::command::Peer { uid: 0, gid: 0, user: "root".to_owned() };
+    let caller = crate::command::Caller { uid: 0, gid: 0, user: "root".to_owned() };
     // The class of the second job again.
-    let question = crate::forecast::of_request(&present, &peer, request(1)).unwrap();
+    let question = crate::forecast::of_request(&present, &caller, request(1)).unwrap();
     let answer = question.answer(&PolicySpec::parse(POLICY).unwrap());
     assert_eq!(answer.devices[0].reason, "job 1 and job 2 is there, as many as the policy allows");
     let second = &answer.devices[1].reason;

@@ -15,11 +15,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 /// The most time a connection may take to come about.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most time an answer may take: an explanation simulates what is to come.
-const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The longest answer that is read.
-const ANSWER_MAX_BYTES: usize = 256 << 20;
+const RESPONSE_MAX_BYTES: usize = 256 << 20;
 
 /// Where a daemon listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,30 +41,30 @@ impl fmt::Display for Address {
 
 /// Where a daemon listens and what it wants to be shown.
 #[derive(Clone)]
-pub(super) struct Peer {
+pub(super) struct Endpoint {
     pub(super) address: Address,
     pub(super) token: Option<String>,
 }
 
-pub(super) type Sender = SendRequest<Full<Bytes>>;
+pub(super) type HttpSender = SendRequest<Full<Bytes>>;
 
-/// A whole answer.
-pub(super) struct Whole {
+/// A response, read to its end.
+pub(super) struct RawResponse {
     pub(super) status: u16,
     /// The header `x-tandem-size`.
     pub(super) size: Option<u64>,
     pub(super) body: Bytes,
 }
 
-impl Peer {
+impl Endpoint {
     pub(super) fn unreachable(&self, cause: impl fmt::Display) -> ClientError {
         let (address, cause) = (self.address.to_string(), cause.to_string());
         ClientError::Unreachable { address, cause }
     }
 
     /// Opens a connection; a task of the runtime drives it.
-    pub(super) async fn connect(&self) -> Result<Sender, ClientError> {
-        let opened = timeout(CONNECT_WITHIN, async {
+    pub(super) async fn connect(&self) -> Result<HttpSender, ClientError> {
+        let opened = timeout(CONNECT_TIMEOUT, async {
             match &self.address {
                 Address::Unix(path) => {
                     drive(UnixStream::connect(path).await.map_err(reason)?).await
@@ -74,7 +74,9 @@ impl Peer {
         });
         match opened.await {
             Ok(opened) => opened.map_err(|cause| self.unreachable(cause)),
-            Err(_) => Err(self.unreachable(format!("no answer in {} s", CONNECT_WITHIN.as_secs()))),
+            Err(_) => {
+                Err(self.unreachable(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs())))
+            }
         }
     }
 
@@ -103,31 +105,36 @@ impl Peer {
     /// Sends a request and waits for the head of the answer.
     pub(super) async fn send(
         &self,
-        sender: &mut Sender,
+        sender: &mut HttpSender,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, ClientError> {
         sender.ready().await.map_err(|error| self.unreachable(reason_of(&error)))?;
-        match timeout(ANSWER_WITHIN, sender.send_request(request)).await {
+        match timeout(RESPONSE_TIMEOUT, sender.send_request(request)).await {
             Ok(answer) => answer.map_err(|error| self.unreachable(reason_of(&error))),
-            Err(_) => Err(self.unreachable(format!("no answer in {} s", ANSWER_WITHIN.as_secs()))),
+            Err(_) => {
+                Err(self.unreachable(format!("no answer in {} s", RESPONSE_TIMEOUT.as_secs())))
+            }
         }
     }
 
     /// Reads an answer to its end.
-    pub(super) async fn read(&self, answer: Response<Incoming>) -> Result<Whole, ClientError> {
+    pub(super) async fn read(
+        &self,
+        answer: Response<Incoming>,
+    ) -> Result<RawResponse, ClientError> {
         let status = answer.status().as_u16();
         let size =
             answer.headers().get("x-tandem-size").and_then(|size| size.to_str().ok()?.parse().ok());
-        let body = Limited::new(answer.into_body(), ANSWER_MAX_BYTES).collect();
-        match timeout(ANSWER_WITHIN, body).await {
-            Ok(Ok(body)) => Ok(Whole { status, size, body: body.to_bytes() }),
+        let body = Limited::new(answer.into_body(), RESPONSE_MAX_BYTES).collect();
+        match timeout(RESPONSE_TIMEOUT, body).await {
+            Ok(Ok(body)) => Ok(RawResponse { status, size, body: body.to_bytes() }),
             Ok(Err(error)) => Err(self.unreachable(format!("the answer broke off: {error}"))),
             Err(_) => Err(self.unreachable("the answer does not end")),
         }
     }
 }
 
-async fn drive<S>(stream: S) -> Result<Sender, String>
+async fn drive<S>(stream: S) -> Result<HttpSender, String>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {

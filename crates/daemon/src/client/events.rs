@@ -1,7 +1,7 @@
 //! The stream of changes.
 
 use super::ClientError;
-use super::connection::{Peer, Sender};
+use super::connection::{Endpoint, HttpSender};
 use crate::api::types::JobChange;
 use http_body_util::BodyExt;
 use hyper::Method;
@@ -16,37 +16,37 @@ const LINE_MAX_BYTES: usize = 1 << 20;
 
 /// Changes of jobs as they happen. The iterator ends with the connection.
 pub struct Events {
-    peer: Peer,
+    endpoint: Endpoint,
     body: Incoming,
     parser: Parser,
     /// Keeps the connection open.
-    _sender: Sender,
+    _sender: HttpSender,
     runtime: Runtime,
 }
 
 impl Events {
-    pub(super) fn open(peer: Peer, after: Option<u64>) -> Result<Self, ClientError> {
+    pub(super) fn open(endpoint: Endpoint, after: Option<u64>) -> Result<Self, ClientError> {
         let runtime = super::runtime()?;
-        let mut request = peer.request(&Method::GET, "/events", &[])?;
+        let mut request = endpoint.request(&Method::GET, "/events", &[])?;
         if let Some(seq) = after {
             request.headers_mut().insert("last-event-id", HeaderValue::from(seq));
         }
         let (sender, body) = runtime.block_on(async {
-            let mut sender = peer.connect().await?;
-            let answer = peer.send(&mut sender, request).await?;
+            let mut sender = endpoint.connect().await?;
+            let answer = endpoint.send(&mut sender, request).await?;
             if !answer.status().is_success() {
-                return Err(super::refusal(&peer.read(answer).await?));
+                return Err(super::refusal(&endpoint.read(answer).await?));
             }
             Ok((sender, answer.into_body()))
         })?;
-        Ok(Self { peer, body, parser: Parser::default(), _sender: sender, runtime })
+        Ok(Self { endpoint, body, parser: Parser::default(), _sender: sender, runtime })
     }
 
     /// The next change; `Ok(None)` if there was none in that time.
     pub fn next_within(&mut self, most: Duration) -> Result<Option<JobChange>, ClientError> {
-        let Self { peer, body, parser, runtime, .. } = self;
+        let Self { endpoint, body, parser, runtime, .. } = self;
         runtime.block_on(async {
-            match timeout(most, next(peer, body, parser)).await {
+            match timeout(most, next(endpoint, body, parser)).await {
                 Ok(change) => change.map(Some),
                 Err(_) => Ok(None),
             }
@@ -58,14 +58,14 @@ impl Iterator for Events {
     type Item = Result<JobChange, ClientError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let Self { peer, body, parser, runtime, .. } = self;
-        Some(runtime.block_on(next(peer, body, parser)))
+        let Self { endpoint, body, parser, runtime, .. } = self;
+        Some(runtime.block_on(next(endpoint, body, parser)))
     }
 }
 
 /// Reads on until there is a change. What was read is kept if the wait is given up.
 async fn next(
-    peer: &Peer,
+    endpoint: &Endpoint,
     body: &mut Incoming,
     parser: &mut Parser,
 ) -> Result<JobChange, ClientError> {
@@ -80,9 +80,9 @@ async fn next(
                 }
             }
             Some(Err(error)) => {
-                return Err(peer.unreachable(format!("the stream broke off: {error}")));
+                return Err(endpoint.unreachable(format!("the stream broke off: {error}")));
             }
-            None => return Err(peer.unreachable("the stream has ended")),
+            None => return Err(endpoint.unreachable("the stream has ended")),
         }
     }
 }

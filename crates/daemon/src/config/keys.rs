@@ -5,26 +5,26 @@ use serde_json::{Value, json};
 
 /// What a value may be.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     /// Any text but an empty one.
     Text,
     /// A path; `~/` is the home folder.
     Path,
     /// A whole number in this range.
-    Whole(u64, u64),
+    Integer(u64, u64),
     /// A number in this range.
     Number(f64, f64),
     /// `true` or `false`.
-    Switch,
+    Bool,
     /// One of these words.
-    Word(&'static [&'static str]),
+    OneOf(&'static [&'static str]),
 }
 
 /// One key.
 pub(super) struct Key {
     /// `section.key`
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: ValueKind,
     /// Null is absent.
     pub(super) default: fn(&Sources) -> Value,
     pub(super) help: &'static str,
@@ -34,7 +34,7 @@ const DAY_S: f64 = 86_400.0;
 
 const fn key(
     name: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     default: fn(&Sources) -> Value,
     help: &'static str,
 ) -> Key {
@@ -42,168 +42,173 @@ const fn key(
 }
 
 pub(super) const KEYS: &[Key] = &[
-    key("daemon.socket", Kind::Path, Sources::default_socket, "unix socket of the daemon"),
-    key("daemon.state", Kind::Path, Sources::default_state, "folder of the daemon's store"),
+    key("daemon.socket", ValueKind::Path, Sources::default_socket, "unix socket of the daemon"),
+    key("daemon.state", ValueKind::Path, Sources::default_state, "folder of the daemon's store"),
     key(
         "daemon.listen",
-        Kind::Text,
+        ValueKind::Text,
         |_| Value::Null,
         "TCP address to listen on as well; needs token_file",
     ),
-    key("daemon.token_file", Kind::Path, |_| Value::Null, "file of the token for TCP"),
-    key("daemon.policy", Kind::Text, |_| json!("tandem"), "policy: NAME[:key=value,...]"),
+    key("daemon.token_file", ValueKind::Path, |_| Value::Null, "file of the token for TCP"),
+    key("daemon.policy", ValueKind::Text, |_| json!("tandem"), "policy: NAME[:key=value,...]"),
     key(
         "daemon.provider",
-        Kind::Word(&["auto", "cpu", "nvidia", "fake", "slurm"]),
+        ValueKind::OneOf(&["auto", "cpu", "nvidia", "fake", "slurm"]),
         |_| json!("auto"),
         "where devices come from",
     ),
     key(
         "daemon.devices",
-        Kind::Whole(0, 65_536),
+        ValueKind::Integer(0, 65_536),
         |_| json!(0),
         "devices of fake, cores of cpu; 0 is all there are",
     ),
     key(
         "daemon.fake_memory_mib",
-        Kind::Whole(1, 1 << 30),
+        ValueKind::Integer(1, 1 << 30),
         |_| json!(24_576),
         "memory of a fake device",
     ),
     key(
         "daemon.kill_grace_s",
-        Kind::Number(0.0, DAY_S),
+        ValueKind::Number(0.0, DAY_S),
         |_| json!(30.0),
         "from the request to end to the end by force",
     ),
     key(
         "daemon.stop_grace_s",
-        Kind::Number(0.0, DAY_S),
+        ValueKind::Number(0.0, DAY_S),
         |_| json!(60.0),
         "what a job has to save its state when it is stopped",
     ),
     key(
         "daemon.restore_s",
-        Kind::Number(0.0, DAY_S),
+        ValueKind::Number(0.0, DAY_S),
         |_| Value::Null,
         "what a stopped job needs before it makes progress again; 1 on cpu, else 40",
     ),
     key(
         "daemon.log",
-        Kind::Word(&["error", "warn", "info", "debug", "trace"]),
+        ValueKind::OneOf(&["error", "warn", "info", "debug", "trace"]),
         |_| json!("info"),
         "level of the log",
     ),
     key(
         "daemon.history_days",
-        Kind::Whole(1, 1_000_000),
+        ValueKind::Integer(1, 1_000_000),
         |_| Value::Null,
         "days that jobs are remembered",
     ),
     key(
         "daemon.webhooks",
-        Kind::Switch,
+        ValueKind::Bool,
         |_| json!(true),
         "call the webhooks of jobs, each as the user whose job it is",
     ),
     key(
         "daemon.cgroups",
-        Kind::Word(&["auto", "off"]),
+        ValueKind::OneOf(&["auto", "off"]),
         |_| json!("auto"),
         "control groups for jobs on cores, where the system allows it",
     ),
-    key("client.host", Kind::Text, |_| Value::Null, "HOST:PORT of a daemon that listens on TCP"),
+    key(
+        "client.host",
+        ValueKind::Text,
+        |_| Value::Null,
+        "HOST:PORT of a daemon that listens on TCP",
+    ),
     key(
         "client.token_file",
-        Kind::Path,
+        ValueKind::Path,
         |_| Value::Null,
         "file of the token; that of the daemon if absent",
     ),
     key(
         "learning.settle_s",
-        Kind::Number(0.0, DAY_S),
+        ValueKind::Number(0.0, DAY_S),
         |_| json!(60.0),
         "no partner before memory has been flat for so long",
     ),
     key(
         "learning.settle_steps",
-        Kind::Whole(0, u32::MAX as u64),
+        ValueKind::Integer(0, u32::MAX as u64),
         |_| json!(100),
         "or for so many steps",
     ),
     key(
         "learning.window_steps",
-        Kind::Whole(1, u32::MAX as u64),
+        ValueKind::Integer(1, u32::MAX as u64),
         |_| json!(50),
         "steps of a window in which a rate is measured",
     ),
     key(
         "learning.window_s",
-        Kind::Number(0.001, DAY_S),
+        ValueKind::Number(0.001, DAY_S),
         |_| json!(1.0),
         "least length of such a window",
     ),
     key(
         "learning.sample_s",
-        Kind::Number(0.01, DAY_S),
+        ValueKind::Number(0.01, DAY_S),
         |_| json!(1.0),
         "time between two looks at the devices",
     ),
     key(
         "sharing.foreign",
-        Kind::Word(&["avoid", "count"]),
+        ValueKind::OneOf(&["avoid", "count"]),
         |_| json!("avoid"),
         "a device with strangers' processes: avoid it, or count their memory",
     ),
-    key("sharing.enabled", Kind::Switch, |_| json!(true), "jobs may share devices"),
-    key("nvidia.library", Kind::Path, |_| Value::Null, "the NVML library"),
-    key("nvidia.mps", Kind::Switch, |_| json!(false), "share through the multi-process service"),
+    key("sharing.enabled", ValueKind::Bool, |_| json!(true), "jobs may share devices"),
+    key("nvidia.library", ValueKind::Path, |_| Value::Null, "the NVML library"),
+    key("nvidia.mps", ValueKind::Bool, |_| json!(false), "share through the multi-process service"),
     key(
         "nvidia.mps_control",
-        Kind::Path,
+        ValueKind::Path,
         |_| json!("nvidia-cuda-mps-control"),
         "the program that controls that service",
     ),
-    key("nvidia.pause", Kind::Switch, |_| json!(false), "pause processes on GPUs"),
+    key("nvidia.pause", ValueKind::Bool, |_| json!(false), "pause processes on GPUs"),
     key(
         "slurm.partition",
-        Kind::Text,
+        ValueKind::Text,
         |_| json!("tandem"),
         "partition of Slurm whose GPU jobs Tandem places",
     ),
     key(
         "slurm.gpu_memory_mib",
-        Kind::Whole(1, 1 << 30),
+        ValueKind::Integer(1, 1 << 30),
         |_| json!(24_576),
         "memory of each GPU, which Slurm does not know",
     ),
     key(
         "slurm.job_memory_mib",
-        Kind::Whole(0, 1 << 30),
+        ValueKind::Integer(0, 1 << 30),
         |_| json!(0),
         "memory that a job takes of a GPU if it says nothing; 0 lets it run alone",
     ),
     key(
         "slurm.poll_s",
-        Kind::Number(0.1, 3600.0),
+        ValueKind::Number(0.1, 3600.0),
         |_| json!(2.0),
         "time between two lists of jobs",
     ),
     key(
         "slurm.completions",
-        Kind::Path,
+        ValueKind::Path,
         |_| Value::Null,
         "the file of JobCompType=jobcomp/filetxt, for jobs that ended while nobody looked",
     ),
     key(
         "slurm.listen",
-        Kind::Text,
+        ValueKind::Text,
         |_| Value::Null,
         "TCP address at which jobs on the nodes report through their relays",
     ),
     key(
         "slurm.secret_file",
-        Kind::Path,
+        ValueKind::Path,
         |_| json!("/etc/slurm/tandem/secret"),
         "file of the secret that relays and the daemon share",
     ),

@@ -1,6 +1,6 @@
 //! From sources to values.
 
-use super::keys::{KEYS, Key, Kind, nearest};
+use super::keys::{KEYS, Key, ValueKind, nearest};
 use super::typed::typed;
 use super::{Config, SHARED_SOCKET};
 use serde::Serialize;
@@ -96,7 +96,7 @@ impl Serialize for Origin {
 
 /// One key with its value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Setting {
+pub struct ResolvedSetting {
     /// `section.key`
     pub key: &'static str,
     /// Null is absent.
@@ -109,7 +109,7 @@ pub struct Setting {
 
 /// All settings with their origins, in the order in which they are documented.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Origins(pub Vec<Setting>);
+pub struct Origins(pub Vec<ResolvedSetting>);
 
 impl Origins {
     /// Where the value of a key comes from.
@@ -212,7 +212,7 @@ impl Config {
         let setting = |key: &Key| {
             let default = || ((key.default)(sources), Origin::Default);
             let (value, origin) = found.remove(key.name).unwrap_or_else(default);
-            Setting { key: key.name, value, origin, help: key.help }
+            ResolvedSetting { key: key.name, value, origin, help: key.help }
         };
         let origins = Origins(KEYS.iter().map(setting).collect());
         Ok((typed(&origins), origins))
@@ -290,14 +290,14 @@ fn read(file: &Path) -> Result<Vec<(&'static Key, Value)>, ConfigError> {
 /// The value that a text stands for.
 fn from_text(key: &Key, text: &str) -> Value {
     let parsed = match key.kind {
-        Kind::Whole(..) => text.parse::<u64>().ok().map(Value::from),
-        Kind::Number(..) => text.parse::<f64>().ok().map(Value::from),
-        Kind::Switch => match text {
+        ValueKind::Integer(..) => text.parse::<u64>().ok().map(Value::from),
+        ValueKind::Number(..) => text.parse::<f64>().ok().map(Value::from),
+        ValueKind::Bool => match text {
             "true" | "1" | "yes" | "on" => Some(json!(true)),
             "false" | "0" | "no" | "off" => Some(json!(false)),
             _ => None,
         },
-        Kind::Text | Kind::Path | Kind::Word(_) => None,
+        ValueKind::Text | ValueKind::Path | ValueKind::OneOf(_) => None,
     };
     parsed.unwrap_or_else(|| json!(text))
 }
@@ -309,30 +309,30 @@ fn accept(key: &Key, value: Value, sources: &Sources, place: &str) -> Result<Val
         Err(ConfigError::Value { place: place.to_owned(), key: key.name.to_owned(), problem })
     };
     match key.kind {
-        Kind::Text => match value.as_str() {
+        ValueKind::Text => match value.as_str() {
             Some(text) if !text.is_empty() => Ok(value),
             _ => problem("a text".to_owned()),
         },
-        Kind::Path => match (value.as_str(), sources.home()) {
+        ValueKind::Path => match (value.as_str(), sources.home()) {
             (Some(text), Some(home)) if text.starts_with("~/") => {
                 Ok(json!(format!("{home}{}", &text[1..])))
             }
             (Some(text), _) if !text.is_empty() && !text.contains('\0') => Ok(value),
             _ => problem("a path".to_owned()),
         },
-        Kind::Whole(least, most) => match value.as_u64() {
+        ValueKind::Integer(least, most) => match value.as_u64() {
             Some(number) if (least..=most).contains(&number) => Ok(value),
             _ => problem(format!("a whole number from {least} to {most}")),
         },
-        Kind::Number(least, most) => match value.as_f64() {
+        ValueKind::Number(least, most) => match value.as_f64() {
             Some(number) if (least..=most).contains(&number) => Ok(json!(number)),
             _ => problem(format!("a number from {least} to {most}")),
         },
-        Kind::Switch => match value.as_bool() {
+        ValueKind::Bool => match value.as_bool() {
             Some(_) => Ok(value),
             None => problem("true or false".to_owned()),
         },
-        Kind::Word(words) => match value.as_str() {
+        ValueKind::OneOf(words) => match value.as_str() {
             Some(text) if words.contains(&text) => Ok(value),
             _ => problem(words.join(", ")),
         },

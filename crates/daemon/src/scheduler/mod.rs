@@ -346,7 +346,7 @@ pub fn new_jobs(submission: &Submission, now: Now) -> Vec<Job> {
     // Both were checked before the submission was accepted.
     let Ok(tasks) = request.tasks() else { return Vec::new() };
     let dependencies = request.dependencies().unwrap_or_default();
-    let class = crate::class::of(&request);
+    let class = crate::class::of_request(&request);
     let at_a_time = tasks.at_a_time;
     let job = |(id, task): (u64, crate::request::Task)| Job {
         id,

@@ -169,7 +169,7 @@ impl Scheduler {
         id: tandem_core::JobId,
         now: Time,
     ) -> JobSpec {
-        let class = crate::class::of(&request);
+        let class = crate::class::of_request(&request);
         let job = Job { uid, class, request: Arc::new(request), ..Job::default() };
         let number = self.classes.find(&job.class);
         let user = self.users.get(&uid).copied().unwrap_or(UserId(u32::MAX));

@@ -6,7 +6,7 @@ mod schema;
 #[cfg(test)]
 mod tests;
 
-pub use reader::{Filter, Reader, UserTotal};
+pub use reader::{JobFilter, StoreReader, UserTotal};
 
 use crate::job::Job;
 use crate::request::JobRequest;
@@ -80,16 +80,16 @@ impl Store {
     /// Writes all of `write` or nothing; it outlives a loss of power, as does all that was written before.
     pub fn write(
         &mut self,
-        write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
+        write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         self.commit(true, write)
     }
 
     /// Writes all of `write` or nothing. It outlives this process at once, and a loss of power after the
     /// next `write` or `sync`.
-    pub fn write_soon(
+    pub fn write_unsynced(
         &mut self,
-        write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
+        write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         self.commit(false, write)
     }
@@ -103,7 +103,7 @@ impl Store {
     fn commit(
         &mut self,
         waits: bool,
-        write: impl FnOnce(&Writing<'_>) -> Result<(), StoreError>,
+        write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         if self.waits != waits {
             let level = if waits { "FULL" } else { "NORMAL" };
@@ -111,7 +111,7 @@ impl Store {
             self.waits = waits;
         }
         let transaction = self.connection.transaction()?;
-        write(&Writing(&transaction))?;
+        write(&StoreTransaction(&transaction))?;
         transaction.commit()?;
         Ok(())
     }
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// The instant of the last record.
-    pub fn last(&self) -> Result<Option<Now>, StoreError> {
+    pub fn last_time(&self) -> Result<Option<Now>, StoreError> {
         let select = "SELECT at_us, unix_us FROM journal ORDER BY seq DESC LIMIT 1";
         let now = |row: &rusqlite::Row<'_>| {
             Ok(Now { at_us: row.get::<_, i64>(0)? as u64, unix_us: row.get::<_, i64>(1)? as u64 })
@@ -170,7 +170,7 @@ impl Store {
     }
 
     /// Jobs that are over and whose webhooks have not been called to the end.
-    pub fn hooks(&self) -> Result<Vec<u64>, StoreError> {
+    pub fn pending_webhooks(&self) -> Result<Vec<u64>, StoreError> {
         let mut select = self.connection.prepare("SELECT job FROM hooks ORDER BY job")?;
         let jobs = select.query_map([], |row| row.get::<_, i64>(0))?;
         Ok(jobs.map(|job| job.map(|job| job as u64)).collect::<Result<_, _>>()?)
@@ -214,9 +214,9 @@ fn connect(file: &Path) -> Result<Connection, StoreError> {
 }
 
 /// One transaction.
-pub struct Writing<'a>(&'a Transaction<'a>);
+pub struct StoreTransaction<'a>(&'a Transaction<'a>);
 
-impl Writing<'_> {
+impl StoreTransaction<'_> {
     /// A value by its key.
     pub fn meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
         let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?;
@@ -242,7 +242,7 @@ impl Writing<'_> {
 
     /// A cycle is over: what was decided.
     pub fn actions(&self, now: Now, actions: &[Action]) -> Result<(), StoreError> {
-        self.record(now, "actions", &crate::journal::texts(actions))
+        self.record(now, "actions", &crate::journal::action_texts(actions))
     }
 
     fn record(&self, now: Now, kind: &str, body: &impl Serialize) -> Result<(), StoreError> {
@@ -307,13 +307,13 @@ impl Writing<'_> {
     }
 
     /// The webhook of a job is to be called.
-    pub fn hook(&self, job: u64) -> Result<(), StoreError> {
+    pub fn add_webhook(&self, job: u64) -> Result<(), StoreError> {
         self.0.prepare_cached("INSERT OR IGNORE INTO hooks VALUES (?1)")?.execute([int(job)])?;
         Ok(())
     }
 
     /// The webhook of a job was called, or that was given up.
-    pub fn hooked(&self, job: u64) -> Result<(), StoreError> {
+    pub fn remove_webhook(&self, job: u64) -> Result<(), StoreError> {
         self.0.prepare_cached("DELETE FROM hooks WHERE job = ?1")?.execute([int(job)])?;
         Ok(())
     }

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// A connection that only reads.
-pub struct Reader {
+pub struct StoreReader {
     connection: Connection,
 }
 
 /// Which jobs to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct JobFilter {
     /// In one of these states; in any if empty.
     pub states: Vec<JobState>,
     /// Of this user.
@@ -40,7 +40,7 @@ pub struct UserTotal {
     pub shared_gpu_us: u64,
 }
 
-impl Reader {
+impl StoreReader {
     /// Opens a store that exists.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let connection = connect(file)?;
@@ -49,7 +49,7 @@ impl Reader {
     }
 
     /// A page of jobs.
-    pub fn page(&self, filter: &Filter) -> Result<Vec<Job>, StoreError> {
+    pub fn page(&self, filter: &JobFilter) -> Result<Vec<Job>, StoreError> {
         let (beyond, order) = if filter.descending { ("<", "DESC") } else { (">", "ASC") };
         let mut clauses = Vec::new();
         if filter.user.is_some() {

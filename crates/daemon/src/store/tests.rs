@@ -13,15 +13,15 @@ fn a_page_holds_the_first_of_what_is_asked_for() {
     let file = folder.path().join("state.db");
     let mut store = Store::open(&file).unwrap();
     let jobs: Vec<Job> = (1..=200).map(job).collect();
-    let written = store.write(|writing| {
+    let written = store.write(|transaction| {
         for job in &jobs {
-            writing.request(job.id, &job.request, &BTreeMap::new())?;
-            writing.insert(job, job.id)?;
+            transaction.request(job.id, &job.request, &BTreeMap::new())?;
+            transaction.insert(job, job.id)?;
         }
         Ok(())
     });
     written.unwrap();
-    let reader = Reader::open(&file).unwrap();
+    let reader = StoreReader::open(&file).unwrap();
     let active: Vec<JobState> =
         JobState::ALL.into_iter().filter(|state| !state.is_over()).collect();
     let some = vec![JobState::Completed, JobState::Pending, JobState::Pending];
@@ -46,7 +46,7 @@ fn a_page_holds_the_first_of_what_is_asked_for() {
                     expected.reverse();
                 }
                 expected.truncate(20);
-                let filter = Filter {
+                let filter = JobFilter {
                     states: states.clone(),
                     user: user.clone(),
                     after,
@@ -69,15 +69,15 @@ fn what_is_written_soon_is_there_at_once() {
     let level = |store: &Store| -> i64 {
         store.connection.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap()
     };
-    store.write_soon(|writing| writing.meta("one", "1")).unwrap();
+    store.write_unsynced(|transaction| transaction.meta("one", "1")).unwrap();
     assert_eq!(level(&store), 1, "NORMAL");
     assert_eq!(Store::open(&file).unwrap().meta("one").unwrap().as_deref(), Some("1"));
     store.sync().unwrap();
-    store.write(|writing| writing.meta("two", "2")).unwrap();
+    store.write(|transaction| transaction.meta("two", "2")).unwrap();
     assert_eq!(level(&store), 2, "FULL");
     // What fails leaves nothing behind.
-    let fails = store.write_soon(|writing| {
-        writing.meta("three", "3")?;
+    let fails = store.write_unsynced(|transaction| {
+        transaction.meta("three", "3")?;
         Err(StoreError::Newer { version: 9 })
     });
     assert!(fails.is_err() && store.meta("three").unwrap().is_none());

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use tandem_core::{Learner, Observation, Time};
-use tandem_daemon::journal::{beliefs, replay, texts};
+use tandem_daemon::journal::{action_texts, beliefs, replay};
 use tandem_policies::PolicySpec;
 use tandem_sim::{RunOptions, run};
 use world::{Case, case, daemon};
@@ -21,7 +21,7 @@ fn simulated(case: &Case, policy: &PolicySpec, learns: bool) -> (Acts, Vec<(Time
     let beliefs = learns.then(|| case.beliefs.clone());
     let options = RunOptions { log_actions: true, beliefs, ..RunOptions::default() };
     let run = run(case.workload, policy, &case.truth, &options, &AtomicU64::new(0)).unwrap();
-    let acts = run.actions.iter().map(|(at, actions)| (*at, texts(actions))).collect();
+    let acts = run.actions.iter().map(|(at, actions)| (*at, action_texts(actions))).collect();
     (acts, run.observations)
 }
 

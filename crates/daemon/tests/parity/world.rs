@@ -12,9 +12,9 @@ use tandem_core::{
     Action, Cluster, Event, GpuId, Interference, JobId, Learner, Memory, Observation, Placement,
     Profile, Time,
 };
-use tandem_daemon::command::{Command, Peer};
+use tandem_daemon::command::{Caller, UserCommand};
 use tandem_daemon::cycle::{Cycle, Message};
-use tandem_daemon::links::Links;
+use tandem_daemon::job_sockets::JobSockets;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
 use tandem_daemon::request::JobRequest;
@@ -258,12 +258,12 @@ pub(crate) fn daemon(
     };
     store.write(|writing| writing.start(&start)).unwrap();
     let (scheduler, outcome) = Scheduler::begin(start, policy, interference);
-    let links = Links::new(runtime.handle().clone(), state.join("none"), sender.clone(), 0);
+    let links = JobSockets::new(runtime.handle().clone(), state.join("none"), sender.clone(), 0);
     let publisher = Publisher::new(runtime.handle().clone(), 0, false, sender.clone());
     let meter = Meter::new(MeterOptions::default());
     let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, 0);
     cycle.begin(now(Time(0)), &outcome).unwrap();
-    let peer = Peer { uid: 0, gid: 0, user: "root".to_owned() };
+    let caller = Caller { uid: 0, gid: 0, user: "root".to_owned() };
     let (mut arrived, mut finished) = (0, 0);
     let mut observations = observations.iter().peekable();
     while finished < workload.len() {
@@ -281,8 +281,8 @@ pub(crate) fn daemon(
         while let Some(job) = workload.jobs.get(arrived).filter(|job| job.spec.submit <= at) {
             let request = Box::new(request(workload, job.spec.id));
             let (reply, _) = tokio::sync::oneshot::channel();
-            let command = Command::Submit(request);
-            batch.push(Message::Command { peer: peer.clone(), command, reply });
+            let command = UserCommand::Submit(request);
+            batch.push(Message::Command { caller: caller.clone(), command, reply });
             arrived += 1;
         }
         cycle.turn(now(at), &mut batch);

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use tandem_daemon::api::types::{DaemonInfo, Devices, JobLine};
-use tandem_daemon::client::{Answer, Client, ClientError, JobQuery};
+use tandem_daemon::client::{ApiResponse, Client, ClientError, JobQuery};
 use tandem_daemon::job::JobState;
 
 const REFRESH: Duration = Duration::from_secs(1);
@@ -26,8 +26,8 @@ const JOBS_MAX: u32 = 1000;
 
 /// What is shown.
 struct Snapshot {
-    info: Answer<DaemonInfo>,
-    devices: Answer<Devices>,
+    info: ApiResponse<DaemonInfo>,
+    devices: ApiResponse<Devices>,
     found: Found,
 }
 

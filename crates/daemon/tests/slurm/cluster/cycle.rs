@@ -7,8 +7,8 @@ use tandem_backends::{
     RecoveredRun, RunId,
 };
 use tandem_daemon::cycle::{Cycle, Message};
+use tandem_daemon::job_sockets::JobSockets;
 use tandem_daemon::journal::beliefs;
-use tandem_daemon::links::Links;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
 use tandem_daemon::scheduler::{Now, Scheduler};
@@ -71,7 +71,7 @@ impl TestDaemon {
         let policy = PolicySpec::parse(policy).unwrap();
         let (scheduler, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
         let handle = runtime.handle().clone();
-        let links = Links::new(handle.clone(), state.path().join("none"), sender.clone(), 0);
+        let links = JobSockets::new(handle.clone(), state.path().join("none"), sender.clone(), 0);
         let publisher = Publisher::new(handle, 0, false, sender);
         let meter = Meter::new(MeterOptions::default());
         let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, 0);

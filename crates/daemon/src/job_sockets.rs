@@ -25,13 +25,13 @@ use tokio::task::AbortHandle;
 /// A line that is longer is not one of ours.
 const LINE_MAX: u64 = 64 << 10;
 /// Bad lines in a row after which nobody listens any more.
-const BAD_MAX: u32 = 10;
+const BAD_LINES_MAX: u32 = 10;
 /// Reports of steps are passed on no more often than this.
-const REPORT_EVERY: Duration = Duration::from_millis(50);
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// Of all else it may say so much at once,
-const WORDS_MAX: u32 = 32;
+const MESSAGE_BURST: u32 = 32;
 /// and one thing more each time this has passed.
-const WORD_EVERY: Duration = Duration::from_millis(200);
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
 /// What a job says about itself is believed up to this many parts of a batch.
 const ACCUM_MAX: u32 = 65_536;
 /// Output that is looked at in one go.
@@ -67,7 +67,7 @@ pub enum FromJob {
 
 /// A line as it comes; fields that are not known are passed over.
 #[derive(Deserialize)]
-struct Line {
+struct ProtocolLine {
     op: String,
     #[serde(default)]
     n: Option<u64>,
@@ -84,7 +84,7 @@ struct Line {
 /// A line in the terms of the cycle: `None` for operations that are not known, an error for what is no
 /// line of the protocol.
 fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
-    let line: Line = serde_json::from_slice(line).map_err(|_| ())?;
+    let line: ProtocolLine = serde_json::from_slice(line).map_err(|_| ())?;
     let has = |cap: &str| line.caps.iter().any(|have| have == cap);
     Ok(match line.op.as_str() {
         "hello" => {
@@ -107,22 +107,22 @@ fn line(message: ToJob) -> String {
 }
 
 /// All sockets of jobs.
-pub struct Links {
+pub struct JobSockets {
     runtime: Handle,
     dir: PathBuf,
     inbox: Sender<Message>,
     /// Whose daemon it is.
     uid: u32,
-    open: BTreeMap<u64, Link>,
+    open: BTreeMap<u64, JobSocket>,
 }
 
-struct Link {
+struct JobSocket {
     outbox: mpsc::UnboundedSender<ToJob>,
     task: AbortHandle,
     tail: Option<AbortHandle>,
 }
 
-impl Links {
+impl JobSockets {
     /// Sockets go to `dir`, which is nobody else's; those of an earlier daemon are removed.
     pub fn new(runtime: Handle, dir: PathBuf, inbox: Sender<Message>, uid: u32) -> Self {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
@@ -147,7 +147,7 @@ impl Links {
         let (outbox, messages) = mpsc::unbounded_channel();
         let serve = serve(listener, messages, job, [uid, self.uid, 0], self.inbox.clone());
         let task = self.runtime.spawn(serve).abort_handle();
-        self.open.insert(job, Link { outbox, task, tail: None });
+        self.open.insert(job, JobSocket { outbox, task, tail: None });
     }
 
     fn listen(&self, path: &Path, uid: u32) -> std::io::Result<UnixListener> {
@@ -165,28 +165,29 @@ impl Links {
 
     /// Looks for progress in what a job of this user prints.
     pub fn tail(&mut self, job: u64, pattern: &str, file: &Path, owner: Option<Owner>) {
-        let (Some(link), Ok(pattern)) = (self.open.get_mut(&job), progress_pattern(pattern)) else {
+        let (Some(socket_task), Ok(pattern)) = (self.open.get_mut(&job), progress_pattern(pattern))
+        else {
             return;
         };
         let tail = Tail::new(pattern, file.to_owned(), owner);
         let tail = follow(job, tail, self.inbox.clone());
-        if let Some(before) = link.tail.replace(self.runtime.spawn(tail).abort_handle()) {
+        if let Some(before) = socket_task.tail.replace(self.runtime.spawn(tail).abort_handle()) {
             before.abort();
         }
     }
 
     /// Tells a job something, if it listens.
     pub fn send(&self, job: u64, message: ToJob) {
-        if let Some(link) = self.open.get(&job) {
-            let _ = link.outbox.send(message);
+        if let Some(socket_task) = self.open.get(&job) {
+            let _ = socket_task.outbox.send(message);
         }
     }
 
     /// Stops listening to a job.
     pub fn close(&mut self, job: u64) {
-        if let Some(link) = self.open.remove(&job) {
-            link.task.abort();
-            if let Some(tail) = link.tail {
+        if let Some(socket_task) = self.open.remove(&job) {
+            socket_task.task.abort();
+            if let Some(tail) = socket_task.tail {
                 tail.abort();
             }
             let _ = std::fs::remove_file(socket(&self.dir, job));
@@ -203,8 +204,8 @@ async fn serve(
 ) {
     // What it has to know when it connects, or connects again.
     let mut setting: Option<ToJob> = None;
-    let mut connection: Option<Connection> = None;
-    let mut words = Words::new();
+    let mut connection: Option<JobConnection> = None;
+    let mut budget = MessageBudget::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
@@ -218,7 +219,7 @@ async fn serve(
                     tracing::warn!("job {job}: somebody else knocked at its socket");
                     continue;
                 }
-                let mut next = Connection::new(stream);
+                let mut next = JobConnection::new(stream);
                 if let Some(setting) = setting {
                     next.send(setting);
                 }
@@ -234,7 +235,7 @@ async fn serve(
                     connection.send(message);
                 }
             }
-            heard = hear(&mut connection, &mut words) => match heard {
+            received = next_message(&mut connection, &mut budget) => match received {
                 Some(said) => {
                     if inbox.send(Message::Job { job, said }).is_err() {
                         return;
@@ -247,13 +248,16 @@ async fn serve(
 }
 
 /// What the job says next; `None` if it has gone or speaks nonsense. Waits for ever without a job.
-async fn hear(connection: &mut Option<Connection>, words: &mut Words) -> Option<FromJob> {
+async fn next_message(
+    connection: &mut Option<JobConnection>,
+    budget: &mut MessageBudget,
+) -> Option<FromJob> {
     match connection {
         Some(connection) => {
-            words.wait().await;
+            budget.wait().await;
             let said = connection.next().await?;
             if !matches!(said, FromJob::Steps { .. }) {
-                words.left -= 1;
+                budget.left -= 1;
             }
             Some(said)
         }
@@ -261,37 +265,37 @@ async fn hear(connection: &mut Option<Connection>, words: &mut Words) -> Option<
     }
 }
 
-/// How much a job may say at once: everything but steps is journalled. One that says more is heard
+/// How much a job may say at once: everything but steps is journalled. One that says more is received
 /// later, however often it connects.
-struct Words {
+struct MessageBudget {
     left: u32,
     since: Instant,
 }
 
-impl Words {
+impl MessageBudget {
     fn new() -> Self {
-        Self { left: WORDS_MAX, since: Instant::now() }
+        Self { left: MESSAGE_BURST, since: Instant::now() }
     }
 
     /// Returns when there is a word left. May be dropped at any time.
     async fn wait(&mut self) {
         loop {
-            while self.left < WORDS_MAX && self.since.elapsed() >= WORD_EVERY {
+            while self.left < MESSAGE_BURST && self.since.elapsed() >= MESSAGE_INTERVAL {
                 self.left += 1;
-                self.since += WORD_EVERY;
+                self.since += MESSAGE_INTERVAL;
             }
-            if self.left == WORDS_MAX {
+            if self.left == MESSAGE_BURST {
                 self.since = Instant::now();
             }
             if self.left > 0 {
                 return;
             }
-            tokio::time::sleep(WORD_EVERY).await;
+            tokio::time::sleep(MESSAGE_INTERVAL).await;
         }
     }
 }
 
-struct Connection {
+struct JobConnection {
     reader: BufReader<tokio::net::unix::OwnedReadHalf>,
     writer: tokio::net::unix::OwnedWriteHalf,
     buffer: Vec<u8>,
@@ -299,7 +303,7 @@ struct Connection {
     last_report: Option<Instant>,
 }
 
-impl Connection {
+impl JobConnection {
     fn new(stream: UnixStream) -> Self {
         let (reader, writer) = stream.into_split();
         let reader = BufReader::new(reader);
@@ -330,13 +334,13 @@ impl Connection {
             match parsed {
                 Ok(said) => {
                     self.bad = 0;
-                    if let Some(said) = said.filter(|said| self.passes(said)) {
+                    if let Some(said) = said.filter(|said| self.is_due(said)) {
                         return Some(said);
                     }
                 }
                 Err(()) => {
                     self.bad += 1;
-                    if self.bad >= BAD_MAX {
+                    if self.bad >= BAD_LINES_MAX {
                         return None;
                     }
                 }
@@ -344,12 +348,12 @@ impl Connection {
         }
     }
 
-    fn passes(&mut self, said: &FromJob) -> bool {
+    fn is_due(&mut self, said: &FromJob) -> bool {
         if !matches!(said, FromJob::Steps { .. }) {
             return true;
         }
         let now = Instant::now();
-        if self.last_report.is_some_and(|last| now.duration_since(last) < REPORT_EVERY) {
+        if self.last_report.is_some_and(|last| now.duration_since(last) < REPORT_INTERVAL) {
             return false;
         }
         self.last_report = Some(now);

@@ -6,41 +6,41 @@ use crate::scheduler::Submission;
 use tandem_backends::ClusterJob;
 
 /// The word with which hints begin.
-const WORD: &str = "tandem:";
+const HINT_PREFIX: &str = "tandem:";
 
-/// The submission that an offer amounts to, and what of its hints could not be understood.
+/// The submission that a cluster job amounts to, and what of its hints could not be understood.
 pub(crate) fn submission(
     first: u64,
-    offer: &ClusterJob,
+    job: &ClusterJob,
     memory_bytes: Option<u64>,
 ) -> (Submission, Vec<String>) {
-    let name: String = offer.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let name: String = job.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let name = cut(if name.is_empty() { "unnamed".to_owned() } else { name });
     let mut request = JobRequest {
-        class: Some(cut(format!("{}/{name}", offer.user))),
+        class: Some(cut(format!("{}/{name}", job.user))),
         name: Some(name),
-        gpus: f64::from(offer.gpus.max(1)),
-        time_limit_s: offer.limit_s,
+        gpus: f64::from(job.gpus.max(1)),
+        time_limit_s: job.limit_s,
         gpu_memory_bytes: memory_bytes,
-        exclusive: offer.exclusive,
+        exclusive: job.exclusive,
         ..JobRequest::default()
     };
-    let unknown = take_hints(&mut request, &offer.hints);
+    let unknown = take_hints(&mut request, &job.hints);
     let submission = Submission {
         first,
-        uid: offer.owner.uid,
-        gid: offer.owner.gid,
-        user: offer.user.clone(),
+        uid: job.owner.uid,
+        gid: job.owner.gid,
+        user: job.user.clone(),
         request,
         over: Vec::new(),
-        external: Some(offer.external.clone()),
-        submit_unix_us: Some(offer.submit_unix_us),
+        external: Some(job.external.clone()),
+        submit_unix_us: Some(job.submit_unix_us),
     };
     (submission, unknown)
 }
 
 fn take_hints(request: &mut JobRequest, comment: &str) -> Vec<String> {
-    let hints = comment.split_whitespace().find_map(|word| word.strip_prefix(WORD));
+    let hints = comment.split_whitespace().find_map(|word| word.strip_prefix(HINT_PREFIX));
     let mut unknown = Vec::new();
     for hint in hints.unwrap_or_default().split(',').filter(|hint| !hint.is_empty()) {
         let (name, value) = hint.split_once('=').unwrap_or((hint, ""));
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use tandem_backends::Owner;
 
-    fn offer(hints: &str) -> ClusterJob {
+    fn job(hints: &str) -> ClusterJob {
         ClusterJob {
             external: "5_1#8a6f865bc487f58b".to_owned(),
             owner: Owner { uid: 1, gid: 2 },
@@ -141,7 +141,7 @@ mod tests {
     fn comments_tell_what_slurm_cannot() {
         let hints =
             "my run tandem:mem=8G,class=resnet,estimate=2h,slowdown=1.5,exclusive,colour=red";
-        let (submission, unknown) = submission(3, &offer(hints), None);
+        let (submission, unknown) = submission(3, &job(hints), None);
         let request = &submission.request;
         assert_eq!(request.gpu_memory_bytes, Some(8 << 30));
         assert_eq!((request.class.as_deref(), request.estimate_s), (Some("resnet"), Some(7200.0)));
@@ -155,8 +155,8 @@ mod tests {
         let long = "ü".repeat(300);
         let hints = format!("tandem:class={long},class=a\u{1b}[2J");
         for name in ["", "a\u{1b}[2J\0", &long] {
-            let offer = ClusterJob { name: name.to_owned(), gpus: 0, ..offer(&hints) };
-            let (submission, unknown) = submission(3, &offer, None);
+            let job = ClusterJob { name: name.to_owned(), gpus: 0, ..job(&hints) };
+            let (submission, unknown) = submission(3, &job, None);
             assert_eq!(submission.request.check_options(), Ok(()), "{name:?}");
             assert_eq!(unknown.len(), 2, "{unknown:?}");
             assert!(submission.request.class.is_some_and(|class| class.starts_with("ann/")));
@@ -168,7 +168,7 @@ mod tests {
         for hints in
             ["", "tandem", "tandem:", "tandem:mem=,estimate=ü,slowdown=NaN,mem=99999999999G"]
         {
-            let (submission, _) = submission(3, &offer(hints), Some(1 << 30));
+            let (submission, _) = submission(3, &job(hints), Some(1 << 30));
             assert_eq!(submission.request.gpu_memory_bytes, Some(1 << 30), "{hints}");
             assert_eq!(submission.request.estimate_s, None);
             assert_eq!(submission.request.class.as_deref(), Some("ann/a b"));
