@@ -13,6 +13,9 @@ use std::process::{Command, Stdio};
 use tandem_backends::relay::{self, Relay};
 use tandem_backends::slurm::{self, ReleaseReport, SetupFile, SetupOptions};
 
+/// Slurm's plugin, the only file outside of the folder `tandem`. A site may have its own.
+const PLUGIN: &str = "job_submit.lua";
+
 pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
     match command {
         SlurmCommand::Install(args) => install(args),
@@ -77,13 +80,13 @@ fn show(setup: &SetupOptions, files: &[SetupFile]) -> Result<(), Failure> {
     ))
 }
 
-/// Writes a file atomically. A file that Tandem did not write is left alone.
+/// Writes a file atomically. A plugin that Tandem did not write is left alone.
 fn write(SetupFile { path, content, is_executable }: &SetupFile) -> Result<(), Failure> {
     let shown = path.display();
     let fails = |error: io::Error| Failure::failed(format!("{shown}: {error}"));
     match fs::read_to_string(path) {
         Ok(present) if present == *content => return Ok(()),
-        Ok(present) if !is_ours(&present) => {
+        Ok(present) if path.ends_with(PLUGIN) && !is_ours(&present) => {
             return Err(Failure::bad_input(format!(
                 "{shown}: is a plugin of the site; call Tandem from it: local tandem = \
                  dofile(\".../tandem/tandem.lua\"), then tandem.submit and tandem.modify"
@@ -101,9 +104,9 @@ fn write(SetupFile { path, content, is_executable }: &SetupFile) -> Result<(), F
     fs::rename(&draft, path).map_err(fails)
 }
 
-/// Whether `install` wrote a file.
+/// Whether `install` wrote a plugin.
 fn is_ours(content: &str) -> bool {
-    content.contains("Tandem") || content.contains("tandem.conf")
+    content.contains("Tandem")
 }
 
 /// Creates the secret. An existing one stays, because the nodes have it.
@@ -122,7 +125,7 @@ fn make_secret(file: &Path) -> Result<(), Failure> {
 
 fn uninstall(dir: &Path) -> Result<(), Failure> {
     let ours = dir.join("tandem");
-    let submit = dir.join("job_submit.lua");
+    let submit = dir.join(PLUGIN);
     if fs::read_to_string(&submit).is_ok_and(|content| is_ours(&content)) {
         fs::remove_file(&submit)
             .map_err(|error| Failure::failed(format!("{}: {error}", submit.display())))?;
@@ -190,5 +193,49 @@ fn relay(args: &RelayArgs) -> Result<(), Failure> {
     match relay.serve() {
         Err(error) => Err(Failure::failed(format!("relay: {error}"))),
         Ok(never) => match never {},
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn args(dir: &Path, partition: &str) -> InstallArgs {
+        InstallArgs {
+            print: false,
+            dir: dir.to_owned(),
+            partition: partition.to_owned(),
+            gpus: Some(4),
+            report_to: None,
+            program: PathBuf::from("/usr/bin/tandem"),
+        }
+    }
+
+    #[test]
+    fn install_replaces_its_own_files_and_keeps_the_secret() {
+        let own = tempfile::tempdir().expect("a folder can be created");
+        let read = |name: &str| fs::read_to_string(own.path().join(name)).expect("it was written");
+        install(&args(own.path(), "gpu")).map_err(drop).expect("it can be written");
+        let secret = read("tandem/secret");
+        // Files of an earlier version differ.
+        for name in ["tandem/epilog.sh", "tandem/task-prolog.sh", "tandem/tandem.lua"] {
+            fs::write(own.path().join(name), "an earlier version").expect("it can be written");
+        }
+        install(&args(own.path(), "other")).map_err(drop).expect("it can be written");
+        assert!(read("tandem/epilog.sh").contains("/usr/bin/tandem"));
+        assert!(read("tandem/tandem.lua").contains("[\"other\"] = 4"));
+        assert_eq!(read("tandem/secret"), secret);
+    }
+
+    #[test]
+    fn install_leaves_the_plugin_of_a_site_alone() {
+        let own = tempfile::tempdir().expect("a folder can be created");
+        let plugin = own.path().join(PLUGIN);
+        fs::write(&plugin, "-- ours").expect("it can be written");
+        assert!(install(&args(own.path(), "gpu")).is_err());
+        uninstall(own.path()).map_err(drop).expect("it can be removed");
+        assert_eq!(fs::read_to_string(&plugin).expect("it stays"), "-- ours");
+        assert!(!own.path().join("tandem").exists());
     }
 }
