@@ -74,7 +74,7 @@ fn accepts(draft: &Draft<'_>, host: &Host, job: &Job) -> bool {
     tenant.gpus == job.spec.gpus
         && host.gpu_count() == job.spec.gpus as usize
         && scores.is_some_and(|(one, other)| one + other <= SCORE_MAX)
-        && host.ways(draft, job, false).next().is_some()
+        && host.sub_batch_options(draft, job, false).next().is_some()
         && host.rates(draft, job).is_some()
 }
 

@@ -4,7 +4,7 @@
 
 use crate::Entry;
 use crate::kit::{
-    ACCUMULATE, CONSOLIDATE, ChooseHosts, Finish, Host, Hosts, ScatterSharing, Seat, keyed,
+    ACCUMULATE, CONSOLIDATE, ChooseHosts, Finish, Host, Hosts, ScatterSharing, Slot, keyed,
 };
 use crate::spec::{Param, Value};
 use std::cmp::Reverse;
@@ -51,7 +51,7 @@ struct Offer {
 }
 
 impl BestBenefit {
-    /// The best way to share with `host`, if sharing beats waiting; equality is not sharing.
+    /// The best offer to share with `host`, if sharing beats waiting; equality is not sharing.
     fn offer(
         &self,
         draft: &Draft<'_>,
@@ -59,13 +59,13 @@ impl BestBenefit {
         twice_remaining: Work,
         host: &Host,
     ) -> Option<Offer> {
-        let mut ways = host.ways(draft, job, self.accumulate).peekable();
-        ways.peek()?;
+        let mut options = host.sub_batch_options(draft, job, self.accumulate).peekable();
+        options.peek()?;
         let (own_rate, host_rate) = host.rates(draft, job)?;
-        let (together, sub_batches) = ways
-            .map(|way| {
-                let pending = (twice_remaining.times(way.slowdown), own_rate);
-                (Finish::together(pending, (host.twice_remaining, host_rate)), way.count)
+        let (together, sub_batches) = options
+            .map(|option| {
+                let pending = (twice_remaining.times(option.slowdown), own_rate);
+                (Finish::together(pending, (host.twice_remaining, host_rate)), option.count)
             })
             .min()?;
         let in_turn = Finish::in_turn(twice_remaining, host.twice_remaining);
@@ -78,9 +78,9 @@ impl BestBenefit {
 }
 
 impl ChooseHosts for BestBenefit {
-    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, seats: &mut Vec<Seat>) {
+    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, slots: &mut Vec<Slot>) {
         let twice_remaining = job.twice_remaining(draft.now());
-        let mut found = seats.len();
+        let mut found = slots.len();
         self.offers.clear();
         for (index, host) in hosts.all().iter().enumerate() {
             if let Some(offer) = self.offer(draft, job, twice_remaining, host) {
@@ -99,7 +99,7 @@ impl ChooseHosts for BestBenefit {
         }
         for &(Offer { sub_batches, .. }, index) in &self.offers {
             let gpus = hosts.gpus(&hosts.all()[index]);
-            seats.extend(gpus.map(|gpu| Seat { gpu, sub_batches }));
+            slots.extend(gpus.map(|gpu| Slot { gpu, sub_batches }));
         }
     }
 }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn bsbf_shares_where_that_beats_waiting_and_ffs_wherever_it_fits() {
-        // 80 % + 80 %: both run at 0.625. Beside the resident the guest's 10 s take 16 s; after it, 90 + 10.
+        // 80 % + 80 %: both run at 0.625. Beside the host the 10 s of the other take 16 s; after it, 90 + 10.
         let pays = jobs("a,0,1,100,80,\nb,10,1,10,80,\n", "1x1");
         assert_eq!(times(&run(&pays, "sjf-bsbf")), [(0.0, 106.0), (10.0, 26.0)]);
         // Two of equal length at half speed finish together, twice as late: waiting is better.
@@ -133,8 +133,8 @@ mod tests {
     }
 
     #[test]
-    fn a_gang_uses_free_gpus_and_those_of_several_residents() {
-        // Three GPUs: one free, two residents; a gang of three shares with both.
+    fn a_gang_uses_free_gpus_and_gpus_of_several_tenants() {
+        // Three GPUs: one free, two with a tenant; a gang of three shares with both.
         let rows = "a,0,1,100,40,\nb,0,1,100,40,\nc,1,3,10,40,\n";
         for policy in ["sjf-ffs", "sjf-bsbf", "sjf-bsbf:order=benefit"] {
             let run = run(&jobs(rows, "3x1"), policy);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn consolidation_keeps_guests_on_the_fewest_nodes() {
+    fn consolidation_keeps_shared_gangs_on_the_fewest_nodes() {
         // b takes node 0, a the first GPU of node 1. Of the two b, which ends sooner, is the better host.
         let rows = "a,0,1,100,40,\nb,0,2,50,40,\nc,1,2,10,40,\n";
         let nodes = |policy: &str| {
@@ -163,14 +163,14 @@ mod tests {
     /// On a GPU of 1,000 MiB. A job of 700 MiB can compute its batches in parts.
     fn with_sub_batches(rows: &str) -> Workload {
         let mut workload = jobs(rows, "1x1:1000");
-        let way = |count, tenths, mib| SubBatch {
+        let option = |count, tenths, mib| SubBatch {
             count,
             slowdown: Ratio::new(tenths, 10),
             memory: Memory::from_mib(mib),
         };
-        let ways = SubBatches::new([way(2, 12, 400), way(4, 16, 200), way(8, 20, 100)]);
+        let options = SubBatches::new([option(2, 12, 400), option(4, 16, 200), option(8, 20, 100)]);
         workload.offer_sub_batches(|spec| match spec.profile.memory {
-            Memory(700_000) => ways.clone(),
+            Memory(700_000) => options.clone(),
             _ => SubBatches::default(),
         });
         workload
@@ -181,7 +181,7 @@ mod tests {
         let workload = with_sub_batches("a,0,1,1000,40,800\nb,1,1,10,40,700\n");
         let alone = run(&workload, "sjf-bsbf:accumulate=false");
         assert_eq!(times(&alone), [(0.0, 1000.0), (1000.0, 1010.0)]);
-        // 10 s × 1.6 with its batches in four parts; 40 % + 40 % disturb nobody.
+        // 10 s × 1.6 with its batches in four parts; 40 % + 40 % slow no job down.
         let shared = run(&workload, "sjf-bsbf");
         assert_eq!(times(&shared), [(0.0, 1000.0), (1.0, 17.0)]);
         // A mean JCT of 508 s instead of 1004.5 s.
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(times(&run(&workload, "sjf-ffs")), [(0.0, 1600.0), (0.0, 10.0)]);
     }
 
-    /// A job keeps its own utilisation of its speed, whoever is beside it.
+    /// The rate of a job is its own utilisation, beside any other job.
     struct OwnRate;
 
     impl Interference for OwnRate {

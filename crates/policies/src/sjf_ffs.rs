@@ -2,7 +2,7 @@
 //! ones and shares the first GPUs that have the memory, at any slow-down.
 
 use crate::Entry;
-use crate::kit::{ACCUMULATE, CONSOLIDATE, ChooseHosts, Hosts, ScatterSharing, Seat, keyed};
+use crate::kit::{ACCUMULATE, CONSOLIDATE, ChooseHosts, Hosts, ScatterSharing, Slot, keyed};
 use tandem_core::{Draft, Job};
 
 pub(crate) const ENTRY: Entry = Entry {
@@ -22,15 +22,15 @@ struct FirstFit {
 }
 
 impl ChooseHosts for FirstFit {
-    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, seats: &mut Vec<Seat>) {
-        let free = seats.len();
+    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, slots: &mut Vec<Slot>) {
+        let free = slots.len();
         for host in hosts.all() {
-            let way = host.ways(draft, job, self.accumulate).next();
-            if let Some(way) = way.filter(|_| host.rates(draft, job).is_some()) {
-                let sub_batches = way.count;
-                seats.extend(hosts.gpus(host).map(|gpu| Seat { gpu, sub_batches }));
+            let option = host.sub_batch_options(draft, job, self.accumulate).next();
+            if let Some(option) = option.filter(|_| host.rates(draft, job).is_some()) {
+                let sub_batches = option.count;
+                slots.extend(hosts.gpus(host).map(|gpu| Slot { gpu, sub_batches }));
             }
         }
-        seats[free..].sort_unstable_by_key(|seat| seat.gpu);
+        slots[free..].sort_unstable_by_key(|slot| slot.gpu);
     }
 }

@@ -166,7 +166,7 @@ fn every_setting_shares_soundly() {
             }
         }
     }
-    assert!(in_parts > 0, "somebody ran in sub-batches");
+    assert!(in_parts > 0, "some jobs ran in sub-batches");
 }
 
 /// A shared gang uses no more nodes than an exclusive one of its size: nodes of the largest size and a part

@@ -91,17 +91,17 @@ mod tests {
     /// ends if that is earlier: simulated, without any formula.
     fn joining_after(
         moment: f64,
-        (left_a, rate_a): (f64, f64),
-        (left_b, rate_b): (f64, f64),
+        (rest_a, rate_a): (f64, f64),
+        (rest_b, rate_b): (f64, f64),
     ) -> f64 {
-        let joined = moment.min(left_b);
-        let left_b = left_b - joined;
-        let (alone_a, alone_b) = (left_a / rate_a, left_b / rate_b);
+        let joined = moment.min(rest_b);
+        let rest_b = rest_b - joined;
+        let (alone_a, alone_b) = (rest_a / rate_a, rest_b / rate_b);
         // The other job runs alone once the first has ended.
         let (end_a, end_b) = if alone_a >= alone_b {
-            (alone_b + left_a - alone_b * rate_a, alone_b)
+            (alone_b + rest_a - alone_b * rate_a, alone_b)
         } else {
-            (alone_a, alone_a + left_b - alone_a * rate_b)
+            (alone_a, alone_a + rest_b - alone_a * rate_b)
         };
         joined + (end_a + end_b) / 2.0
     }
@@ -115,15 +115,15 @@ mod tests {
 
         #[test]
         fn sharing_from_now_on_or_not_at_all_is_best(
-            left in (1_u32..100_000, 1_u32..100_000),
+            remaining in (1_u32..100_000, 1_u32..100_000),
             rates in (100_000_u32..=1_000_000, 100_000_u32..=1_000_000),
         ) {
-            let a = (f64::from(left.0), f64::from(rates.0) / 1e6);
-            let b = (f64::from(left.1), f64::from(rates.1) / 1e6);
+            let a = (f64::from(remaining.0), f64::from(rates.0) / 1e6);
+            let b = (f64::from(remaining.1), f64::from(rates.1) / 1e6);
             let twice = |seconds: u32| Work(u128::from(seconds) * 2_000_000_000_000);
-            let (guest, resident) = ((twice(left.0), Ppm(rates.0)), (twice(left.1), Ppm(rates.1)));
-            let together = Finish::together(guest, resident);
-            let in_turn = Finish::in_turn(guest.0, resident.0);
+            let (pending, host) = ((twice(remaining.0), Ppm(rates.0)), (twice(remaining.1), Ppm(rates.1)));
+            let together = Finish::together(pending, host);
+            let in_turn = Finish::in_turn(pending.0, host.0);
             prop_assert!(close(together.seconds(), joining_after(0.0, a, b)));
             prop_assert!(close(in_turn.seconds(), joining_after(b.0, a, b)));
             let gain = (in_turn.seconds() - together.seconds()).max(0.0);
@@ -145,14 +145,14 @@ mod tests {
 
         #[test]
         fn comparisons_are_exact_at_any_size(
-            left in (any::<u64>(), any::<u64>()),
+            remaining in (any::<u64>(), any::<u64>()),
             rates in (0_u32..2_000_000, 0_u32..2_000_000),
         ) {
             let twice = |micros: u64| Work(u128::from(micros) * 2_000_000);
-            let (guest, resident) = ((twice(left.0), Ppm(rates.0)), (twice(left.1), Ppm(rates.1)));
-            let (one, other) = (Finish::together(guest, resident), Finish::together(resident, guest));
+            let (pending, host) = ((twice(remaining.0), Ppm(rates.0)), (twice(remaining.1), Ppm(rates.1)));
+            let (one, other) = (Finish::together(pending, host), Finish::together(host, pending));
             prop_assert_eq!(one.cmp(&other), Ordering::Equal, "the mean is symmetric in the two jobs");
-            let in_turn = Finish::in_turn(guest.0, resident.0);
+            let in_turn = Finish::in_turn(pending.0, host.0);
             prop_assert_eq!(in_turn.since(one) == in_turn.since(in_turn), one >= in_turn);
         }
     }
@@ -161,10 +161,10 @@ mod tests {
     fn equality_is_not_sharing() {
         // 1 − a/2 = b: beside a longer job at rate a, a host at rate b gains nothing.
         let twice = Work(2_000_000_000_000);
-        let guest = (twice.times(tandem_core::Ratio::new(10, 1)), Ppm(500_000));
+        let pending = (twice.times(tandem_core::Ratio::new(10, 1)), Ppm(500_000));
         for (rate, shares) in [(749_999, false), (750_000, false), (750_001, true)] {
-            let together = Finish::together(guest, (twice, Ppm(rate)));
-            assert_eq!(together < Finish::in_turn(guest.0, twice), shares, "{rate}");
+            let together = Finish::together(pending, (twice, Ppm(rate)));
+            assert_eq!(together < Finish::in_turn(pending.0, twice), shares, "{rate}");
         }
     }
 }

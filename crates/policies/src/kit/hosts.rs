@@ -77,7 +77,10 @@ fn twice_remaining(draft: &Draft<'_>, job: JobId) -> Work {
     let placement = draft.placement(job).expect("a tenant has GPUs");
     let known = draft.job(job);
     let solo = known.twice_remaining(draft.now());
-    known.spec.sub_batch_option(placement.sub_batches).map_or(solo, |way| solo.times(way.slowdown))
+    known
+        .spec
+        .sub_batch_option(placement.sub_batches)
+        .map_or(solo, |option| solo.times(option.slowdown))
 }
 
 impl Host {
@@ -86,23 +89,23 @@ impl Host {
         self.gpus.len()
     }
 
-    /// The ways to run `guest` in the free memory: whole batches if they fit, and with `accumulate` also
+    /// The options to run `job` in the free memory: whole batches if they fit, and with `accumulate` also
     /// the sub-batches that do.
-    pub fn ways<'g>(
+    pub fn sub_batch_options<'g>(
         &self,
         draft: &Draft<'_>,
-        guest: &'g Job,
+        job: &'g Job,
         accumulate: bool,
     ) -> impl Iterator<Item = SubBatch> + use<'g> {
         let (free, context) = (self.free, draft.rules().context);
-        let ways = guest.spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 });
-        ways.filter(move |way| way.memory + context <= free)
+        let options = job.spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 });
+        options.filter(move |option| option.memory + context <= free)
     }
 
-    /// The believed rates of `guest` and of the host when co-located; `None` if the pair does not fit or
+    /// The believed rates of `job` and of the host when co-located; `None` if the pair does not fit or
     /// one of the two does not accept its slow-down.
-    pub fn rates(&self, draft: &Draft<'_>, guest: &Job) -> Option<(Ppm, Ppm)> {
-        draft.pair_rates(guest, draft.job(self.job), self.kind)
+    pub fn rates(&self, draft: &Draft<'_>, job: &Job) -> Option<(Ppm, Ppm)> {
+        draft.pair_rates(job, draft.job(self.job), self.kind)
     }
 }
 

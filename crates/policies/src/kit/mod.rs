@@ -11,9 +11,7 @@
 //! | [`Reviews`] | preempt only at fixed intervals |
 //! | [`Hosts`], [`PairCandidates`] | find the tenants that can take a co-located job |
 //!
-//! [`docs/developers/add-a-policy.md`] walks through an example.
-//!
-//! [`docs/developers/add-a-policy.md`]: https://github.com/tandem-gpu/tandem/blob/main/docs/developers/add-a-policy.md
+//! `docs/developers/add-a-policy.md` walks through an example.
 
 mod finish;
 mod hosts;
@@ -37,4 +35,4 @@ pub use preemption::{admit_highest, evicted_jobs, rank_all, run_highest};
 pub use queue::{Next, Queue};
 pub use remaining::{HORIZON_MS, remaining_ms, restore_ms};
 pub use reviews::{Reviews, interval};
-pub use scatter::{ACCUMULATE, CONSOLIDATE, ChooseHosts, ScatterSharing, Seat};
+pub use scatter::{ACCUMULATE, CONSOLIDATE, ChooseHosts, ScatterSharing, Slot};

@@ -55,10 +55,10 @@ pub fn sub_batches_on(
     accumulate: bool,
 ) -> Option<SubBatch> {
     let context = draft.rules().context;
-    let fits = |way: &SubBatch| {
+    let fits = |option: &SubBatch| {
         gpus.iter().all(|&gpu| {
             let used = draft.occupancy().memory_used(gpu);
-            used + way.memory + context <= draft.cluster().gpu(gpu).memory
+            used + option.memory + context <= draft.cluster().gpu(gpu).memory
         })
     };
     job.spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 }).find(fits)

@@ -75,9 +75,9 @@ fn share_once(draft: &mut Draft<'_>, jobs: &[JobId], rule: &mut impl PairRule) -
     candidates.pair(draft, |draft, job, host| {
         let gpus = &draft.placement(host)?.gpus;
         let (job, host) = (draft.job(job), draft.job(host));
-        let way = sub_batches_on(draft, job, gpus, false)?;
+        let option = sub_batches_on(draft, job, gpus, false)?;
         let gain = rule.gain(draft, job, host, PairRates::of(draft, job, host)?)?;
-        Some(PairOffer { gain, sub_batches: way.count })
+        Some(PairOffer { gain, sub_batches: option.count })
     })
 }
 

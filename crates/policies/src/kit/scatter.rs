@@ -23,7 +23,7 @@ pub const CONSOLIDATE: Param = Param {
 
 /// A GPU for a job that shares, and the number of sub-batches that it needs to fit there.
 #[derive(Clone, Copy, Debug)]
-pub struct Seat {
+pub struct Slot {
     /// The GPU.
     pub gpu: GpuId,
     /// The number of sub-batches.
@@ -32,8 +32,8 @@ pub struct Seat {
 
 /// Which hosts a job shares with.
 pub trait ChooseHosts: Send {
-    /// Adds the GPUs of `hosts` that `job` may use to `seats`, in order of preference.
-    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, seats: &mut Vec<Seat>);
+    /// Adds the GPUs of `hosts` that `job` may use to `slots`, in order of preference.
+    fn choose(&mut self, draft: &Draft<'_>, job: &Job, hosts: &Hosts, slots: &mut Vec<Slot>);
 }
 
 /// Shortest remaining time first, sharing with the hosts that `C` chooses.
@@ -43,7 +43,7 @@ pub struct ScatterSharing<C> {
     consolidate: bool,
     /// Kept between plans for its allocations, like the next one.
     hosts: Hosts,
-    seats: Vec<Seat>,
+    slots: Vec<Slot>,
 }
 
 impl<C: ChooseHosts> ScatterSharing<C> {
@@ -54,7 +54,7 @@ impl<C: ChooseHosts> ScatterSharing<C> {
             accumulate: settings.flag(ACCUMULATE.name),
             consolidate: settings.flag(CONSOLIDATE.name),
             hosts: Hosts::default(),
-            seats: Vec::new(),
+            slots: Vec::new(),
         }
     }
 }
@@ -68,7 +68,7 @@ impl<C: ChooseHosts> KeyedPolicy for ScatterSharing<C> {
 
     /// One pass is enough: a job that starts leaves no GPU to others that they could not use before.
     fn plan(&mut self, queue: &mut Queue<Work>, draft: &mut Draft<'_>) {
-        let Self { choose, accumulate, consolidate, hosts, seats } = self;
+        let Self { choose, accumulate, consolidate, hosts, slots } = self;
         hosts.forget();
         queue.walk(|job, size| {
             if size > draft.free_count() + draft.single_tenant_count() {
@@ -79,20 +79,20 @@ impl<C: ChooseHosts> KeyedPolicy for ScatterSharing<C> {
                 return Next::Job;
             }
             let wanted = size as usize;
-            seats.clear();
+            slots.clear();
             let free = draft.occupancy().free_gpus(draft.partition());
-            seats.extend(free.filter_map(|gpu| seat_on_free(draft, job, *accumulate, gpu)));
-            if seats.len() < wanted || *consolidate {
+            slots.extend(free.filter_map(|gpu| slot_on_free(draft, job, *accumulate, gpu)));
+            if slots.len() < wanted || *consolidate {
                 hosts.read(draft);
-                choose.choose(draft, draft.job(job), hosts, seats);
+                choose.choose(draft, draft.job(job), hosts, slots);
             }
             if *consolidate {
-                keep_fewest_nodes(draft, wanted, seats);
+                keep_fewest_nodes(draft, wanted, slots);
             }
-            if let Some(seats) = seats.get(..wanted) {
-                let sub_batches = seats.iter().map(|seat| seat.sub_batches).max();
+            if let Some(slots) = slots.get(..wanted) {
+                let sub_batches = slots.iter().map(|slot| slot.sub_batches).max();
                 let sub_batches = sub_batches.expect("a gang has at least one GPU");
-                let on = Placement::on(seats.iter().map(|seat| seat.gpu));
+                let on = Placement::on(slots.iter().map(|slot| slot.gpu));
                 draft.place(job, Placement { sub_batches, ..on });
                 hosts.forget();
             }
@@ -102,29 +102,30 @@ impl<C: ChooseHosts> KeyedPolicy for ScatterSharing<C> {
     }
 }
 
-/// A seat on a free GPU: in whole batches, or in sub-batches where reserved memory leaves too little.
-fn seat_on_free(draft: &Draft<'_>, job: JobId, accumulate: bool, gpu: GpuId) -> Option<Seat> {
+/// A slot on a free GPU: in whole batches, or in sub-batches where reserved memory leaves too little.
+fn slot_on_free(draft: &Draft<'_>, job: JobId, accumulate: bool, gpu: GpuId) -> Option<Slot> {
     let context = draft.rules().context;
-    let mut ways =
+    let mut options =
         draft.job(job).spec.sub_batch_options().take(if accumulate { usize::MAX } else { 1 });
-    let way = ways.find(|way| draft.occupancy().has_memory(gpu, way.memory + context))?;
-    Some(Seat { gpu, sub_batches: way.count })
+    let option =
+        options.find(|option| draft.occupancy().has_memory(gpu, option.memory + context))?;
+    Some(Slot { gpu, sub_batches: option.count })
 }
 
-/// Reduces `seats`, in order of preference, to the first that hold a gang of `wanted` on the fewest
+/// Reduces `slots`, in order of preference, to the first that hold a gang of `wanted` on the fewest
 /// nodes: whole nodes of the largest size and a part of one more, like exclusive placement. Empties
-/// `seats` if no such nodes exist.
-fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, seats: &mut Vec<Seat>) {
+/// `slots` if no such nodes exist.
+fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, slots: &mut Vec<Slot>) {
     let cluster = draft.cluster();
     let partition = cluster.partition(draft.partition());
     let size = partition.node_size_max() as usize;
     let (whole, rest) = (wanted / size, wanted % size);
-    let node_of = |seat: &Seat| (cluster.gpu(seat.gpu).node.0 - partition.nodes.start) as usize;
+    let node_of = |slot: &Slot| (cluster.gpu(slot.gpu).node.0 - partition.nodes.start) as usize;
     let mut counts = vec![0; partition.nodes.len()];
     // Nodes in the order in which they are complete, and in which they can hold the rest.
     let (mut complete, mut partial) = (Vec::new(), Vec::new());
-    for seat in seats.iter() {
-        let node = node_of(seat);
+    for slot in slots.iter() {
+        let node = node_of(slot);
         counts[node] += 1;
         if counts[node] == size {
             complete.push(node);
@@ -138,13 +139,13 @@ fn keep_fewest_nodes(draft: &Draft<'_>, wanted: usize, seats: &mut Vec<Seat>) {
             counts.fill(0);
             complete.iter().for_each(|&node| counts[node] = size);
             part.into_iter().for_each(|&node| counts[node] = rest);
-            return seats.retain(|seat| {
-                let left = &mut counts[node_of(seat)];
+            return slots.retain(|slot| {
+                let left = &mut counts[node_of(slot)];
                 let taken = *left > 0;
                 *left -= usize::from(taken);
                 taken
             });
         }
     }
-    seats.clear();
+    slots.clear();
 }

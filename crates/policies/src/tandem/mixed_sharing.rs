@@ -11,7 +11,7 @@ use tandem_core::{Draft, GpuId, Job, JobId, NodeId, Placement, SubBatch};
 
 /// GPUs for a job that shares.
 #[derive(Clone, Debug)]
-struct Seats {
+struct Slots {
     gpus: Vec<GpuId>,
     run: SharedRun,
 }
@@ -20,13 +20,13 @@ fn count(gpus: usize) -> i64 {
     i64::try_from(gpus).expect("GPUs are counted in u32")
 }
 
-impl Seats {
+impl Slots {
     /// GPUs without tenants.
     fn free(gpus: Vec<GpuId>) -> Self {
         Self { gpus, run: SharedRun { rate: ONE, cost: 0, others_end_ms: i64::MAX } }
     }
 
-    fn add(&mut self, more: Seats) {
+    fn add(&mut self, more: Slots) {
         self.gpus.extend(more.gpus);
         self.run.rate = self.run.rate.min(more.run.rate);
         self.run.cost = self.run.cost.saturating_add(more.run.cost);
@@ -70,30 +70,30 @@ impl Search<'_, '_> {
         let round = |step: u32| NodeId(partition.nodes.start + (start + step) % count);
         let nodes = (0..count.min(self.review.tuning.mix_nodes_max)).map(round);
         let size = partition.node_size_max();
-        let (seats, gain) = if self.value.gpus <= size {
+        let (slots, gain) = if self.value.gpus <= size {
             self.on_one_node(nodes)?
         } else {
             self.on_several_nodes(nodes, size)?
         };
-        let way = self.sub_batches_on(&seats.gpus)?;
-        let on = Placement::on(seats.gpus);
-        (gain > 0).then_some(Placement { sub_batches: way.count, ..on })
+        let option = self.sub_batches_on(&slots.gpus)?;
+        let on = Placement::on(slots.gpus);
+        (gain > 0).then_some(Placement { sub_batches: option.count, ..on })
     }
 
     fn sub_batches_on(&self, gpus: &[GpuId]) -> Option<SubBatch> {
         sub_batches_on(self.draft, self.job, gpus, self.review.parts.accumulate)
     }
 
-    fn gain(&self, seats: &Seats) -> i64 {
-        sharing_gain(self.job, self.review, seats.run)
+    fn gain(&self, slots: &Slots) -> i64 {
+        sharing_gain(self.job, self.review, slots.run)
     }
 
-    fn on_one_node(&self, nodes: impl Iterator<Item = NodeId>) -> Option<(Seats, i64)> {
+    fn on_one_node(&self, nodes: impl Iterator<Item = NodeId>) -> Option<(Slots, i64)> {
         let offers = nodes.filter_map(|node| self.on_node(node, self.value.gpus as usize));
-        let offers = offers.map(|seats| (self.gain(&seats), seats));
+        let offers = offers.map(|slots| (self.gain(&slots), slots));
         // The first of equals.
         let best = offers.reduce(|best, offer| if offer.0 > best.0 { offer } else { best });
-        best.map(|(gain, seats)| (seats, gain))
+        best.map(|(gain, slots)| (slots, gain))
     }
 
     /// Whole nodes, the best first, and a part of one more.
@@ -101,13 +101,13 @@ impl Search<'_, '_> {
         &self,
         nodes: impl Iterator<Item = NodeId> + Clone,
         size: u32,
-    ) -> Option<(Seats, i64)> {
+    ) -> Option<(Slots, i64)> {
         let (whole, rest) = ((self.value.gpus / size) as usize, self.value.gpus % size);
-        let mut offers: Vec<(i64, NodeId, Seats)> = nodes
+        let mut offers: Vec<(i64, NodeId, Slots)> = nodes
             .clone()
             .filter_map(|node| {
-                let seats = self.on_node(node, size as usize)?;
-                Some((self.balance(&seats), node, seats))
+                let slots = self.on_node(node, size as usize)?;
+                Some((self.balance(&slots), node, slots))
             })
             .collect();
         offers.sort_by_key(|&(balance, node, _)| (Reverse(balance), node));
@@ -115,43 +115,43 @@ impl Search<'_, '_> {
             return None;
         }
         let taken: Vec<NodeId> = offers[..whole].iter().map(|offer| offer.1).collect();
-        let mut seats = Seats::free(Vec::new());
-        offers.into_iter().take(whole).for_each(|offer| seats.add(offer.2));
+        let mut slots = Slots::free(Vec::new());
+        offers.into_iter().take(whole).for_each(|offer| slots.add(offer.2));
         if rest > 0 {
             let others = nodes.filter(|node| !taken.contains(node));
             let parts = others.filter_map(|node| self.on_node(node, rest as usize));
-            let parts = parts.map(|seats| (self.balance(&seats), seats));
+            let parts = parts.map(|slots| (self.balance(&slots), slots));
             let best = parts.reduce(|best, part| if part.0 > best.0 { part } else { best });
-            seats.add(best?.1);
+            slots.add(best?.1);
         }
-        let gain = self.gain(&seats);
-        Some((seats, gain))
+        let gain = self.gain(&slots);
+        Some((slots, gain))
     }
 
     /// What a part of the gang's GPUs gains per millisecond.
-    fn balance(&self, seats: &Seats) -> i64 {
-        let per_gpu = times(seats.run.rate, self.value.delay_cost) / i64::from(self.value.gpus);
-        per_gpu * count(seats.gpus.len()) - seats.run.cost
+    fn balance(&self, slots: &Slots) -> i64 {
+        let per_gpu = times(slots.run.rate, self.value.delay_cost) / i64::from(self.value.gpus);
+        per_gpu * count(slots.gpus.len()) - slots.run.cost
     }
 
     /// The cheapest `wanted` GPUs of a node, free ones first.
-    fn on_node(&self, node: NodeId, wanted: usize) -> Option<Seats> {
+    fn on_node(&self, node: NodeId, wanted: usize) -> Option<Slots> {
         let NodeGpus { free, shared } = self.usable_gpus(node, wanted)?;
-        let mut offers: Vec<(i64, Seats)> = Vec::with_capacity(shared.len());
+        let mut offers: Vec<(i64, Slots)> = Vec::with_capacity(shared.len());
         for (tenants, gpus) in shared {
-            if let Some(seats) = self.beside(tenants, gpus) {
-                let used = seats.gpus.len().min(wanted);
-                offers.push((seats.run.cost / count(used), seats));
+            if let Some(slots) = self.beside(tenants, gpus) {
+                let used = slots.gpus.len().min(wanted);
+                offers.push((slots.run.cost / count(used), slots));
             }
         }
-        offers.sort_by_key(|(cost, seats)| (*cost, seats.gpus[0]));
-        let mut found = Seats::free(free);
+        offers.sort_by_key(|(cost, slots)| (*cost, slots.gpus[0]));
+        let mut found = Slots::free(free);
         found.gpus.truncate(wanted);
-        for (_, seats) in offers {
+        for (_, slots) in offers {
             if found.gpus.len() == wanted {
                 break;
             }
-            found.add(seats);
+            found.add(slots);
             found.gpus.truncate(wanted);
         }
         (found.gpus.len() == wanted).then_some(found)
@@ -161,7 +161,7 @@ impl Search<'_, '_> {
     /// than `wanted`.
     fn usable_gpus(&self, node: NodeId, wanted: usize) -> Option<NodeGpus<'_>> {
         let occupancy = self.draft.occupancy();
-        let least = self.job.spec.sub_batch_options().last().map(|way| way.memory);
+        let least = self.job.spec.sub_batch_options().last().map(|option| option.memory);
         let least = least.filter(|_| self.review.parts.accumulate);
         let memory = least.unwrap_or(self.job.spec.profile.memory) + self.draft.rules().context;
         let mut found = NodeGpus { free: Vec::new(), shared: Vec::new() };
@@ -184,11 +184,11 @@ impl Search<'_, '_> {
 
     /// `gpus` beside `tenants`, which hold them together; `None` if the jobs do not fit or one of them does
     /// not accept its slow-down.
-    fn beside(&self, tenants: &[JobId], gpus: Vec<GpuId>) -> Option<Seats> {
+    fn beside(&self, tenants: &[JobId], gpus: Vec<GpuId>) -> Option<Slots> {
         let (draft, gpu) = (self.draft, gpus[0]);
         let jobs = || tenants.iter().map(|&job| draft.job(job));
-        let way = self.sub_batches_on(&gpus)?;
-        let own_rate = rate_beside(draft, self.job, jobs(), gpu)?.times(way.rate());
+        let option = self.sub_batches_on(&gpus)?;
+        let own_rate = rate_beside(draft, self.job, jobs(), gpu)?.times(option.rate());
         let (mut cost, mut others_end_ms) = (0_i64, i64::MAX);
         for tenant in jobs() {
             let others = jobs().filter(|other| other.id() != tenant.id());
@@ -199,7 +199,7 @@ impl Search<'_, '_> {
             let end_ms = value.remaining_ms.saturating_mul(ONE) / present;
             others_end_ms = others_end_ms.min(end_ms);
         }
-        Some(Seats { gpus, run: SharedRun { rate: ppm(own_rate).max(1), cost, others_end_ms } })
+        Some(Slots { gpus, run: SharedRun { rate: ppm(own_rate).max(1), cost, others_end_ms } })
     }
 }
 

@@ -18,15 +18,15 @@ pub(super) fn pair_equal_gangs(draft: &mut Draft<'_>, review: &Review<'_>) -> bo
 /// What all jobs together gain if `job` joins `host` on all its GPUs.
 fn offer(draft: &Draft<'_>, review: &Review<'_>, job: JobId, host: JobId) -> Option<PairOffer> {
     let gpus = &draft.placement(host)?.gpus;
-    let way = sub_batches_on(draft, draft.job(job), gpus, review.parts.accumulate)?;
+    let option = sub_batches_on(draft, draft.job(job), gpus, review.parts.accumulate)?;
     let rates = PairRates::of(draft, draft.job(job), draft.job(host))?;
     let host_rate = ppm(rates.host).max(1);
     let host_value = review.values.of(host);
     let run = SharedRun {
-        rate: ppm(rates.own.times(way.rate())).max(1),
+        rate: ppm(rates.own.times(option.rate())).max(1),
         cost: times((ONE - host_rate).max(0), host_value.interference_cost()),
         others_end_ms: host_value.remaining_ms.saturating_mul(ONE) / host_rate,
     };
     let gain = sharing_gain(draft.job(job), review, run);
-    (gain > 0).then_some(PairOffer { gain, sub_batches: way.count })
+    (gain > 0).then_some(PairOffer { gain, sub_batches: option.count })
 }

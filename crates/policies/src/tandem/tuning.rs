@@ -1,6 +1,6 @@
 //! Every number of `tandem` that was chosen by experiment.
 //!
-//! The effect of each, on seeds by which nothing was chosen, is in `docs/developers/tandem-tuning.md`;
+//! The effect of each, on seeds by which nothing was chosen, is in `docs/developers/tuning.md`;
 //! `cargo run --release -p tandem-policies --example ablation` measures it again.
 
 use crate::spec::{Param, Settings, Value};
