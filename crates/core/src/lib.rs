@@ -36,8 +36,8 @@ pub use job::{
     Reason, Tolerance, UserId,
 };
 pub use job_map::JobMap;
-pub use occupancy::{GpuCondition, Occupancy, PlacementRule, Tenants, only_tenant};
-pub use plan::{BUDGET_MIN, Change, Placement, Plan};
+pub use occupancy::{Occupancy, PlacementRule, Tenants, only_tenant};
+pub use plan::{BUDGET_MIN, Placement};
 pub use policy::Policy;
 pub use rate::{GangGpu, HalfIfUnfit, Tenant, gang_rate, rate_on_gpu};
 pub use state::{ClusterState, Rules};

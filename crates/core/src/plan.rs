@@ -46,7 +46,7 @@ impl Placement {
 
 /// The change of one job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub(crate) enum Change {
     /// Place it like this.
     Place(Placement),
     /// Release its GPUs with its state saved, and wait.
@@ -55,25 +55,25 @@ pub enum Change {
 
 /// The plan of a policy for one partition at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Changes in order of job id, each job once.
     changes: Vec<(JobId, Change)>,
     /// Why individual jobs wait.
-    pub reasons: Vec<(JobId, Reason)>,
+    pub(crate) reasons: Vec<(JobId, Reason)>,
     /// Why all other jobs wait.
-    pub reason_for_others: Option<Reason>,
+    pub(crate) reason_for_others: Option<Reason>,
     /// When to plan again even if nothing happens before.
-    pub wake: Option<Time>,
+    pub(crate) wake: Option<Time>,
 }
 
 impl Plan {
     /// All changes, in order of job id.
-    pub fn changes(&self) -> &[(JobId, Change)] {
+    pub(crate) fn changes(&self) -> &[(JobId, Change)] {
         &self.changes
     }
 
     /// The change of a job; `None` if it stays as it is.
-    pub fn change(&self, job: JobId) -> Option<&Change> {
+    pub(crate) fn change(&self, job: JobId) -> Option<&Change> {
         let index = self.position(job).ok()?;
         Some(&self.changes[index].1)
     }

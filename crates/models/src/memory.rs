@@ -8,7 +8,7 @@ use tandem_core::Memory;
 const PER_MIB: f64 = 1000.0;
 
 /// MiB of the models as memory of the scheduler, rounded up. Negative values and NaN become zero.
-pub fn to_memory(mib: f64) -> Memory {
+pub(crate) fn to_memory(mib: f64) -> Memory {
     // `as` saturates and maps NaN to zero.
     Memory((mib * PER_MIB).ceil() as u64)
 }
@@ -50,7 +50,7 @@ impl MemoryFit {
 
     /// MiB that no measurement of the fit exceeds. Reserve this: too little memory ends a job, too much only
     /// keeps a co-tenant away.
-    pub fn safe_mib(&self, batch: f64) -> f64 {
+    pub(crate) fn safe_mib(&self, batch: f64) -> f64 {
         self.mib(batch) + self.above_max
     }
 }

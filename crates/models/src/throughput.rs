@@ -91,7 +91,7 @@ impl Throughput {
 
     /// Seconds of an iteration of `count` sub-batches of `batch` examples each. Communication happens once,
     /// with the last of them.
-    pub fn iteration_seconds(&self, batch: f64, count: u32, gang: Gang) -> f64 {
+    pub(crate) fn iteration_seconds(&self, batch: f64, count: u32, gang: Gang) -> f64 {
         let compute = self.compute.seconds(batch);
         let last = overlap(compute, self.net_seconds(gang), self.gamma);
         f64::from(count.saturating_sub(1)) * compute + last

@@ -122,7 +122,7 @@ impl WorkloadJob {
     }
 
     /// The partition that the trace names, by its number there, even if the cluster ignores it.
-    pub fn named_partition(&self) -> Option<u32> {
+    pub(crate) fn named_partition(&self) -> Option<u32> {
         (self.named_partition != UNNAMED).then_some(self.named_partition)
     }
 }
@@ -251,7 +251,7 @@ impl Workload {
     }
 
     /// The first submission.
-    pub fn first_submit(&self) -> Time {
+    pub(crate) fn first_submit(&self) -> Time {
         self.jobs.first().map_or(Time(0), |job| job.spec.submit)
     }
 }

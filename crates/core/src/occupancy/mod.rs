@@ -1,14 +1,15 @@
 //! The tenants of every GPU, and the search for free GPUs. Every operation costs what it touches: the GPUs of
 //! a gang, not of the cluster.
 
+mod find;
 mod nodes;
 
 use crate::bitset::BitSet;
-use crate::cluster::{Cluster, GpuId, NodeId, PartitionId};
+use crate::cluster::{Cluster, GpuId, PartitionId};
 use crate::gpus::Gpus;
 use crate::job::JobId;
 use crate::units::Memory;
-use nodes::{NodeIndex, StrictNodes, node_id};
+use nodes::NodeIndex;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub enum PlacementRule {
 
 /// Whether a GPU is in service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GpuCondition {
+pub(crate) enum GpuCondition {
     /// In service.
     #[default]
     Up,
@@ -109,7 +110,7 @@ impl Occupancy {
     }
 
     /// An empty cluster with up to `tenants_max` tenants per GPU.
-    pub fn for_tenants(cluster: Arc<Cluster>, tenants_max: usize) -> Self {
+    pub(crate) fn for_tenants(cluster: Arc<Cluster>, tenants_max: usize) -> Self {
         let gpus = cluster.gpus().len();
         let mut free = BitSet::with_capacity(gpus);
         (0..gpus).for_each(|gpu| free.insert(gpu));
@@ -156,12 +157,12 @@ impl Occupancy {
     }
 
     /// Memory of a GPU that processes outside the scheduler use.
-    pub fn memory_reserved(&self, gpu: GpuId) -> Memory {
+    pub(crate) fn memory_reserved(&self, gpu: GpuId) -> Memory {
         self.by_gpu[gpu.index()].reserved
     }
 
     /// The smallest memory that a GPU of a partition has for all its tenants.
-    pub fn unreserved_memory_min(&self, partition: PartitionId) -> Memory {
+    pub(crate) fn unreserved_memory_min(&self, partition: PartitionId) -> Memory {
         self.unreserved_memory_min[partition.index()]
     }
 
@@ -171,7 +172,7 @@ impl Occupancy {
     }
 
     /// Whether a GPU is in service.
-    pub fn condition(&self, gpu: GpuId) -> GpuCondition {
+    pub(crate) fn condition(&self, gpu: GpuId) -> GpuCondition {
         self.by_gpu[gpu.index()].condition
     }
 
@@ -327,94 +328,6 @@ impl Occupancy {
         self.update_unreserved_memory_min(self.cluster.partition_of(gpu));
     }
 
-    /// Whether [`Occupancy::find`] would succeed.
-    pub fn has_room(
-        &self,
-        partition: PartitionId,
-        gpus: u32,
-        memory: Memory,
-        rule: PlacementRule,
-    ) -> bool {
-        if gpus > self.free_count(partition) {
-            return false;
-        }
-        if memory > self.unreserved_memory_min(partition) {
-            return self.find_with_memory(partition, gpus, memory, rule).is_some();
-        }
-        rule == PlacementRule::Scatter
-            || self.nodes.strict(&self.cluster, partition, gpus).is_some()
-    }
-
-    /// Free GPUs with this much memory each for a gang under `rule`; `None` if there are too few.
-    pub fn find(
-        &self,
-        partition: PartitionId,
-        gpus: u32,
-        memory: Memory,
-        rule: PlacementRule,
-    ) -> Option<Gpus> {
-        if gpus > self.free_count(partition) {
-            return None;
-        }
-        if memory > self.unreserved_memory_min(partition) {
-            return self.find_with_memory(partition, gpus, memory, rule);
-        }
-        match rule {
-            PlacementRule::Scatter => Some(self.free_gpus(partition).take(gpus as usize).collect()),
-            PlacementRule::Strict => {
-                let nodes = self.nodes.strict(&self.cluster, partition, gpus)?;
-                if let StrictNodes { whole: 0, part: Some((node, count)) } = nodes {
-                    // Most gangs find consecutive GPUs, in one step.
-                    let first = self.free_in(node).next().expect("a node with free GPUs");
-                    if self.free.contains_range(first.index()..first.index() + count as usize) {
-                        return Some(Gpus::contiguous(first, count));
-                    }
-                }
-                let mut chosen: SmallVec<[GpuId; 16]> = SmallVec::with_capacity(gpus as usize);
-                for node in self.whole_nodes(partition).take(nodes.whole as usize) {
-                    chosen.extend(self.cluster.nodes()[node.index()].gpus.clone().map(GpuId));
-                }
-                if let Some((node, count)) = nodes.part {
-                    chosen.extend(self.free_in(node).take(count as usize));
-                }
-                Some(chosen.as_slice().into())
-            }
-        }
-    }
-
-    /// [`Occupancy::find`] where not every GPU has the memory: the others count as drained. It scans all
-    /// GPUs, which is acceptable in a rare case.
-    #[cold]
-    fn find_with_memory(
-        &self,
-        partition: PartitionId,
-        gpus: u32,
-        memory: Memory,
-        rule: PlacementRule,
-    ) -> Option<Gpus> {
-        let (roomy, tight): (Vec<GpuId>, Vec<GpuId>) =
-            self.free_gpus(partition).partition(|&gpu| self.has_memory(gpu, memory));
-        if roomy.len() < gpus as usize {
-            return None;
-        }
-        let mut open = self.clone();
-        tight.into_iter().for_each(|gpu| open.set_condition(gpu, GpuCondition::Drained));
-        open.unreserved_memory_min[partition.index()] = memory;
-        open.find(partition, gpus, memory, rule)
-    }
-
-    /// Idle nodes of the largest size, lowest index first.
-    fn whole_nodes(&self, partition: PartitionId) -> impl Iterator<Item = NodeId> + '_ {
-        let by_free = &self.nodes.partitions[partition.index()].by_free;
-        let first = self.cluster.partition(partition).nodes.start;
-        by_free[by_free.len() - 1].iter_from(0).map(move |local| node_id(first, local))
-    }
-
-    fn free_in(&self, node: NodeId) -> impl Iterator<Item = GpuId> + '_ {
-        let range = &self.cluster.nodes()[node.index()].gpus;
-        self.free.iter_within(range.start as usize..range.end as usize).map(gpu_id)
-    }
-
     /// Recomputes every index from the tenants and compares.
     ///
     /// # Panics
@@ -479,154 +392,4 @@ fn gpu_id(index: usize) -> GpuId {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cluster::ClusterBuilder;
-    use crate::units::Ratio;
-    use proptest::prelude::*;
-
-    fn cluster(sizes: &[u32]) -> Arc<Cluster> {
-        let mut builder = ClusterBuilder::default();
-        let kind = builder.gpu_type("gpu", Ratio::ONE);
-        builder.partition("all");
-        for &size in sizes {
-            builder.node(size, kind, Memory::from_mib(24_576));
-        }
-        Arc::new(builder.build())
-    }
-
-    fn gpus_of(ids: impl IntoIterator<Item = u32>) -> Gpus {
-        ids.into_iter().map(GpuId).collect()
-    }
-
-    /// The strict rule as documented, written as plainly as possible.
-    fn strict_plainly(occupancy: &Occupancy, sizes: &[u32], gpus: u32) -> Option<Vec<u32>> {
-        let mut first = 0;
-        let nodes: Vec<(usize, Vec<u32>)> = sizes
-            .iter()
-            .map(|&size| {
-                let range = first..first + size;
-                first += size;
-                let free = |&gpu: &u32| {
-                    occupancy.tenants(GpuId(gpu)).is_empty() && !occupancy.is_closed(GpuId(gpu))
-                };
-                range.filter(free).collect()
-            })
-            .enumerate()
-            .collect();
-        let size = *sizes.iter().max().unwrap();
-        if gpus <= size {
-            let fitting = nodes.iter().filter(|(_, free)| free.len() >= gpus as usize);
-            let (_, free) = fitting.min_by_key(|(index, free)| (free.len(), *index))?;
-            return Some(free[..gpus as usize].to_vec());
-        }
-        let mut order = nodes.clone();
-        order.sort_by_key(|(index, free)| (std::cmp::Reverse(free.len()), *index));
-        let (whole, rest) = ((gpus / size) as usize, (gpus % size) as usize);
-        let mut chosen = Vec::new();
-        for position in 0..whole {
-            let (_, free) = order.get(position)?;
-            if free.len() != size as usize {
-                return None;
-            }
-            chosen.extend(free);
-        }
-        if rest > 0 {
-            let (_, free) = order.get(whole)?;
-            if free.len() < rest {
-                return None;
-            }
-            chosen.extend(&free[..rest]);
-        }
-        Some(chosen)
-    }
-
-    proptest! {
-        #[test]
-        fn strict_placement_equals_its_plain_statement(
-            sizes in proptest::collection::vec(1u32..9, 1..7),
-            taken in proptest::collection::vec(any::<bool>(), 64),
-            down in proptest::collection::vec(0u32..48, 0..4),
-            gpus in 1u32..30,
-        ) {
-            let cluster = cluster(&sizes);
-            let total = u32::try_from(cluster.gpus().len()).unwrap();
-            let mut occupancy = Occupancy::for_tenants(cluster, 2);
-            for gpu in (0..total).filter(|&gpu| taken[gpu as usize]) {
-                occupancy.occupy(JobId(gpu), &gpus_of([gpu]), Memory(1));
-            }
-            let everywhere = gpus_of(0..total);
-            occupancy.occupy(JobId(total), &everywhere, Memory(1));
-            occupancy.assert_consistent();
-            occupancy.release(JobId(total), &everywhere, Memory(1));
-            for gpu in down.into_iter().filter(|&gpu| gpu < total) {
-                occupancy.set_condition(GpuId(gpu), GpuCondition::Drained);
-            }
-            occupancy.assert_consistent();
-            let found = occupancy.find(PartitionId(0), gpus, Memory(1), PlacementRule::Strict);
-            prop_assert_eq!(
-                occupancy.has_room(PartitionId(0), gpus, Memory(1), PlacementRule::Strict),
-                found.is_some()
-            );
-            let found = found.map(|gpus| gpus.iter().map(|gpu| gpu.0).collect::<Vec<_>>());
-            prop_assert_eq!(found, strict_plainly(&occupancy, &sizes, gpus));
-        }
-    }
-
-    #[test]
-    fn scatter_takes_the_first_free_gpus_across_nodes() {
-        let mut occupancy = Occupancy::new(cluster(&[2, 2, 2]));
-        occupancy.occupy(JobId(0), &gpus_of([1]), Memory(0));
-        let found = occupancy.find(PartitionId(0), 3, Memory(0), PlacementRule::Scatter).unwrap();
-        assert_eq!(*found, [GpuId(0), GpuId(2), GpuId(3)]);
-        assert_eq!(occupancy.find(PartitionId(0), 6, Memory(0), PlacementRule::Scatter), None);
-    }
-
-    #[test]
-    fn a_drained_gpu_serves_its_tenants_and_is_not_freed_by_the_last() {
-        let all = PartitionId(0);
-        let mut occupancy = Occupancy::for_tenants(cluster(&[2]), 2);
-        occupancy.occupy(JobId(0), &gpus_of([0]), Memory(5));
-        assert_eq!((occupancy.single_tenant_count(all), occupancy.up_count(all)), (1, 2));
-        occupancy.set_condition(GpuId(0), GpuCondition::Drained);
-        assert_eq!((occupancy.single_tenant_count(all), occupancy.up_count(all)), (0, 2));
-        occupancy.release(JobId(0), &gpus_of([0]), Memory(5));
-        occupancy.assert_consistent();
-        assert_eq!((occupancy.free_count(all), occupancy.up_count(all)), (1, 1));
-        occupancy.occupy(JobId(0), &gpus_of([0]), Memory(5));
-        occupancy.assert_consistent();
-        occupancy.set_condition(GpuId(0), GpuCondition::Up);
-        assert_eq!((occupancy.single_tenant_count(all), occupancy.up_count(all)), (1, 2));
-        occupancy.release(JobId(0), &gpus_of([0]), Memory(5));
-        assert_eq!(occupancy.free_count(all), 2);
-        occupancy.assert_consistent();
-    }
-
-    #[test]
-    fn gangs_skip_gpus_whose_memory_is_reserved() {
-        let mut occupancy = Occupancy::new(cluster(&[2, 2]));
-        let mib = Memory::from_mib;
-        occupancy.reserve(GpuId(0), mib(20_000));
-        occupancy.reserve(GpuId(0), mib(10_000));
-        assert_eq!(occupancy.memory_used(GpuId(0)), mib(10_000));
-        for rule in [PlacementRule::Strict, PlacementRule::Scatter] {
-            let find = |gpus, memory| {
-                let found = occupancy.find(PartitionId(0), gpus, mib(memory), rule);
-                let room = occupancy.has_room(PartitionId(0), gpus, mib(memory), rule);
-                assert_eq!(room, found.is_some());
-                found.map(|gpus| gpus.iter().map(|gpu| gpu.0).collect::<Vec<_>>())
-            };
-            assert_eq!(find(1, 14_576), Some(vec![0]));
-            assert_eq!(find(1, 14_577), Some(vec![1]));
-            assert_eq!(find(4, 14_577), None);
-            assert_eq!(find(1, 24_577), None);
-            let two = if rule == PlacementRule::Strict { [2, 3] } else { [1, 2] };
-            assert_eq!(find(2, 24_576), Some(two.to_vec()));
-        }
-        occupancy.reserve(GpuId(0), mib(99_000));
-        assert_eq!(occupancy.unreserved_memory_min(PartitionId(0)), Memory(0));
-        occupancy.reserve(GpuId(0), Memory(0));
-        assert_eq!(occupancy.unreserved_memory_min(PartitionId(0)), mib(24_576));
-        occupancy.assert_consistent();
-    }
-}
+mod tests;

@@ -171,7 +171,7 @@ impl Effort {
     pub const THOROUGH: Effort =
         Effort { starts: usize::MAX, evaluations: 10_000, best_seen: true };
     /// For a model and many tenants, where a thorough search would take minutes.
-    pub const BOUNDED: Effort = Effort { starts: 1, evaluations: 240, best_seen: true };
+    pub(super) const BOUNDED: Effort = Effort { starts: 1, evaluations: 240, best_seen: true };
     /// For decisions with the summary: 10 ms for eight tenants.
     pub const QUICK: Effort = Effort { starts: usize::MAX, evaluations: 160, best_seen: true };
     /// For live measurements, where an evaluation takes a window of real time.

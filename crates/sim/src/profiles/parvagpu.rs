@@ -15,8 +15,6 @@ pub struct CopiesPoint {
     pub copies: u32,
     /// Throughput of each; zero if they did not fit.
     pub throughput: f64,
-    /// Seconds per batch.
-    pub latency_s: f64,
 }
 
 /// Reads a file.
@@ -29,7 +27,7 @@ fn parse(sheet: &Sheet<'_>, file: &str) -> Result<Vec<CopiesPoint>, TableError> 
     let instance = sheet.column("Mig instance")?;
     let batch = sheet.column("Batch size")?;
     let copies = sheet.column("Workload Number")?;
-    let (throughput, latency) = (sheet.column("Throughput")?, sheet.column("Latency")?);
+    let throughput = sheet.column("Throughput")?;
     let mut points: Vec<CopiesPoint> = Vec::new();
     for row in sheet.rows() {
         let whole = |column, limit: u32| {
@@ -42,7 +40,6 @@ fn parse(sheet: &Sheet<'_>, file: &str) -> Result<Vec<CopiesPoint>, TableError> 
             batch: whole(batch, 1_000_000)?,
             copies: whole(copies, 1000)?,
             throughput: row.number(throughput)?,
-            latency_s: row.number(latency)?,
         };
         let key = |point: &CopiesPoint| (point.instance, point.batch, point.copies);
         if points.iter().any(|other| key(other) == key(&point)) {

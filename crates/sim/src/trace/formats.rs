@@ -253,22 +253,22 @@ impl TraceFormat {
     }
 
     /// The name of its partition column; Tandem's name if it has none.
-    pub fn partition_column(self) -> &'static str {
+    pub(crate) fn partition_column(self) -> &'static str {
         or_ours(self.layout().partition, TANDEM.partition)
     }
 
     /// The name of its GPU column.
-    pub fn gpus_column(self) -> &'static str {
+    pub(crate) fn gpus_column(self) -> &'static str {
         first_of(self.layout().gpus)
     }
 
     /// The name of its memory column; Tandem's name if it has none.
-    pub fn memory_column(self) -> &'static str {
+    pub(crate) fn memory_column(self) -> &'static str {
         or_ours(self.layout().memory, TANDEM.memory)
     }
 
     /// The name of its estimate column; Tandem's name if it has none.
-    pub fn estimate_column(self) -> &'static str {
+    pub(crate) fn estimate_column(self) -> &'static str {
         first_of(or_ours(self.layout().estimate, TANDEM.estimate))
     }
 

@@ -20,7 +20,7 @@ impl<T> Default for Names<T> {
 
 impl<T: Clone + Eq + Hash> Names<T> {
     /// The number of `value`, new or known.
-    pub fn intern<Q>(&mut self, value: &Q) -> u32
+    pub(crate) fn intern<Q>(&mut self, value: &Q) -> u32
     where
         Q: ?Sized + Eq + Hash + ToOwned<Owned = T>,
         T: std::borrow::Borrow<Q>,
