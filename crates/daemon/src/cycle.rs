@@ -6,7 +6,7 @@ use crate::command::{Accepted, Admission, Caller, Refusal, UserCommand};
 use crate::job_sockets::{FromJob, JobSockets};
 use crate::meter::Meter;
 use crate::publish::Publisher;
-use crate::scheduler::{Fact, Input, Now, Outcome, Phase, Scheduler};
+use crate::scheduler::{Fact, Input, Now, Phase, Scheduler, StepOutcome};
 use crate::store::{Store, StoreError, StoreTransaction};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -130,7 +130,7 @@ type Taken = (Accepted, Option<Reply>);
 /// What a step came to. Nothing of it is done, and nothing else is decided, before it is written.
 struct Decided {
     now: Now,
-    outcome: Outcome,
+    outcome: StepOutcome,
     drains: bool,
     replies: Vec<(Vec<u64>, Reply)>,
 }
@@ -333,7 +333,7 @@ impl Cycle {
     fn carry_out(&mut self, mut decided: Decided) -> bool {
         // One wait for the disk is enough for a turn, and none for one that nobody is told of: what was
         // written first is on disk when what is written last is.
-        let waits = !decided.replies.is_empty() || decided.outcome.shows();
+        let waits = !decided.replies.is_empty() || decided.outcome.is_visible();
         let Decided { now, outcome, drains, .. } = &decided;
         if let Err(error) = self.journal_outcome(*now, outcome, *drains, waits) {
             self.note_trouble(&error);
@@ -402,7 +402,7 @@ impl Cycle {
     fn journal_outcome(
         &mut self,
         now: Now,
-        outcome: &Outcome,
+        outcome: &StepOutcome,
         drains: bool,
         waits: bool,
     ) -> Result<(), StoreError> {
@@ -434,7 +434,7 @@ impl Cycle {
             if let Input::Backend(event) = input
                 && let Some(job) = job_of(event)
             {
-                for other in self.scheduler.neighbours(job) {
+                for other in self.scheduler.co_located(job) {
                     self.meter.interrupt(other);
                 }
                 self.meter.interrupt(job);
@@ -442,7 +442,7 @@ impl Cycle {
         }
     }
 
-    fn act(&mut self, outcome: &Outcome) {
+    fn act(&mut self, outcome: &StepOutcome) {
         for (id, op) in &outcome.ops {
             let mut op = op.clone();
             let job = op.run().job;
@@ -491,7 +491,7 @@ impl Cycle {
         }
     }
 
-    fn publish(&mut self, now: Now, outcome: &Outcome) {
+    fn publish(&mut self, now: Now, outcome: &StepOutcome) {
         for job in &outcome.changed {
             let shown = (job.state, job.reason.clone(), job.devices.clone());
             if self.told.get(&job.id) != Some(&shown) {
@@ -511,8 +511,8 @@ impl Cycle {
             FromJob::Hello { accum, stop, batch } => vec![Fact::Hello { job, accum, stop, batch }],
             FromJob::Steps { n, accum } => {
                 let accum = accum.or_else(|| {
-                    let seat = self.scheduler.job(job)?.seat.as_ref()?;
-                    Some(seat.sub_batches)
+                    let allocation = self.scheduler.job(job)?.allocation.as_ref()?;
+                    Some(allocation.sub_batches)
                 });
                 self.meter.steps(job, n, accum.unwrap_or(1), now, &self.scheduler)
             }
@@ -536,7 +536,7 @@ impl Cycle {
     }
 
     /// What the scheduler wanted when it began.
-    pub fn begin(&mut self, now: Now, outcome: &Outcome) -> Result<(), StoreError> {
+    pub fn begin(&mut self, now: Now, outcome: &StepOutcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
         let uncalled = self.store.pending_webhooks()?;
         self.journal_outcome(now, outcome, false, true)?;

@@ -99,7 +99,7 @@ impl Meter {
             meter.window = None;
             return Vec::new();
         }
-        let co_located = scheduler.neighbours(job);
+        let co_located = scheduler.co_located(job);
         let same = |window: &RateWindow| window.accum == accum && window.co_located == co_located;
         let Some(window) = meter.window.as_ref().filter(|window| same(window)) else {
             meter.window = Some(RateWindow { since: now, steps: n, accum, co_located });

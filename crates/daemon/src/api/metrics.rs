@@ -52,7 +52,7 @@ pub(super) fn text(present: &Present<'_>) -> String {
         if rate > 0.0 {
             slowdown.get_or_create(&JobLabel { job_id: id }).set(1.0 / rate);
         }
-        for &gpu in active.seat.iter().flat_map(|seat| &seat.devices) {
+        for &gpu in active.allocation.iter().flat_map(|allocation| &allocation.devices) {
             utilization.get_or_create(&JobOnGpu { job_id: id, gpu }).set(rate);
         }
     }

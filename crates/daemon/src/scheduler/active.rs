@@ -3,7 +3,7 @@
 use crate::job::{Job, JobState};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
-use tandem_backends::{DeviceAllocation, Enforcement, RunHandle};
+use tandem_backends::{DeviceAllocation, Enforcement, RunHandle, RunId};
 use tandem_core::{JobId, PPM_ONE, Ppm, Progress, Span, Time, Work};
 
 /// Where the process of a job stands. Between two of the lasting phases an operation is under way, and
@@ -85,7 +85,7 @@ pub struct Active {
     /// Of its process.
     pub phase: Phase,
     /// Where its process sits, or sat when it was stopped.
-    pub seat: Option<DeviceAllocation>,
+    pub allocation: Option<DeviceAllocation>,
     /// Its process, or its job in the cluster.
     pub handle: Option<RunHandle>,
     /// How strictly its share is kept.
@@ -111,7 +111,7 @@ impl Active {
             job,
             entry: None,
             phase: Phase::Absent,
-            seat: None,
+            allocation: None,
             handle: None,
             enforcement: Enforcement::None,
             caps: Caps::default(),
@@ -133,6 +133,36 @@ impl Active {
             Phase::Pausing | Phase::Stopped => JobState::Paused,
             Phase::Asked | Phase::Ending => JobState::Completing,
         }
+    }
+
+    /// Stops counting the time on its devices, and adds up what was counted.
+    pub(super) fn stop_clock(&mut self, now: Time) {
+        if let Some((since, shared)) = self.since.take() {
+            let span = now.since(since).0;
+            self.job.ran_us += span;
+            if shared {
+                self.job.shared_us += span;
+            }
+        }
+    }
+
+    /// Adds up the time on its devices, and counts on.
+    pub(super) fn lap(&mut self, now: Time) {
+        if let Some((_, shared)) = self.since {
+            self.stop_clock(now);
+            self.since = Some((now, shared));
+        }
+    }
+
+    /// The devices that its process may use at present.
+    pub(super) fn devices_in_use(&self) -> &[u32] {
+        let allocation = self.allocation.as_ref().filter(|_| self.phase.is_present());
+        allocation.map_or(&[], |allocation| &allocation.devices)
+    }
+
+    /// Its present run, or the last one.
+    pub(super) fn run(&self) -> RunId {
+        RunId { job: self.job.id, run: self.job.runs }
     }
 
     /// The process of a run on this machine.

@@ -71,6 +71,8 @@ pub struct Classes {
     names: Vec<String>,
     /// The engine knows the classes before this one.
     told: usize,
+    /// Classes about which something was learned in this step.
+    learned: BTreeSet<String>,
     history: History,
 }
 
@@ -82,6 +84,7 @@ impl Classes {
             numbers: BTreeMap::new(),
             names: Vec::new(),
             told: 0,
+            learned: BTreeSet::new(),
             history: History::default(),
         };
         for (name, class) in &known {
@@ -117,6 +120,17 @@ impl Classes {
     /// The number of a class in profiles, if it was ever heard of.
     pub fn find(&self, name: &str) -> Option<ClassId> {
         self.numbers.get(name).copied().map(ClassId)
+    }
+
+    /// What is known about a class, to be changed.
+    fn learn(&mut self, name: &str) -> &mut Class {
+        self.learned.insert(name.to_owned());
+        self.known.entry(name.to_owned()).or_default()
+    }
+
+    /// Classes about which something was learned in this step.
+    pub(super) fn take_learned(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.learned)
     }
 
     /// Classes that the engine does not know yet, in order. Each is given once.
@@ -204,7 +218,7 @@ impl Classes {
     /// A job has finished after so much work.
     pub fn finished(&mut self, name: &str, user: UserId, gpus: u32, duration: Span) {
         self.remember(name, user, gpus, duration);
-        let durations = &mut self.known.entry(name.to_owned()).or_default().durations_us;
+        let durations = &mut self.learn(name).durations_us;
         push_latest(durations, duration.0, DURATIONS_MAX);
     }
 
@@ -215,13 +229,13 @@ impl Classes {
 
     /// A class showed what it takes.
     pub fn set_memory(&mut self, name: &str, accum: u32, bytes: u64) {
-        let class = self.known.entry(name.to_owned()).or_default();
+        let class = self.learn(name);
         class.memory.entry(accum).or_default().observe(memory(bytes));
     }
 
     /// A class showed its speed alone.
     pub fn set_solo(&mut self, name: &str, accum: u32, steps_per_s: f64) {
-        self.known.entry(name.to_owned()).or_default().solo.insert(accum, steps_per_s);
+        self.learn(name).solo.insert(accum, steps_per_s);
     }
 
     /// The rate of a class among co-located jobs was measured. Keeps it, and gives it as the engine learns
@@ -233,7 +247,7 @@ impl Classes {
         rate: f64,
         noise: f64,
     ) -> Observation {
-        let class = self.known.entry(name.to_owned()).or_default();
+        let class = self.learn(name);
         match beside {
             [others] if others.len() == 1 => {
                 let seen = class.beside.entry(others[0].clone()).or_default();

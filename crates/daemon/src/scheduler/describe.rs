@@ -9,12 +9,11 @@ use tandem_core::{
 impl Scheduler {
     /// What the engine is told about a job.
     pub(super) fn spec(&mut self, id: u64, entry: JobId) -> JobSpec {
-        let active = &self.jobs[&id];
-        let count = u32::try_from(self.users.len()).expect("users are counted in u32");
-        let user = *self.users.entry(active.job.uid).or_insert(UserId(count));
-        let class = Some(self.classes.number(&active.job.class));
+        let active = self.jobs.expect(id);
+        let class = Some(self.learning.number(&active.job.class));
         let submit = active.job.entered_us.map_or(self.now.time(), Time);
-        self.spec_of(&self.jobs[&id], user, class, entry, submit)
+        let user = self.jobs.user(self.jobs.expect(id).job.uid);
+        self.spec_of(self.jobs.expect(id), user, class, entry, submit)
     }
 
     pub(super) fn spec_of(
@@ -55,14 +54,14 @@ impl Scheduler {
         let seconds = |seconds: f64| Span((seconds * 1e6).round() as u64);
         let limit = request.time_limit_s.map(seconds);
         let estimate = request.estimate_s.map(seconds).unwrap_or_else(|| {
-            let learned = self.classes.estimate(&job.class, user, gang);
+            let learned = self.learning.estimate(&job.class, user, gang);
             match (learned, limit) {
                 (Some(learned), Some(limit)) => learned.min(limit),
-                (one, other) => one.or(other).unwrap_or_else(|| self.classes.unknown(user, gang)),
+                (one, other) => one.or(other).unwrap_or_else(|| self.learning.unknown(user, gang)),
             }
         });
         let declared = request.gpu_memory_bytes.map(memory);
-        let measured = self.classes.memory(&job.class);
+        let measured = self.learning.memory(&job.class);
         let is_known = !self.setup.learn || self.is_known(active);
         let tolerance = match request.tolerance() {
             _ if job.oom_retried || !is_known => Tolerance::Alone,
@@ -71,7 +70,7 @@ impl Scheduler {
         };
         let share = request.share_ppm();
         let sub_batches =
-            if active.caps.accum { self.classes.ways(&job.class) } else { SubBatches::default() };
+            if active.caps.accum { self.learning.ways(&job.class) } else { SubBatches::default() };
         JobDescription {
             estimate: estimate.max(Span(1)),
             profile: Profile {
@@ -92,26 +91,26 @@ impl Scheduler {
         if !self.setup.measures_memory {
             return active.job.request.gpu_memory_bytes.is_some();
         }
-        let Some(class) = self.classes.get(&active.job.class) else { return false };
+        let Some(class) = self.learning.get(&active.job.class) else { return false };
         // Who speaks has shown its speed alone; of who does not, the memory has to do.
         !class.memory.is_empty() && (!active.caps.speaks || !class.solo.is_empty())
     }
 
     /// Tells the engine what has become known about a job.
     pub(super) fn describe(&mut self, id: u64) {
-        let Some(active) = self.jobs.get(&id) else { return };
+        let Some(active) = self.jobs.get(id) else { return };
         if let Some(job) = active.entry {
-            let user = self.users.get(&active.job.uid).copied().unwrap_or(UserId(0));
-            let class = self.classes.find(&active.job.class);
+            let user = self.jobs.find_user(active.job.uid).unwrap_or(UserId(0));
+            let class = self.learning.find(&active.job.class);
             let description = self.description(active, user, class);
-            self.events.push(Event::Described { job, description });
+            self.planner.tell(Event::Described { job, description });
         }
     }
 
     pub(super) fn describe_class(&mut self, class: &str) {
         let of_class = |active: &&Active| active.job.class == class && active.entry.is_some();
         let jobs: Vec<u64> =
-            self.jobs.values().filter(of_class).map(|active| active.job.id).collect();
+            self.jobs.iter().filter(of_class).map(|active| active.job.id).collect();
         for id in jobs {
             self.describe(id);
         }

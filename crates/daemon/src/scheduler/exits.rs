@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::active::Phase;
 use crate::job::{ArrayTask, Ending, JobState};
 use tandem_backends::{Exit, ExitCause, ExitStatus, RunId};
-use tandem_core::{Event, Span, UserId, Work};
+use tandem_core::{Event, Span, UserId};
 
 /// A job that ran out of memory is expected to need so much more than was seen.
 const OOM_GROWTH: f64 = 1.5;
@@ -15,7 +15,7 @@ const OOM_EXIT_CODE: i32 = 253;
 
 impl Scheduler {
     pub(super) fn exited(&mut self, run: RunId, exit: &Exit) {
-        let Some(active) = self.of_run(run) else { return };
+        let Some(active) = self.jobs.of_run(run) else { return };
         if active.phase == Phase::Absent {
             return;
         }
@@ -33,7 +33,7 @@ impl Scheduler {
         let (oom_retried, retried) = (active.job.oom_retried, active.job.retried);
         let retries = active.job.request.retries;
         self.gone(id);
-        self.outcome.forget.push(run);
+        self.processes.forget(run);
         if let (None, Some(cause)) = (&cause, exit.cause) {
             self.end_as_told(id, cause);
             return;
@@ -41,7 +41,7 @@ impl Scheduler {
         match (cause, exit.status) {
             (Some(ending), _) => self.end_as_asked(id, &ending),
             (None, _) if exit.oom && oom_retried => {
-                self.jobs.get_mut(&id).expect("it was just there").job.exit_code =
+                self.jobs.get_mut(id).expect("it was just there").job.exit_code =
                     Some(OOM_EXIT_CODE);
                 self.end_job(id, JobState::Oom, Some("out of memory, also alone".to_owned()));
             }
@@ -57,7 +57,7 @@ impl Scheduler {
                     ExitStatus::Signal(signal) => format!("signal {signal}"),
                 };
                 if retried < retries {
-                    self.jobs.get_mut(&id).expect("it was just there").job.retried += 1;
+                    self.jobs.get_mut(id).expect("it was just there").job.retried += 1;
                     self.re_enter(id, format!("{reason}; tried again"));
                 } else {
                     self.end_job(id, JobState::Failed, Some(reason));
@@ -72,7 +72,7 @@ impl Scheduler {
             ExitCause::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
             ExitCause::TimedOut => (JobState::Timeout, "its time was up"),
             ExitCause::OutOfMemory => {
-                let active = self.jobs.get_mut(&id).expect("it was just there");
+                let active = self.jobs.get_mut(id).expect("it was just there");
                 active.job.exit_code = Some(OOM_EXIT_CODE);
                 (JobState::Oom, "out of memory")
             }
@@ -81,7 +81,7 @@ impl Scheduler {
     }
 
     pub(super) fn not_started(&mut self, run: RunId, reason: &str, transient: bool) {
-        let Some(active) = self.of_run(run) else { return };
+        let Some(active) = self.jobs.of_run(run) else { return };
         if transient && active.job.ending.is_none() {
             self.postpone(run, reason);
         } else {
@@ -94,21 +94,21 @@ impl Scheduler {
     fn postpone(&mut self, run: RunId, reason: &str) {
         let id = run.job;
         self.gone(id);
-        self.outcome.forget.push(run);
+        self.processes.forget(run);
         let at = self.now.time() + POSTPONED;
-        let Some(active) = self.jobs.get_mut(&id) else { return };
+        let Some(active) = self.jobs.get_mut(id) else { return };
         active.job.placed = false;
         active.job.entered_us = None;
         active.begin = Some(at);
         if let Some(entry) = active.entry.take() {
-            self.events.push(Event::Cancelled { job: entry });
+            self.planner.tell(Event::Cancelled { job: entry });
         }
-        self.timers.insert((at, id));
-        self.set_reason(
+        self.jobs.add_timer(at, id);
+        self.jobs.set_reason(
             id,
             Some(format!("{reason}; tried again in {} s", POSTPONED.0 / 1_000_000)),
         );
-        self.changed.insert(id);
+        self.jobs.mark_changed(id);
     }
 
     pub(super) fn lost(&mut self, run: RunId, reason: &str) {
@@ -117,10 +117,10 @@ impl Scheduler {
 
     /// A run is over and has no exit code: a job that was to be ended is, any other ends like this.
     fn ended_without_exit(&mut self, run: RunId, state: JobState, reason: String) {
-        let Some(active) = self.of_run(run) else { return };
+        let Some(active) = self.jobs.of_run(run) else { return };
         let cause = active.job.ending.clone();
         self.gone(run.job);
-        self.outcome.forget.push(run);
+        self.processes.forget(run);
         match cause {
             Some(ending) => self.end_as_asked(run.job, &ending),
             None => self.end_job(run.job, state, Some(reason)),
@@ -135,7 +135,7 @@ impl Scheduler {
 
     /// The engine has put a job back into its queue, its work lost; it begins again where it sat.
     pub(super) fn begins_again(&mut self, run: RunId) {
-        let Some(active) = self.of_run(run) else { return };
+        let Some(active) = self.jobs.of_run(run) else { return };
         if active.phase == Phase::Absent {
             return;
         }
@@ -146,20 +146,20 @@ impl Scheduler {
         active.bye = None;
         // One that is being ended does not begin again.
         if active.phase == Phase::Ending {
-            self.changed.insert(run.job);
+            self.jobs.mark_changed(run.job);
             return;
         }
         self.set_phase(run.job, Phase::Starting, None);
-        self.set_reason(run.job, Some("queued again by the engine".to_owned()));
-        self.strand(run.job);
+        self.jobs.set_reason(run.job, Some("queued again by the engine".to_owned()));
+        self.relocate_if_closed(run.job);
     }
 
     /// A job that waited in the engine for a place does not any more.
     pub(super) fn withdrawn(&mut self, external: &str, reason: &str) {
-        if let Some(&id) = self.externals.get(external)
-            && self.jobs[&id].phase == Phase::Absent
+        if let Some(id) = self.jobs.of_external(external)
+            && self.jobs.expect(id).phase == Phase::Absent
         {
-            match self.jobs[&id].job.ending.clone() {
+            match self.jobs.expect(id).job.ending.clone() {
                 Some(ending) => self.end_as_asked(id, &ending),
                 None => self.end_job(id, JobState::Cancelled, Some(reason.to_owned())),
             }
@@ -168,18 +168,18 @@ impl Scheduler {
 
     /// An operation failed: the process is as it was before.
     pub(super) fn refused(&mut self, run: RunId, reason: &str, transient: bool) {
-        let Some(active) = self.of_run(run) else { return };
+        let Some(active) = self.jobs.of_run(run) else { return };
         let reason = format!("refused: {reason}");
         let id = run.job;
         match active.phase {
             Phase::Pausing => {
                 active.job.user_paused = false;
                 self.set_phase(id, Phase::Running, None);
-                self.set_reason(id, Some(reason));
+                self.jobs.set_reason(id, Some(reason));
             }
             Phase::Resuming => {
                 self.set_phase(id, Phase::Stopped, None);
-                self.set_reason(id, Some(reason));
+                self.jobs.set_reason(id, Some(reason));
             }
             Phase::Starting => self.not_started(run, &reason, transient),
             _ => {}
@@ -189,7 +189,7 @@ impl Scheduler {
     /// The process is gone from its devices.
     fn gone(&mut self, id: u64) {
         self.set_phase(id, Phase::Absent, None);
-        if let Some(active) = self.jobs.get_mut(&id) {
+        if let Some(active) = self.jobs.get_mut(id) {
             active.handle = None;
             active.pace.halt(self.now.time());
             active.caps = super::Caps::default();
@@ -199,27 +199,27 @@ impl Scheduler {
 
     /// It saved its state and goes on when it gets devices again; the engine may have given it some.
     fn requeue(&mut self, id: u64) {
-        self.set_reason(id, None);
-        self.changed.insert(id);
-        self.dirty.insert(id);
+        self.jobs.set_reason(id, None);
+        self.jobs.mark_changed(id);
+        self.processes.mark(id);
     }
 
     /// Begins again from nothing.
     fn re_enter(&mut self, id: u64, reason: String) {
-        let Some(active) = self.jobs.get_mut(&id) else { return };
+        let Some(active) = self.jobs.get_mut(id) else { return };
         active.job.placed = false;
         active.job.done_us = 0;
         active.pace = super::active::Pace::default();
         active.job.entered_us = None;
         if let Some(entry) = active.entry.take() {
-            self.events.push(Event::Finished { job: entry });
+            self.planner.tell(Event::Finished { job: entry });
         }
         self.try_enter(id);
-        self.set_reason(id, Some(reason));
+        self.jobs.set_reason(id, Some(reason));
     }
 
     fn retry_alone(&mut self, id: u64, peak: u64) {
-        let active = self.jobs.get_mut(&id).expect("it was just there");
+        let active = self.jobs.get_mut(id).expect("it was just there");
         active.job.oom_retried = true;
         let class = active.job.class.clone();
         let capacity = self.setup.devices.iter().map(|device| device.memory_bytes).max();
@@ -228,15 +228,14 @@ impl Scheduler {
         let raised = ((peak as f64 * OOM_GROWTH) as u64).min(most);
         if self.setup.learn && raised > 0 {
             let parts = active.job.sub_batches;
-            self.classes.set_memory(&class, parts, raised);
-            self.outcome.classes.insert(class);
+            self.learning.set_memory(&class, parts, raised);
         }
         self.re_enter(id, "out of memory; tried again alone".to_owned());
     }
 
     /// A job is over.
     pub(super) fn end_job(&mut self, id: u64, state: JobState, reason: Option<String>) {
-        let Some(mut active) = self.jobs.remove(&id) else { return };
+        let Some(mut active) = self.jobs.remove(id) else { return };
         let job = &mut active.job;
         job.state = state;
         job.reason = reason;
@@ -246,51 +245,33 @@ impl Scheduler {
         job.going = None;
         job.done_us = active.pace.done_us(self.now.time());
         if let Some(entry) = active.entry {
-            self.events.push(match state {
+            self.planner.tell(match state {
                 JobState::Cancelled => Event::Cancelled { job: entry },
                 _ => Event::Finished { job: entry },
             });
         }
         if state == JobState::Completed && job.done_us > 0 {
-            let user = self.users.get(&job.uid).copied().unwrap_or(UserId(0));
-            self.classes.finished(&job.class, user, job.request.gang(), Span(job.done_us));
-            self.outcome.classes.insert(job.class.clone());
+            let user = self.jobs.find_user(job.uid).unwrap_or(UserId(0));
+            self.learning.finished(&job.class, user, job.request.gang(), Span(job.done_us));
         }
-        if let Some(external) = &job.external {
-            self.externals.remove(external);
-        }
-        self.dirty.remove(&id);
-        self.changed.remove(&id);
+        self.processes.unmark(id);
         let task = job.task;
-        self.outcome.changed.push(active.job);
-        for dependent in self.dependents.remove(&id).unwrap_or_default() {
-            self.depend(dependent, id, state);
+        self.jobs.push_ended(active.job);
+        for dependent in self.jobs.take_dependents(id) {
+            self.meet_dependency(dependent, id, state);
         }
         if let Some(ArrayTask { first, at_a_time: Some(_), .. }) = task {
-            self.next_turn(first, id);
+            self.enter_next_task(first, id);
         }
     }
 
-    fn next_turn(&mut self, first: u64, ended: u64) {
-        let Some(turns) = self.arrays.get_mut(&first) else { return };
-        turns.going.remove(&ended);
-        turns.waiting.remove(&ended);
-        if turns.going.is_empty() && turns.waiting.is_empty() {
-            self.arrays.remove(&first);
-            return;
-        }
-        let waiting: Vec<u64> = turns.waiting.iter().copied().collect();
-        for id in waiting {
-            let Some(turns) = self.arrays.get(&first) else { return };
-            if turns.going.len() >= turns.at_a_time {
+    /// A task of an array has ended: others may become eligible.
+    fn enter_next_task(&mut self, first: u64, ended: u64) {
+        for id in self.jobs.end_array_task(first, ended) {
+            if !self.jobs.has_array_slot(first) {
                 return;
             }
             self.try_enter(id);
         }
-    }
-
-    /// Work done so far, as the engine counts it.
-    pub(super) fn work_done(&self, id: u64) -> Work {
-        self.jobs[&id].pace.progress.done_by(self.now.time())
     }
 }

@@ -1,40 +1,38 @@
 //! What was measured, and what follows from it.
 
 use super::{Caps, Fact, Phase, Report, Scheduler, ToJob, active, memory};
-use tandem_core::{Event, GpuId, PartitionId, Ppm, Progress, Time};
+use tandem_core::{Event, GpuId, Ppm, Progress, Time};
 
 impl Scheduler {
     pub(super) fn learn(&mut self, fact: &Fact) {
         match fact {
             Fact::Hello { job, accum, stop, .. } => {
-                let Some(active) = self.jobs.get_mut(job) else { return };
+                let Some(active) = self.jobs.get_mut(*job) else { return };
                 active.caps = Caps { speaks: true, accum: *accum, stop: *stop };
                 active.job.caps = [true, *accum, *stop];
                 let parts = active.job.accum.unwrap_or(active.job.sub_batches);
                 if *accum && parts != 1 {
-                    self.outcome.messages.push((*job, ToJob::Accum(parts)));
+                    self.processes.send(*job, ToJob::Accum(parts));
                 }
                 // One that was asked while nobody listened to it is asked again.
                 if active.phase == Phase::Asked {
-                    self.outcome.messages.push((*job, ToJob::Stop));
+                    self.processes.send(*job, ToJob::Stop);
                 }
-                self.changed.insert(*job);
+                self.jobs.mark_changed(*job);
                 self.describe(*job);
             }
             Fact::Bye { job, done } => {
-                if let Some(active) = self.jobs.get_mut(job) {
+                if let Some(active) = self.jobs.get_mut(*job) {
                     active.bye = Some(*done);
                 }
             }
             Fact::Progress { job, report } => self.report(*job, *report),
             Fact::Memory { class, accum, bytes } => {
-                self.classes.set_memory(class, *accum, *bytes);
-                self.outcome.classes.insert(class.clone());
+                self.learning.set_memory(class, *accum, *bytes);
                 self.describe_class(class);
             }
             Fact::Solo { class, accum, steps_per_s } => {
-                self.classes.set_solo(class, *accum, *steps_per_s);
-                self.outcome.classes.insert(class.clone());
+                self.learning.set_solo(class, *accum, *steps_per_s);
                 self.describe_class(class);
             }
             Fact::Observed { class, beside, rate, noise } => {
@@ -46,29 +44,24 @@ impl Scheduler {
             Fact::Foreign { device, bytes, processes } => {
                 let device = *device;
                 let gpu = GpuId(device);
-                self.events.push(Event::GpuReserved { gpu, memory: memory(*bytes) });
-                self.reopen(device, |scheduler| {
-                    if *processes == 0 {
-                        scheduler.foreign.remove(&device);
-                    } else {
-                        scheduler.foreign.insert(device, *bytes);
-                    }
-                });
+                self.planner.tell(Event::GpuReserved { gpu, memory: memory(*bytes) });
+                let bytes = (*processes > 0).then_some(*bytes);
+                let event = self.devices.set_foreign(device, bytes);
+                event.into_iter().for_each(|event| self.planner.tell(event));
             }
         }
     }
 
     /// The engine learns from what was observed.
     fn observe(&mut self, class: &str, beside: &[Vec<String>], rate: f64, noise: f64) {
-        let observation = self.classes.observe(class, beside, rate, noise);
-        self.events.push(Event::Observed(observation));
-        self.outcome.classes.insert(class.to_owned());
+        let observation = self.learning.observe(class, beside, rate, noise);
+        self.planner.tell(Event::Observed(observation));
         // A pair may turn out to gain nothing although nothing else happens.
-        self.engine.touch(PartitionId(0));
+        self.planner.replan();
     }
 
     pub(super) fn report(&mut self, id: u64, report: Report) {
-        let Some(active) = self.jobs.get_mut(&id) else { return };
+        let Some(active) = self.jobs.get_mut(id) else { return };
         let rate = if active.phase == Phase::Running { Ppm(report.rate_ppm) } else { Ppm::ZERO };
         let progress = Progress { done: report.done(), at: Time(report.at_us), rate };
         active.pace = active::Pace { progress, measured: true };
@@ -76,9 +69,9 @@ impl Scheduler {
     }
 
     pub(super) fn tell_progress(&mut self, id: u64) {
-        let Some(active) = self.jobs.get(&id) else { return };
+        let Some(active) = self.jobs.get(id) else { return };
         if let Some(job) = active.entry {
-            self.events.push(Event::Progress { job, progress: active.pace.progress });
+            self.planner.tell(Event::Progress { job, progress: active.pace.progress });
         }
     }
 }

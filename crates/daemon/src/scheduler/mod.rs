@@ -1,43 +1,56 @@
 //! The scheduler between the engine and real processes. Inputs go in; operations for the back end,
 //! messages for jobs and changed jobs come out. No clock, no files, no threads: the same inputs give
-//! the same outcome, which is what a replay of the journal rests on.
+//! the same outcome, so the journal can be replayed.
 //!
-//! The engine decides who sits where as if everything happened at once; processes take their time. So
-//! nothing is commanded when a plan changes: for every job that is touched, `settle` compares what the
-//! engine wants with the phase of the process and asks for the next step, if none is under way.
+//! The engine plans as if everything happened at once, but processes take their time. So a plan requests
+//! nothing directly: for every job that it touches, `reconcile` compares the phase of the process with what
+//! the engine wants and requests the next operation, if none is under way.
+//!
+//! Five parts own the state; the rest of this module is what they do together:
+//! - `jobs`: the jobs that have not ended, with dependencies, array limits and timers;
+//! - `devices`: which processes use which devices, and which devices accept jobs;
+//! - `planning`: the engine and what it is yet to be told;
+//! - `processes`: the operations and messages of this step;
+//! - `classes`: what was learned about classes of jobs.
 
 mod active;
 mod classes;
 mod describe;
 mod devices;
-mod eligible;
+mod eligibility;
 mod exits;
 mod input;
+mod jobs;
+mod launch;
 mod learn;
+mod planning;
+mod processes;
 mod rates;
-mod settle;
+mod reconcile;
+mod recover;
+mod relocate;
 mod start;
-mod stranded;
+mod user_commands;
 mod view;
-mod wishes;
 
 pub use active::{Active, Caps, Phase};
 pub use classes::{Class, Classes, memory};
 pub use input::{Fact, Input, Now, Report, Submission};
-pub(crate) use settle::socket;
+pub(crate) use launch::socket;
 pub use start::{JOURNAL_VERSION, Kept, RecoveredRun, Start};
 pub use view::{View, Waiting};
 
-use crate::job::{ArrayTask, Ending, Going, Job, JobState};
+use crate::job::{ArrayTask, Ending, Job, JobState};
+use devices::Devices;
+use jobs::Jobs;
+use planning::Planner;
+use processes::Processes;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
-use tandem_core::{Action, Engine, Event, Span, Time, UserId};
-
-/// Jobs that have to begin elsewhere are thought of again so long after something happened.
-const RELOCATE_AGAIN: Span = Span(1_000_000);
+use tandem_core::{Action, Time};
 
 /// What the scheduler works with; fixed for the life of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,14 +109,14 @@ pub enum ToJob {
 
 /// What a step asks for.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct StepOutcome {
     /// What the engine decided.
     pub actions: Vec<Action>,
     /// For the back end, in this order.
     pub ops: Vec<(OpId, Op)>,
     /// For jobs.
     pub messages: Vec<(u64, ToJob)>,
-    /// Jobs that changed, as they are now; those that are over for the last time.
+    /// Jobs that changed, as they are now; for those that ended it is the last time.
     pub changed: Vec<Job>,
     /// Runs whose records are not needed any more.
     pub forget: Vec<RunId>,
@@ -113,9 +126,9 @@ pub struct Outcome {
     pub wake: Option<Time>,
 }
 
-impl Outcome {
-    /// Whether anybody outside gets to know of it: a process, a job or whoever waits for one to be over.
-    pub(crate) fn shows(&self) -> bool {
+impl StepOutcome {
+    /// Whether anybody outside can see it: a process, a job or a user who waits for the end of one.
+    pub(crate) fn is_visible(&self) -> bool {
         !self.ops.is_empty()
             || !self.messages.is_empty()
             || !self.forget.is_empty()
@@ -126,135 +139,29 @@ impl Outcome {
 /// The scheduler.
 pub struct Scheduler {
     setup: Setup,
-    engine: Engine,
     now: Now,
-    jobs: BTreeMap<u64, Active>,
-    /// Jobs by their numbers in the engine.
-    entries: Vec<u64>,
-    users: BTreeMap<u32, UserId>,
-    classes: Classes,
-    /// Jobs whose processes may use a device, by device.
-    present: Vec<BTreeSet<u64>>,
-    drained: BTreeSet<u32>,
-    /// Devices that the back end has closed, and why.
-    closed: BTreeMap<u32, String>,
-    /// Jobs that have to begin again elsewhere, and the devices that are kept free for them.
-    stranded: BTreeMap<u64, Vec<u32>>,
-    /// When they are thought of again.
+    jobs: Jobs,
+    devices: Devices,
+    planner: Planner,
+    processes: Processes,
+    learning: Classes,
+    /// When relocation of jobs is tried again.
     relocate_at: Option<Time>,
-    /// Jobs by what the engine calls them.
-    externals: BTreeMap<String, u64>,
-    /// Memory of strangers, by device.
-    foreign: BTreeMap<u32, u64>,
-    /// Who waits for a job to be over.
-    dependents: BTreeMap<u64, BTreeSet<u64>>,
-    /// Tasks of a submission with a limit that are eligible, and those that wait for their turn.
-    arrays: BTreeMap<u64, Turns>,
-    timers: BTreeSet<(Time, u64)>,
-    next_job: u64,
-    next_op: u64,
-    /// For the engine, at this step or the next.
-    events: Vec<Event>,
-    /// Jobs to settle.
-    dirty: BTreeSet<u64>,
-    changed: BTreeSet<u64>,
-    outcome: Outcome,
-    engine_wake: Option<Time>,
-    /// Devices whose company changed in this step.
-    touched: BTreeSet<u32>,
-    /// Jobs that stopped using their devices in this step.
-    left: Vec<u64>,
-}
-
-/// The tasks of a submission of which only some may run at a time.
-#[derive(Clone, Debug, Default)]
-struct Turns {
-    at_a_time: usize,
-    going: BTreeSet<u64>,
-    waiting: BTreeSet<u64>,
 }
 
 impl Scheduler {
-    /// Takes in what happened up to `now` and says what to do.
-    pub fn step(&mut self, now: Now, inputs: &[Input]) -> Outcome {
+    /// Takes in what happened up to `now` and decides what to do.
+    pub fn step(&mut self, now: Now, inputs: &[Input]) -> StepOutcome {
         self.now = now;
-        for input in inputs {
-            self.apply(input);
-        }
+        inputs.iter().for_each(|input| self.apply(input));
         self.fire_timers();
-        self.relocate();
-        let is_news = !inputs.is_empty() || !self.events.is_empty();
+        self.relocate_jobs();
+        let is_news = !inputs.is_empty() || self.planner.has_events();
         self.plan();
-        self.relocate_again(is_news);
-        self.settle();
+        self.schedule_relocation(is_news);
+        self.reconcile_processes();
         self.refresh_rates();
-        self.finish_step()
-    }
-
-    /// Lets the engine decide. A policy that asked to be woken is woken at exactly that instant on its
-    /// clock, as its slices are counted from there, although a real clock strikes a little later.
-    fn plan(&mut self) {
-        let now = self.now.time();
-        self.step_engine(self.engine_wake.filter(|&wake| wake <= now).unwrap_or(now));
-        if self.engine_wake.is_some_and(|wake| wake <= now) {
-            // Whole slices were missed, as after the machine slept: they are not made up for.
-            self.step_engine(now);
-        }
-    }
-
-    fn step_engine(&mut self, at: Time) {
-        let new_classes = self.classes.take_new();
-        let mut events: Vec<Event> =
-            new_classes.map(|(class, name)| Event::ClassAdded { class, name }).collect();
-        events.append(&mut self.events);
-        let step = self.engine.step(at, &events);
-        self.engine_wake = step.wake;
-        for action in step.actions {
-            let (Action::Stop { job }
-            | Action::Pause { job }
-            | Action::Move { job, .. }
-            | Action::Start { job, .. }
-            | Action::Resume { job }) = action;
-            self.dirty.insert(self.entries[job.index()]);
-            if let Action::Start { placement, .. } | Action::Move { placement, .. } = action {
-                self.touched.extend(placement.gpus.iter().map(|gpu| gpu.0));
-            }
-        }
-        self.outcome.actions.extend_from_slice(step.actions);
-    }
-
-    /// Devices that become free in a step are seen to be in the next. If nothing happened there is none:
-    /// a job that fits nowhere may wait for days.
-    fn relocate_again(&mut self, is_news: bool) {
-        let now = self.now.time();
-        if self.stranded.is_empty() {
-            self.relocate_at = None;
-        } else if self.relocate_at.is_none_or(|at| at <= now) {
-            let happened = is_news || !self.outcome.actions.is_empty();
-            self.relocate_at = happened.then(|| now + RELOCATE_AGAIN);
-        }
-    }
-
-    fn finish_step(&mut self) -> Outcome {
-        for id in std::mem::take(&mut self.changed) {
-            if let Some(active) = self.jobs.get_mut(&id) {
-                active.job.state = active.state();
-                let now = self.now.time();
-                active.job.done_us = active.pace.done_us(now);
-                if let Some((_, shared)) = active.since {
-                    settle::account(active, now);
-                    active.since = Some((now, shared));
-                }
-                let rate_ppm = active.pace.progress.rate.0;
-                active.job.going =
-                    active.since.map(|(since, shared)| Going { at_us: since.0, shared, rate_ppm });
-                self.outcome.changed.push(active.job.clone());
-            }
-        }
-        let timer = self.timers.first().map(|&(at, _)| at);
-        let mut outcome = std::mem::take(&mut self.outcome);
-        outcome.wake = [self.engine_wake, timer, self.relocate_at].into_iter().flatten().min();
-        outcome
+        self.take_outcome()
     }
 
     fn apply(&mut self, input: &Input) {
@@ -275,11 +182,8 @@ impl Scheduler {
 
     fn fire_timers(&mut self) {
         let now = self.now.time();
-        while let Some(&(at, id)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.pop_first();
-            let Some(active) = self.jobs.get_mut(&id) else { continue };
+        while let Some(id) = self.jobs.next_expired(now) {
+            let Some(active) = self.jobs.get_mut(id) else { continue };
             if active.begin.is_some_and(|begin| begin <= now) {
                 active.begin = None;
                 self.try_enter(id);
@@ -292,28 +196,58 @@ impl Scheduler {
                 && active.phase != Phase::Absent
             {
                 active.job.ending = Some(Ending::TimeUp);
-                self.changed.insert(id);
-                self.dirty.insert(id);
+                self.jobs.mark_changed(id);
+                self.processes.mark(id);
             }
         }
+    }
+
+    /// Lets the engine plan, and marks the processes that its plan touches.
+    fn plan(&mut self) {
+        let Self { planner, learning, now, .. } = self;
+        let actions = planner.plan(now.time(), learning).to_vec();
+        for action in actions {
+            let (Action::Stop { job }
+            | Action::Pause { job }
+            | Action::Move { job, .. }
+            | Action::Start { job, .. }
+            | Action::Resume { job }) = action;
+            self.processes.mark(self.planner.job_of(job));
+            if let Action::Start { placement, .. } | Action::Move { placement, .. } = action {
+                placement.gpus.iter().for_each(|gpu| self.devices.touch(gpu.0));
+            }
+        }
+    }
+
+    fn take_outcome(&mut self) -> StepOutcome {
+        let timers = [self.planner.wake(), self.jobs.next_timer(), self.relocate_at];
+        let mut outcome = StepOutcome {
+            actions: self.planner.take_actions(),
+            changed: self.jobs.take_changed(self.now),
+            classes: self.learning.take_learned(),
+            wake: timers.into_iter().flatten().min(),
+            ..StepOutcome::default()
+        };
+        self.processes.drain_into(&mut outcome);
+        outcome
     }
 
     fn backend(&mut self, event: &BackendEvent) {
         match event {
             BackendEvent::Started { run, handle, enforcement, .. } => {
-                if let Some(active) = self.of_run(*run) {
+                if let Some(active) = self.jobs.of_run(*run) {
                     active.handle = Some(*handle);
                     active.enforcement = *enforcement;
                     self.reached(run.job, Phase::Starting, Phase::Running);
                 }
             }
             BackendEvent::Paused { run, .. } => {
-                if self.of_run(*run).is_some() {
+                if self.jobs.of_run(*run).is_some() {
                     self.reached(run.job, Phase::Pausing, Phase::Stopped);
                 }
             }
             BackendEvent::Resumed { run, .. } => {
-                if self.of_run(*run).is_some() {
+                if self.jobs.of_run(*run).is_some() {
                     self.reached(run.job, Phase::Resuming, Phase::Running);
                 }
             }
@@ -333,10 +267,6 @@ impl Scheduler {
             // Taken in as a submission, and as facts.
             BackendEvent::Imported(_) | BackendEvent::Sampled(_) => {}
         }
-    }
-
-    fn of_run(&mut self, run: RunId) -> Option<&mut Active> {
-        self.jobs.get_mut(&run.job).filter(|active| active.job.runs == run.run)
     }
 }
 

@@ -1,7 +1,6 @@
 //! How fast jobs run: predicted by the engine's model until it was measured.
 
 use super::active::{Active, Phase};
-use super::settle::account;
 use super::{Fact, Scheduler};
 use tandem_core::{GangGpu, GpuTypeId, HalfIfUnfit, Ppm, Profile, Ratio, Tenant, gang_rate};
 
@@ -9,10 +8,10 @@ impl Scheduler {
     /// The rate of a job beside the jobs whose processes are on its devices, by the engine's model and the
     /// rate law that the check and the simulated world use, too.
     pub(super) fn predicted_rate(&self, active: &Active) -> Ratio {
-        let Some(allocation) = &active.seat else { return Ratio::ONE };
+        let Some(allocation) = &active.allocation else { return Ratio::ONE };
         let profile = self.profile(active);
         let others = |&device: &u32| {
-            let jobs = self.present[device as usize].iter().filter(|&&job| job != active.job.id);
+            let jobs = self.devices.others(active.job.id, device);
             let jobs = jobs.filter_map(|job| self.jobs.get(job));
             jobs.map(|other| (self.profile(other), budget(other))).collect()
         };
@@ -22,19 +21,19 @@ impl Scheduler {
             factor: Ratio::ONE,
             others: others.iter().map(|(profile, budget)| Tenant { profile, budget: *budget }),
         });
-        let known = active.entry.and_then(|entry| self.engine.state().find(entry));
+        let known = self.planner.find(active.entry);
         let option = known.and_then(|known| known.spec.sub_batch_option(allocation.sub_batches));
         let sub_batch_rate = option.map_or(Ratio::ONE, |option| option.rate());
         let job = Tenant { profile: &profile, budget: budget(active) };
-        let model = HalfIfUnfit(self.engine.learner());
+        let model = HalfIfUnfit(self.planner.engine().learner());
         gang_rate(&model, job, sub_batch_rate, gpus).unwrap_or(Ratio::ONE)
     }
 
     /// What the engine knows about a job's use of a GPU; at least its class.
     fn profile(&self, active: &Active) -> Profile {
-        let known = active.entry.and_then(|entry| self.engine.state().find(entry));
+        let known = self.planner.find(active.entry);
         known.map_or_else(
-            || Profile { class: self.classes.find(&active.job.class), ..Profile::default() },
+            || Profile { class: self.learning.find(&active.job.class), ..Profile::default() },
             |known| known.spec.profile,
         )
     }
@@ -42,23 +41,20 @@ impl Scheduler {
     /// Where co-located jobs changed, rates are predicted until they are measured.
     pub(super) fn refresh_rates(&mut self) {
         let now = self.now.time();
-        let mut jobs: Vec<u64> = Vec::new();
-        for device in std::mem::take(&mut self.touched) {
-            jobs.extend(&self.present[device as usize]);
-        }
-        jobs.append(&mut self.left);
+        let mut jobs = self.devices.take_touched();
+        jobs.append(&mut self.processes.take_left());
         jobs.sort_unstable();
         jobs.dedup();
         for id in jobs {
-            let Some(active) = self.jobs.get(&id) else { continue };
-            let is_shared = !self.neighbours(id).is_empty();
+            let Some(active) = self.jobs.get(id) else { continue };
+            let is_shared = !self.co_located(id).is_empty();
             let rate = if active.phase == Phase::Running {
                 self.predicted_rate(active).ppm().max(Ppm(1))
             } else {
                 Ppm::ZERO
             };
-            let active = self.jobs.get_mut(&id).expect("looked at above");
-            account(active, now);
+            let active = self.jobs.get_mut(id).expect("it was found above");
+            active.stop_clock(now);
             if active.phase == Phase::Running {
                 active.since = Some((now, is_shared));
             }
@@ -66,18 +62,18 @@ impl Scheduler {
                 active.pace.set_rate(now, rate);
                 self.tell_progress(id);
             }
-            self.changed.insert(id);
+            self.jobs.mark_changed(id);
         }
     }
 
     /// A measured rate of a job as an observation among its present co-located jobs; `None` if it is alone.
     pub fn observation(&self, id: u64, rate: f64, noise: f64) -> Option<Fact> {
-        let active = self.jobs.get(&id)?;
-        let class_of = |job: &u64| self.jobs.get(job).map(|active| active.job.class.clone());
+        let active = self.jobs.get(id)?;
+        let class_of = |job: u64| self.jobs.get(job).map(|active| active.job.class.clone());
         let mut beside: Vec<Vec<String>> = Vec::new();
-        for &device in &active.seat.as_ref()?.devices {
-            let others = self.present[device as usize].iter().filter(|&&other| other != id);
-            let others: Vec<String> = others.filter_map(class_of).collect();
+        for &device in &active.allocation.as_ref()?.devices {
+            let others: Vec<String> =
+                self.devices.others(id, device).filter_map(class_of).collect();
             if !others.is_empty() && !beside.contains(&others) {
                 beside.push(others);
             }
@@ -89,5 +85,5 @@ impl Scheduler {
 
 /// The most of each device that a job may use.
 fn budget(active: &Active) -> Ppm {
-    active.seat.as_ref().map_or(Ppm::ONE, |allocation| Ppm(allocation.share_ppm))
+    active.allocation.as_ref().map_or(Ppm::ONE, |allocation| Ppm(allocation.share_ppm))
 }

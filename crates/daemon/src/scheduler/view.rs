@@ -5,7 +5,7 @@ use crate::job::Job;
 use crate::request::JobRequest;
 use std::sync::Arc;
 use tandem_backends::Enforcement;
-use tandem_core::{Engine, GpuId, GpuTypeId, JobSpec, Profile, Reason, Time, UserId};
+use tandem_core::{Engine, GpuTypeId, JobSpec, Profile, Reason, Time, UserId};
 
 /// A job as it does at present.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,22 +78,22 @@ impl Waiting {
 impl Scheduler {
     /// A job that is not over.
     pub fn job(&self, id: u64) -> Option<&Active> {
-        self.jobs.get(&id)
+        self.jobs.get(id)
     }
 
     /// Jobs that are not over, in order.
     pub fn jobs(&self) -> impl Iterator<Item = &Active> {
-        self.jobs.values()
+        self.jobs.iter()
     }
 
     /// The number of the next job.
     pub fn next_job(&self) -> u64 {
-        self.next_job
+        self.jobs.next()
     }
 
     /// The engine, to look at.
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        self.planner.engine()
     }
 
     /// With what it works.
@@ -103,62 +103,64 @@ impl Scheduler {
 
     /// What is known about classes.
     pub fn classes(&self) -> &super::Classes {
-        &self.classes
+        &self.learning
     }
 
     /// Believed rate of a class beside another, if both were heard of.
     pub fn believed(&self, class: &str, beside: &str) -> Option<f64> {
         let profile =
-            |name| Some(Profile { class: Some(self.classes.find(name)?), ..Profile::default() });
+            |name| Some(Profile { class: Some(self.learning.find(name)?), ..Profile::default() });
         let (class, beside) = (profile(class)?, profile(beside)?);
-        let rate = self.engine.learner().pair_rate(&class, &beside, GpuTypeId(0));
+        let rate = self.planner.engine().learner().pair_rate(&class, &beside, GpuTypeId(0));
         rate.map(|rate| rate.as_f64())
     }
 
     /// Jobs whose processes may use a device.
     pub fn present(&self, device: u32) -> impl Iterator<Item = u64> + '_ {
-        self.present[device as usize].iter().copied()
+        self.devices.present(device)
+    }
+
+    /// Whether a device accepts no new jobs, for whatever reason.
+    pub fn is_shut(&self, device: u32) -> bool {
+        self.devices.is_shut(device)
     }
 
     /// Whether a device takes no new jobs because somebody said so.
     pub fn is_drained(&self, device: u32) -> bool {
-        self.drained.contains(&device)
+        self.devices.is_drained(device)
     }
 
     /// Why the back end lets nobody onto a device.
     pub fn closed(&self, device: u32) -> Option<&str> {
-        self.closed.get(&device).map(String::as_str)
+        self.devices.closed(device)
     }
 
     /// Jobs that cannot begin where they were to and wait for a place elsewhere.
-    pub fn stranded(&self) -> impl Iterator<Item = u64> + '_ {
-        self.stranded.keys().copied()
+    pub fn relocating(&self) -> impl Iterator<Item = u64> + '_ {
+        self.devices.relocating()
     }
 
     /// Devices that take no new jobs because somebody said so.
     pub fn drained(&self) -> impl Iterator<Item = u32> + '_ {
-        self.drained.iter().copied()
+        self.devices.drained()
     }
 
     /// Memory of strangers' processes on a device.
     pub fn foreign(&self, device: u32) -> Option<u64> {
-        self.foreign.get(&device).copied()
+        self.devices.foreign(device)
     }
 
     /// The job of a number in the engine.
     pub fn job_of(&self, entry: tandem_core::JobId) -> u64 {
-        self.entries[entry.index()]
+        self.planner.job_of(entry)
     }
 
     /// Jobs that the engine knows, in the order in which it heard of them.
     pub(crate) fn entered(&self) -> impl Iterator<Item = (tandem_core::JobId, u64)> + '_ {
         let is_current = |entry: tandem_core::JobId, id: u64| {
-            self.jobs.get(&id).is_some_and(|active| active.entry == Some(entry))
+            self.jobs.get(id).is_some_and(|active| active.entry == Some(entry))
         };
-        (0..)
-            .map(tandem_core::JobId)
-            .zip(self.entries.iter().copied())
-            .filter(move |&(entry, id)| is_current(entry, id))
+        self.planner.entries().filter(move |&(entry, id)| is_current(entry, id))
     }
 
     /// What the engine would be told about a request if it were submitted at `now`.
@@ -171,16 +173,16 @@ impl Scheduler {
     ) -> JobSpec {
         let class = crate::class::of_request(&request);
         let job = Job { uid, class, request: Arc::new(request), ..Job::default() };
-        let number = self.classes.find(&job.class);
-        let user = self.users.get(&uid).copied().unwrap_or(UserId(u32::MAX));
+        let number = self.learning.find(&job.class);
+        let user = self.jobs.find_user(uid).unwrap_or(UserId(u32::MAX));
         self.spec_of(&Active::new(job), user, number, id, now)
     }
 
     /// How a job does at `now`.
     pub fn view(&self, id: u64, now: Time) -> Option<View> {
-        let active = self.jobs.get(&id)?;
-        let beside = if active.phase.is_present() { self.neighbours(id) } else { Vec::new() };
-        let known = active.entry.and_then(|entry| self.engine.state().find(entry));
+        let active = self.jobs.get(id)?;
+        let beside = if active.phase.is_present() { self.co_located(id) } else { Vec::new() };
+        let known = self.planner.find(active.entry);
         Some(View {
             phase: active.phase,
             pid: active.pid(),
@@ -188,8 +190,8 @@ impl Scheduler {
             rate: f64::from(active.rate().0) / 1e6,
             measured: active.rate_is_measured(),
             enforcement: active.enforcement,
-            share: active.seat.as_ref().map_or(1.0, |seat| f64::from(seat.share_ppm) / 1e6),
-            sub_batches: active.seat.as_ref().map_or(1, |seat| seat.sub_batches),
+            share: active.allocation.as_ref().map_or(1.0, |seat| f64::from(seat.share_ppm) / 1e6),
+            sub_batches: active.allocation.as_ref().map_or(1, |seat| seat.sub_batches),
             caps: active.caps,
             ran_us: active.ran_us(now),
             shared_us: active.shared_us(now),
@@ -205,13 +207,13 @@ impl Scheduler {
         if active.phase.is_present() || active.job.user_paused {
             return None;
         }
-        let known = self.engine.state().find(entry)?;
+        let known = self.planner.find(Some(entry))?;
         if known.placement().is_some() {
             return Some(Waiting::Handover);
         }
-        Some(match self.engine.reason(entry) {
+        Some(match self.planner.engine().reason(entry) {
             Some(Reason::NoRoom { free }) => Waiting::NoRoom { free, needs: known.spec.gpus },
-            Some(Reason::Behind(job)) => Waiting::Behind(self.entries[job.index()]),
+            Some(Reason::Behind(job)) => Waiting::Behind(self.planner.job_of(job)),
             Some(Reason::Outranked) => Waiting::Outranked,
             None => Waiting::Undecided,
         })
@@ -219,7 +221,6 @@ impl Scheduler {
 
     /// Jobs that the engine has put on a device.
     pub fn tenants(&self, device: u32) -> impl Iterator<Item = u64> + '_ {
-        let tenants = self.engine.state().occupancy().tenants(GpuId(device));
-        tenants.iter().map(|entry| self.entries[entry.index()])
+        self.planner.tenants(device)
     }
 }

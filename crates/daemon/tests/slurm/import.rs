@@ -90,7 +90,7 @@ fn the_journal_of_cluster_jobs_replays() {
     cluster.turn(vec![imported(1), hints(2, "tandem:mem=1G"), hints(3, "tandem:mem=1G"), gang]);
     cluster.turn((4..9).map(imported).collect());
     let sits = |cluster: &TestDaemon, job| {
-        cluster.cycle.scheduler.job(job).unwrap().seat.clone().unwrap().devices
+        cluster.cycle.scheduler.job(job).unwrap().allocation.clone().unwrap().devices
     };
     let starting: Vec<u64> = cluster
         .cycle

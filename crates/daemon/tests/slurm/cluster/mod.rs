@@ -10,7 +10,8 @@ use tandem_daemon::job::{Job, JobState};
 use tandem_daemon::journal::beliefs;
 use tandem_daemon::request::JobRequest;
 use tandem_daemon::scheduler::{
-    Active, Input, JOURNAL_VERSION, Kept, Now, Outcome, Phase, Scheduler, Setup, Start, Submission,
+    Active, Input, JOURNAL_VERSION, Kept, Now, Phase, Scheduler, Setup, Start, StepOutcome,
+    Submission,
 };
 use tandem_policies::PolicySpec;
 
@@ -19,7 +20,7 @@ pub(crate) struct TestCluster {
     pub(crate) now: Now,
     /// All operations so far.
     pub(crate) ops: Vec<Op>,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: StepOutcome,
     setup: Setup,
     each: u32,
     next_job: u64,
@@ -206,7 +207,10 @@ impl TestCluster {
     }
 
     pub(crate) fn devices(&self, job: u64) -> Vec<u32> {
-        self.active(job).seat.as_ref().map_or_else(Vec::new, |seat| seat.devices.clone())
+        self.active(job)
+            .allocation
+            .as_ref()
+            .map_or_else(Vec::new, |allocation| allocation.devices.clone())
     }
 
     pub(crate) fn run(&self, job: u64) -> RunId {
@@ -272,6 +276,6 @@ impl TestCluster {
             assert!(!self.scheduler.is_shut(device), "device {device} is reserved for no job");
             assert_eq!(self.scheduler.tenants(device).count(), 0);
         }
-        assert_eq!(self.scheduler.stranded().count(), 0);
+        assert_eq!(self.scheduler.relocating().count(), 0);
     }
 }

@@ -1,0 +1,233 @@
+//! Brings processes in line with what the engine wants, one operation at a time.
+
+use super::active::Phase;
+use super::launch::start_op;
+use super::{Scheduler, ToJob};
+use tandem_backends::{DeviceAllocation, Op};
+use tandem_core::{Placement, Span};
+
+/// What the engine wants of a process.
+enum Target {
+    Placed(Placement),
+    Waiting,
+    Ended,
+}
+
+impl Scheduler {
+    /// Requests the next operation of every job that was marked.
+    pub(super) fn reconcile_processes(&mut self) {
+        while let Some(id) = self.processes.next_marked() {
+            self.reconcile(id);
+        }
+    }
+
+    fn target(&self, id: u64) -> Option<Target> {
+        let active = self.jobs.get(id)?;
+        if active.job.ending.is_some() {
+            return Some(Target::Ended);
+        }
+        let placement = self.planner.placement(active.entry).cloned();
+        Some(placement.map_or(Target::Waiting, Target::Placed))
+    }
+
+    fn reconcile(&mut self, id: u64) {
+        let Some(target) = self.target(id) else { return };
+        self.set_placed(id, &target);
+        let active = self.jobs.expect(id);
+        match (active.phase, target) {
+            (Phase::Absent, Target::Placed(placement)) => self.start(id, &placement),
+            (Phase::Running | Phase::Stopped, Target::Ended) => self.end_process(id),
+            // The cluster may keep it pending for hours, and ends whatever it has.
+            (Phase::Starting | Phase::Pausing | Phase::Resuming, Target::Ended)
+                if self.setup.keeps_queue =>
+            {
+                self.end_process(id);
+            }
+            (Phase::Running, Target::Waiting) => self.preempt(id),
+            (Phase::Running, Target::Placed(placement)) => self.adjust(id, &placement),
+            (Phase::Stopped, Target::Placed(placement)) if !active.job.user_paused => {
+                self.resume(id, &placement);
+            }
+            // It waits, or an operation is under way.
+            _ => {}
+        }
+    }
+
+    /// Records whether the engine has placed a job.
+    fn set_placed(&mut self, id: u64, target: &Target) {
+        let placed = match target {
+            Target::Placed(_) => true,
+            Target::Waiting => false,
+            Target::Ended => return,
+        };
+        if let Some(active) = self.jobs.get_mut(id).filter(|active| active.job.placed != placed) {
+            active.job.placed = placed;
+            self.jobs.mark_changed(id);
+        }
+    }
+
+    /// Whether every job that has to leave these devices has left.
+    fn is_clear(&self, id: u64, placement: &Placement) -> bool {
+        placement.gpus.iter().all(|&gpu| {
+            self.devices.others(id, gpu.0).all(|other| {
+                let entry = self.jobs.get(other).and_then(|active| active.entry);
+                self.planner.is_tenant(entry, gpu)
+            })
+        })
+    }
+
+    fn allocation(&self, id: u64, placement: &Placement) -> DeviceAllocation {
+        let job = &self.jobs.expect(id).job;
+        DeviceAllocation {
+            devices: placement.gpus.iter().map(|gpu| gpu.0).collect(),
+            share_ppm: placement.budget.0.min(job.request.share_ppm()),
+            memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
+            sub_batches: job.accum.unwrap_or(placement.sub_batches),
+        }
+    }
+
+    fn start(&mut self, id: u64, placement: &Placement) {
+        if !self.is_clear(id, placement) {
+            return;
+        }
+        let allocation = self.allocation(id, placement);
+        let active = self.jobs.get_mut(id).expect("only a job that has not ended is reconciled");
+        active.job.runs += 1;
+        active.job.sub_batches = placement.sub_batches;
+        active.job.devices.clone_from(&allocation.devices);
+        active.job.placed = true;
+        active.job.start_us.get_or_insert(self.now.unix_us);
+        active.bye = None;
+        active.job.asked = false;
+        let op = start_op(active, allocation.clone(), &self.setup);
+        self.set_phase(id, Phase::Starting, Some(allocation));
+        self.processes.request(op);
+    }
+
+    fn adjust(&mut self, id: u64, placement: &Placement) {
+        let allocation = self.allocation(id, placement);
+        let active = self.jobs.get_mut(id).expect("only a job that has not ended is reconciled");
+        if active.job.user_paused {
+            let run = active.run();
+            self.set_phase(id, Phase::Pausing, None);
+            self.processes.request(Op::Pause { run });
+            return;
+        }
+        let Some(present) = &mut active.allocation else { return };
+        if present.devices != allocation.devices || present.share_ppm != allocation.share_ppm {
+            if self.setup.pause_frees_device {
+                self.resume_at(id, allocation);
+            } else {
+                self.preempt(id);
+            }
+            return;
+        }
+        active.job.sub_batches = placement.sub_batches;
+        if present.sub_batches != allocation.sub_batches {
+            present.sub_batches = allocation.sub_batches;
+            self.processes.send(id, ToJob::Accum(allocation.sub_batches));
+            self.jobs.mark_changed(id);
+        }
+    }
+
+    fn resume(&mut self, id: u64, placement: &Placement) {
+        if self.is_clear(id, placement) {
+            let allocation = self.allocation(id, placement);
+            self.resume_at(id, allocation);
+        }
+    }
+
+    /// A process that can be moved continues on other devices without a pause.
+    fn resume_at(&mut self, id: u64, allocation: DeviceAllocation) {
+        let active = self.jobs.get_mut(id).expect("only a job that has not ended is reconciled");
+        active.job.devices.clone_from(&allocation.devices);
+        let parts = allocation.sub_batches;
+        let had = active.allocation.as_ref().map(|before| before.sub_batches);
+        let is_told = active.caps.accum && had.is_some_and(|had| had != parts);
+        let run = active.run();
+        if is_told {
+            self.processes.send(id, ToJob::Accum(parts));
+        }
+        self.set_phase(id, Phase::Resuming, Some(allocation.clone()));
+        self.processes.request(Op::Resume { run, allocation });
+    }
+
+    /// Preempts a process in the way that loses least: a pause where that frees its devices, else a
+    /// checkpoint. A job that could not continue elsewhere stays.
+    fn preempt(&mut self, id: u64) {
+        let active = self.jobs.get_mut(id).expect("only a job that has not ended is reconciled");
+        let run = active.run();
+        if self.setup.pause_frees_device {
+            self.set_phase(id, Phase::Pausing, None);
+            self.processes.request(Op::Pause { run });
+        } else if active.caps.stop && self.setup.moves {
+            let by = self.now.time() + Span(self.setup.stop_grace_ms * 1000);
+            active.leave_by = Some(by);
+            active.job.asked = true;
+            self.jobs.add_timer(by, id);
+            self.set_phase(id, Phase::Asked, None);
+            self.processes.send(id, ToJob::Stop);
+        }
+    }
+
+    pub(super) fn end_process(&mut self, id: u64) {
+        let Some(active) = self.jobs.get(id) else { return };
+        let grace = active.job.request.kill_grace_s.map(|seconds| (seconds * 1e3) as u64);
+        let run = active.run();
+        let grace_ms = grace.unwrap_or(self.setup.kill_grace_ms);
+        self.set_phase(id, Phase::Ending, None);
+        self.processes.request(Op::End { run, grace_ms });
+    }
+
+    /// An operation has completed; the next one follows if the engine wants something else by now.
+    pub(super) fn reached(&mut self, id: u64, from: Phase, to: Phase) {
+        if self.jobs.expect(id).phase == from {
+            self.set_phase(id, to, None);
+            self.processes.mark(id);
+        }
+    }
+
+    /// Records the phase of a process, and its allocation if that changes. Jobs that wait for its devices may
+    /// start now.
+    pub(super) fn set_phase(
+        &mut self,
+        id: u64,
+        phase: Phase,
+        allocation: Option<DeviceAllocation>,
+    ) {
+        let now = self.now.time();
+        let active = self.jobs.get_mut(id).expect("only a job that has not ended has a phase");
+        let before = active.devices_in_use().to_vec();
+        active.stop_clock(now);
+        active.phase = phase;
+        if allocation.is_some() {
+            active.allocation = allocation;
+        }
+        let after = active.devices_in_use().to_vec();
+        if phase == Phase::Running {
+            active.since = Some((now, false));
+            let limit = active.job.request.time_limit_s.filter(|_| !self.setup.keeps_queue);
+            let left = limit.map(|limit| ((limit * 1e6) as u64).saturating_sub(active.job.ran_us));
+            if let Some(left) = left {
+                self.jobs.add_timer(now + Span(left), id);
+            }
+        }
+        self.devices.move_process(id, &before, &after);
+        for &device in before.iter().chain(&after) {
+            for tenant in self.planner.tenants(device) {
+                self.processes.mark(tenant);
+            }
+        }
+        if !phase.is_present() {
+            self.processes.mark_left(id);
+        }
+        self.jobs.mark_changed(id);
+    }
+
+    /// Other jobs whose processes may use a device of this job.
+    pub fn co_located(&self, id: u64) -> Vec<u64> {
+        let allocation = self.jobs.get(id).and_then(|active| active.allocation.as_ref());
+        allocation
+            .map_or_else(Vec::new, |allocation| self.devices.co_located(id, &allocation.devices))
+    }
+}

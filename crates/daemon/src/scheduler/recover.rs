@@ -1,0 +1,195 @@
+//! Takes over the jobs of an earlier daemon, with what the back end found of their runs.
+
+use super::active::{Active, Caps, Phase};
+use super::{BackendEvent, Input, Kept, RecoveredRun, Scheduler};
+use crate::job::{Job, JobState};
+use std::collections::BTreeMap;
+use tandem_backends::{DeviceAllocation, OpId, RunHandle, RunId};
+use tandem_core::{Event, GpuId, Placement};
+
+/// What follows from the jobs of an earlier daemon.
+#[derive(Default)]
+pub(super) struct Recovery {
+    /// Runs that still exist, or whose end is among the inputs.
+    pub(super) runs: Vec<(u64, Phase, DeviceAllocation)>,
+    /// What happened while no daemon watched.
+    pub(super) inputs: Vec<Input>,
+}
+
+/// A job that ended while no daemon watched: its state and the reason.
+type Ended = (u64, JobState, String);
+
+impl Scheduler {
+    /// Takes over jobs that have not ended; `over` gives the states of those that have and that others
+    /// depend on.
+    pub(super) fn recover(&mut self, kept: Vec<Kept>, over: &BTreeMap<u64, JobState>) -> Recovery {
+        let mut recovery = Recovery::default();
+        let mut ended: Vec<Ended> = Vec::new();
+        let ids: Vec<u64> = kept.iter().map(|kept| kept.job.id).collect();
+        for Kept { mut job, request, found } in kept {
+            job.request = request;
+            match found {
+                Some(found) => ended.extend(self.recover_run(job, &found, &mut recovery)),
+                None => {
+                    job.placed = false;
+                    job.going = None;
+                    self.admit(Active::new(job));
+                }
+            }
+        }
+        // All jobs that depend on them are there now.
+        for (id, state, reason) in ended {
+            self.end_job(id, state, Some(reason));
+        }
+        for &id in &ids {
+            self.meet_dependencies(id, over);
+        }
+        for id in ids {
+            self.try_enter(id);
+            self.withdraw_again(id);
+        }
+        recovery
+    }
+
+    /// Takes over a job that had a run; gives its end if it is known without that of the run.
+    fn recover_run(
+        &mut self,
+        mut job: Job,
+        found: &RecoveredRun,
+        recovery: &mut Recovery,
+    ) -> Option<Ended> {
+        self.account_unwatched(&mut job, found);
+        let run = RunId { job: job.id, run: job.runs };
+        let (phase, handle) = match found {
+            RecoveredRun::NeverStarted => return self.never_started(job),
+            RecoveredRun::Rebooted => {
+                self.processes.forget(run);
+                return self.rebooted(job);
+            }
+            RecoveredRun::Running { handle, paused: true, .. } => (Phase::Stopped, Some(*handle)),
+            RecoveredRun::Running { handle, paused: false, .. } => (Phase::Running, Some(*handle)),
+            RecoveredRun::Starting => (Phase::Starting, None),
+            RecoveredRun::NotStarted { .. } => (Phase::Starting, None),
+            RecoveredRun::Exited(_) | RecoveredRun::Lost { .. } => (Phase::Running, None),
+        };
+        recovery.inputs.extend(missed_event(run, found).map(Input::Backend));
+        let allocation = self.adopt(job, handle, found);
+        recovery.runs.push((run.job, phase, allocation));
+        None
+    }
+
+    /// Adds up what a run did while no daemon watched it.
+    fn account_unwatched(&self, job: &mut Job, found: &RecoveredRun) {
+        match found {
+            RecoveredRun::Running { paused: false, .. } => job.account(self.now.at_us),
+            RecoveredRun::Exited(exit) => {
+                let ago = self.now.unix_us.saturating_sub(exit.at_unix_us);
+                job.account(self.now.at_us.saturating_sub(ago));
+            }
+            RecoveredRun::Starting if self.setup.keeps_queue => {
+                // If it ran, the cluster has requeued it: its progress is lost.
+                job.going = None;
+                job.done_us = 0;
+                job.caps = [false; 3];
+            }
+            _ => job.going = None,
+        }
+    }
+
+    /// Tells the engine of a job that has a run; gives the allocation of the run.
+    fn adopt(
+        &mut self,
+        job: Job,
+        handle: Option<RunHandle>,
+        found: &RecoveredRun,
+    ) -> DeviceAllocation {
+        let (id, sub_batches) = (job.id, job.sub_batches);
+        let is_known = job.devices.iter().all(|&device| self.devices.contains(device));
+        let is_placed = job.placed && is_known;
+        let allocation = DeviceAllocation {
+            devices: if is_known { job.devices.clone() } else { Vec::new() },
+            share_ppm: job.request.share_ppm(),
+            memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
+            sub_batches: job.accum.unwrap_or(sub_batches),
+        };
+        let caps = Caps { speaks: job.caps[0], accum: job.caps[1], stop: job.caps[2] };
+        self.admit(Active::new(job));
+        self.jobs.takes_array_slot(id);
+        let entry = self.planner.enter(id);
+        let active = self.jobs.get_mut(id).expect("admitted above");
+        active.unmet.clear();
+        active.caps = caps;
+        active.handle = handle;
+        if let RecoveredRun::Running { enforcement, .. } = found {
+            active.enforcement = *enforcement;
+        }
+        active.entry = Some(entry);
+        let done = active.pace.progress.done_by(self.now.time());
+        let spec = self.spec(id, entry);
+        let gpus = allocation.devices.iter().map(|&device| GpuId(device));
+        let placement = is_placed.then(|| Placement { sub_batches, ..Placement::on(gpus) });
+        self.planner.tell(Event::Adopted { spec, placement, done });
+        allocation
+    }
+
+    fn never_started(&mut self, mut job: Job) -> Option<Ended> {
+        let id = job.id;
+        // The number of a run that never existed is used again.
+        job.runs = job.runs.saturating_sub(1);
+        job.placed = false;
+        let ended = job.ending.as_ref().map(|ending| ending.end());
+        self.admit(Active::new(job));
+        ended.map(|(state, reason)| (id, state, reason))
+    }
+
+    /// The machine rebooted: nothing of the process is left.
+    fn rebooted(&mut self, mut job: Job) -> Option<Ended> {
+        let id = job.id;
+        job.placed = false;
+        let ended = match &job.ending {
+            Some(ending) => Some(ending.end()),
+            None if job.request.requeue => None,
+            None => Some((JobState::Failed, "reboot".to_owned())),
+        };
+        if ended.is_none() {
+            job.reason = Some("reboot; queued again".to_owned());
+            job.done_us = 0;
+            job.entered_us = None;
+        }
+        self.admit(Active::new(job));
+        ended.map(|(state, reason)| (id, state, reason))
+    }
+
+    /// Only the cluster knows whether it was asked to cancel a pending job.
+    fn withdraw_again(&mut self, id: u64) {
+        let is_ending = |active: &Active| active.entry.is_none() && active.job.ending.is_some();
+        if self.jobs.get(id).is_some_and(is_ending) {
+            self.withdraw(id);
+        }
+    }
+
+    /// Meets the dependencies on jobs that had ended when this daemon started.
+    fn meet_dependencies(&mut self, id: u64, over: &BTreeMap<u64, JobState>) {
+        let Some(active) = self.jobs.get(id) else { return };
+        let others: Vec<u64> = active.unmet.iter().map(|unmet| unmet.job).collect();
+        for other in others {
+            if self.jobs.get(other).is_none() {
+                // A job that is not even remembered is not known to have completed.
+                let state = over.get(&other).copied().unwrap_or(JobState::Unknown);
+                self.meet_dependency(id, other, state);
+            }
+        }
+    }
+}
+
+/// The event that no daemon was there to hear.
+fn missed_event(run: RunId, found: &RecoveredRun) -> Option<BackendEvent> {
+    match found.clone() {
+        RecoveredRun::Exited(exit) => Some(BackendEvent::Exited { run, exit }),
+        RecoveredRun::NotStarted { reason, transient } => {
+            Some(BackendEvent::NotStarted { op: OpId(0), run, reason, transient })
+        }
+        RecoveredRun::Lost { reason } => Some(BackendEvent::Lost { run, reason }),
+        _ => None,
+    }
+}
