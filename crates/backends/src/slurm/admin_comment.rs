@@ -8,10 +8,10 @@ const MARK: &str = "tandem1";
 
 /// How many GPUs were requested, and in which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RequestedGpus {
-    PerNode(u32),
-    PerJob(u32),
-    PerTask(u32),
+pub(super) enum GpusPer {
+    Node(u32),
+    Job(u32),
+    Task(u32),
 }
 
 /// The admin comment of a managed job.
@@ -20,7 +20,7 @@ pub(super) struct AdminComment {
     pub(super) tag: String,
     pub(super) nodes: u32,
     pub(super) gpus_per_node: u32,
-    pub(super) requested: RequestedGpus,
+    pub(super) requested: GpusPer,
 }
 
 impl AdminComment {
@@ -38,9 +38,9 @@ impl AdminComment {
         let (nodes, gpus_per_node) = (number()?, number()?);
         let (kind, count) = (parts.next()?, parts.next()?.parse().ok()?);
         let requested = match kind {
-            "node" => RequestedGpus::PerNode(count),
-            "job" => RequestedGpus::PerJob(count),
-            "task" => RequestedGpus::PerTask(count),
+            "node" => GpusPer::Node(count),
+            "job" => GpusPer::Job(count),
+            "task" => GpusPer::Task(count),
             _ => return None,
         };
         let is_all = parts.next().is_none();
@@ -48,13 +48,13 @@ impl AdminComment {
     }
 }
 
-impl fmt::Display for RequestedGpus {
+impl fmt::Display for GpusPer {
     /// As an argument of `scontrol update`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RequestedGpus::PerNode(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
-            RequestedGpus::PerJob(count) => write!(f, "TresPerJob=gres:gpu:{count}"),
-            RequestedGpus::PerTask(count) => write!(f, "TresPerTask=gres:gpu:{count}"),
+            GpusPer::Node(count) => write!(f, "TresPerNode=gres:gpu:{count}"),
+            GpusPer::Job(count) => write!(f, "TresPerJob=gres:gpu:{count}"),
+            GpusPer::Task(count) => write!(f, "TresPerTask=gres:gpu:{count}"),
         }
     }
 }
@@ -68,7 +68,7 @@ mod tests {
         let comment = AdminComment::parse("tandem1:8a6f865bc487f58b:2:4:job:8").unwrap();
         assert_eq!(
             (comment.nodes, comment.gpus_per_node, comment.requested),
-            (2, 4, RequestedGpus::PerJob(8))
+            (2, 4, GpusPer::Job(8))
         );
         let others = [
             "",

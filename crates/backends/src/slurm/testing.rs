@@ -1,6 +1,6 @@
 //! Records of jobs for tests, as a list would have them.
 
-use super::admin_comment::{AdminComment, RequestedGpus};
+use super::admin_comment::{AdminComment, GpusPer};
 use super::jobs::{JobList, JobRecord, SlurmState};
 
 /// A pending, held job with our admin comment, unless changed.
@@ -46,7 +46,7 @@ impl JobBuilder {
         let comment = self.0.admin_comment;
         let (nodes, gpus_per_node) =
             comment.map_or((1, 1), |comment| (comment.nodes, comment.gpus_per_node));
-        let (tag, requested) = (tag.to_owned(), RequestedGpus::PerNode(gpus_per_node));
+        let (tag, requested) = (tag.to_owned(), GpusPer::Node(gpus_per_node));
         self.0.admin_comment = Some(AdminComment { tag, nodes, gpus_per_node, requested });
         self
     }
@@ -58,7 +58,7 @@ impl JobBuilder {
     }
 
     pub(super) fn gpus(mut self, nodes: u32, gpus_per_node: u32) -> Self {
-        let (tag, requested) = ("a".to_owned(), RequestedGpus::PerNode(gpus_per_node));
+        let (tag, requested) = ("a".to_owned(), GpusPer::Node(gpus_per_node));
         self.0.admin_comment = Some(AdminComment { tag, nodes, gpus_per_node, requested });
         self
     }

@@ -1,16 +1,14 @@
 //! Runs in control groups. Where the system does not allow them, each test says so in one line.
 
-use crate::fixture::{TestBackend, allocation, code, lives, run_id, until};
+use crate::fixture::{TestBackend, allocation, code, lives, run_id, running, until};
 use crate::harness::Test;
-use crate::recovers::{once, scatter, supervising};
+use crate::recovers::{kill_supervisor, kill_supervisor_after, once, scatter};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tandem_backends::local::Cgroups;
 use tandem_backends::providers::cpu::Cpu;
-use tandem_backends::{
-    Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun, RunHandle,
-};
+use tandem_backends::{Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RunHandle};
 
 pub(crate) const TESTS: &[Test] = &[
     ("cgroups_limit_memory", cgroups_limit_memory),
@@ -196,19 +194,12 @@ fn cgroups_are_recovered() {
     drop(backend);
     let mut later = cores(own.path(), true);
     assert!(!left.exists() && exist(&places));
-    let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(
-        found,
-        RecoveredRun::Running {
-            handle: RunHandle::Process(pid),
-            paused: false,
-            enforcement: Enforcement::Cgroup
-        }
-    );
+    let found = later.recover(1);
+    assert_eq!(found, running(pid, false, Enforcement::Cgroup));
     // A later daemon changes the share, even if it creates no groups itself.
     drop(later);
     let mut later = cores(own.path(), false);
-    later.inner.recover(&[run_id(1).into()]);
+    later.recover(1);
     later.apply(2, Op::Resume { run: run_id(1), allocation: allocation(0) });
     assert!(matches!(later.next(), BackendEvent::Resumed { .. }));
     let now = weight(&places[0]);
@@ -225,11 +216,7 @@ fn cgroups_of_killed_supervisors_are_removed() {
     backend.start(backend.script(1, "exec sleep 1000"));
     let (pid, _) = started(&mut backend);
     let places = dirs(&backend, 1);
-    let claim = fs::read_to_string(backend.records(1).join("claim")).unwrap();
-    let claim: serde_json::Value = serde_json::from_str(&claim).unwrap();
-    let supervisor = i32::try_from(claim["supervisor"]["pid"].as_i64().unwrap()).unwrap();
-    let supervisor = rustix::process::Pid::from_raw(supervisor).unwrap();
-    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
+    kill_supervisor(&backend, 1);
     end(&mut backend, 1);
     assert!(matches!(backend.next(), BackendEvent::Lost { .. }));
     until("it is gone", || !lives(pid));
@@ -246,15 +233,7 @@ fn cgroups_and_supervisors_killed_at_any_point() {
     let mut found = 0;
     for job in 1..=40 {
         backend.start(once(&backend.dir, job));
-        let records = backend.records(job);
-        let deadline = Instant::now() + Duration::from_millis(500);
-        while Instant::now() < deadline {
-            if let Some(pid) = supervising(&records) {
-                std::thread::sleep(Duration::from_micros(scatter(&mut seed) % 12_000));
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                break;
-            }
-        }
+        kill_supervisor_after(&backend.records(job), scatter(&mut seed) % 12_000);
         while !matches!(backend.next(), BackendEvent::Exited { .. } | BackendEvent::Lost { .. }) {}
         let dirs = dirs(&backend, job);
         found += usize::from(exist(&dirs));

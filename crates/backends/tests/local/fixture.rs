@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tandem_backends::local::{LocalBackend, LocalOptions};
 use tandem_backends::providers::fake::Fake;
 use tandem_backends::{
-    Backend, BackendEvent, DeviceAllocation, Exit, ExitStatus, Launch, Op, OpId, Provider,
-    RunHandle, RunId,
+    Backend, BackendEvent, DeviceAllocation, Enforcement, Exit, ExitStatus, Launch, Op, OpId,
+    Provider, RecoveredRun, RunHandle, RunId,
 };
 
 /// How long a test waits for something that must come.
@@ -94,6 +94,11 @@ impl TestBackend {
         }
     }
 
+    /// What the back end recovers of a run.
+    pub(crate) fn recover(&mut self, job: u64) -> RecoveredRun {
+        self.inner.recover(&[run_id(job).into()]).remove(0).1
+    }
+
     /// Waits for a start.
     pub(crate) fn started(&mut self) -> u32 {
         match self.next() {
@@ -134,6 +139,11 @@ impl TestBackend {
     pub(crate) fn records(&self, job: u64) -> PathBuf {
         self.dir.join(format!("state/runs/{job}.1"))
     }
+}
+
+/// A recovered run with this process.
+pub(crate) fn running(pid: u32, paused: bool, enforcement: Enforcement) -> RecoveredRun {
+    RecoveredRun::Running { handle: RunHandle::Process(pid), paused, enforcement }
 }
 
 /// The first run of a job.

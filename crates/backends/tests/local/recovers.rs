@@ -1,15 +1,13 @@
 //! Recovery after the death of daemons and supervisors.
 
-use crate::fixture::{TestBackend, code, launch, lives, run_id, until};
+use crate::fixture::{TestBackend, code, launch, lives, run_id, running, until};
 use crate::harness::Test;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
-use tandem_backends::{
-    Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun, RunHandle,
-};
+use std::time::{Duration, Instant};
+use tandem_backends::{Backend, BackendEvent, Enforcement, ExitStatus, Launch, Op, RecoveredRun};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_killed_daemon_starts_nothing_twice", a_killed_daemon_starts_nothing_twice),
@@ -36,7 +34,7 @@ pub(crate) fn once(dir: &Path, job: u64) -> Launch {
 /// A daemon that is going to be killed.
 pub(crate) fn daemon(dir: &Path, job: u64) -> ExitCode {
     let mut backend = TestBackend::at(dir);
-    if let [(_, RecoveredRun::NeverStarted)] = backend.inner.recover(&[run_id(job).into()])[..] {
+    if backend.recover(job) == RecoveredRun::NeverStarted {
         backend.start(once(dir, job));
     }
     loop {
@@ -64,7 +62,7 @@ fn killed_after(dir: &Path, job: u64, us: u64) {
 
 /// Brings a run to its end from whatever state it was recovered in.
 fn finish(backend: &mut TestBackend, job: u64) -> (&'static str, ExitStatus) {
-    let found = backend.inner.recover(&[run_id(job).into()]).remove(0).1;
+    let found = backend.recover(job);
     let name = match &found {
         RecoveredRun::NeverStarted => "never started",
         RecoveredRun::Starting => "starting",
@@ -116,8 +114,7 @@ fn a_run_given_up_never_starts() {
     for job in 1..=40 {
         killed_after(own.path(), job, 1500 + scatter(&mut seed) % 8_000);
         let mut backend = TestBackend::at(own.path());
-        if let [(_, RecoveredRun::NeverStarted)] = backend.inner.recover(&[run_id(job).into()])[..]
-        {
+        if backend.recover(job) == RecoveredRun::NeverStarted {
             std::thread::sleep(Duration::from_millis(30));
             assert!(!own.path().join(format!("{job}.out")).exists());
             given_up += 1;
@@ -144,22 +141,8 @@ fn runs_are_recovered() {
         [1, 2, 4, 5, 6].map(|job| run_id(job).into()).to_vec();
     let found: Vec<RecoveredRun> =
         later.inner.recover(&runs).into_iter().map(|(_, found)| found).collect();
-    assert_eq!(
-        found[0],
-        RecoveredRun::Running {
-            handle: RunHandle::Process(first),
-            paused: false,
-            enforcement: Enforcement::None
-        }
-    );
-    assert_eq!(
-        found[1],
-        RecoveredRun::Running {
-            handle: RunHandle::Process(second),
-            paused: true,
-            enforcement: Enforcement::None
-        }
-    );
+    assert_eq!(found[0], running(first, false, Enforcement::None));
+    assert_eq!(found[1], running(second, true, Enforcement::None));
     assert!(matches!(&found[2], RecoveredRun::Exited(exit) if exit.status == code(4)));
     assert!(matches!(&found[3], RecoveredRun::NotStarted { .. }));
     assert_eq!(found[4], RecoveredRun::NeverStarted);
@@ -181,15 +164,8 @@ fn a_pause_interrupted_by_a_crash() {
     let first = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
     rustix::process::kill_process(first, rustix::process::Signal::STOP).unwrap();
     let mut later = TestBackend::at(&backend.dir);
-    let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(
-        found,
-        RecoveredRun::Running {
-            handle: RunHandle::Process(pid),
-            paused: false,
-            enforcement: Enforcement::None
-        }
-    );
+    let found = later.recover(1);
+    assert_eq!(found, running(pid, false, Enforcement::None));
     assert_eq!(later.exited().status, code(6));
 }
 
@@ -207,7 +183,7 @@ fn supervisor_of(backend: &TestBackend, job: u64) -> rustix::process::Pid {
     rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()
 }
 
-fn kill_supervisor(backend: &TestBackend, job: u64) {
+pub(crate) fn kill_supervisor(backend: &TestBackend, job: u64) {
     rustix::process::kill_process(supervisor_of(backend, job), rustix::process::Signal::KILL)
         .unwrap();
 }
@@ -230,7 +206,7 @@ fn a_reused_pid_is_left_alone() {
     });
     forge(&backend.records(1).join("started.json"), |value| value["process"]["start"] = 2.into());
     let mut later = TestBackend::at(&dir);
-    let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
+    let found = later.recover(1);
     assert!(matches!(found, RecoveredRun::Lost { .. }), "{found:?}");
     later.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
     later.apply(3, Op::Pause { run: run_id(1) });
@@ -252,15 +228,8 @@ fn a_killed_supervisor() {
     kill_supervisor(&backend, 1);
     assert_eq!(backend.next_within(Duration::from_millis(200)), None, "its process lives");
     let mut later = TestBackend::at(&backend.dir);
-    let found = later.inner.recover(&[run_id(1).into()]).remove(0).1;
-    assert_eq!(
-        found,
-        RecoveredRun::Running {
-            handle: RunHandle::Process(pid),
-            paused: false,
-            enforcement: Enforcement::None
-        }
-    );
+    let found = later.recover(1);
+    assert_eq!(found, running(pid, false, Enforcement::None));
     backend.apply(2, Op::Pause { run: run_id(1) });
     assert!(matches!(backend.next(), BackendEvent::Paused { .. }));
     backend.apply(3, Op::End { run: run_id(1), grace_ms: 5000 });
@@ -273,7 +242,7 @@ fn a_killed_supervisor() {
     }
     let child: u32 = backend.output(1).trim().parse().unwrap();
     until("its children are gone", || !lives(pid) && !lives(child));
-    let found = TestBackend::at(&backend.dir).inner.recover(&[run_id(1).into()]).remove(0).1;
+    let found = TestBackend::at(&backend.dir).recover(1);
     assert!(matches!(found, RecoveredRun::Lost { .. }));
 }
 
@@ -287,15 +256,27 @@ fn a_supervisor_that_died_before_the_start() {
     dead.wait().unwrap();
     fs::create_dir_all(backend.records(1)).unwrap();
     fs::write(backend.records(1).join("claim"), claim.to_string()).unwrap();
-    assert_eq!(backend.inner.recover(&[run_id(1).into()])[0].1, RecoveredRun::NeverStarted);
+    assert_eq!(backend.recover(1), RecoveredRun::NeverStarted);
     assert_eq!(backend.run(1, "echo once; exit 9").status, code(9));
     assert_eq!(backend.output(1), "once\n");
     backend.inner.forget(run_id(1));
     assert_eq!(fs::read_dir(backend.dir.join("state/runs")).unwrap().count(), 0);
 }
 
+/// Kills the supervisor of a run some time after it appears.
+pub(crate) fn kill_supervisor_after(records: &Path, us: u64) {
+    let deadline = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < deadline {
+        if let Some(pid) = supervising(records) {
+            std::thread::sleep(Duration::from_micros(us));
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            break;
+        }
+    }
+}
+
 /// The process that supervises the first attempt of a run.
-pub(crate) fn supervising(records: &Path) -> Option<rustix::process::Pid> {
+fn supervising(records: &Path) -> Option<rustix::process::Pid> {
     let wanted = format!("supervise\0{}\0", records.display());
     fs::read_dir("/proc").unwrap().find_map(|entry| {
         let entry = entry.ok()?;
@@ -312,15 +293,7 @@ fn supervisors_killed_at_any_point() {
     let mut counts = std::collections::BTreeMap::new();
     for job in 1..=60 {
         backend.start(once(&backend.dir, job));
-        let records = backend.records(job);
-        let deadline = std::time::Instant::now() + Duration::from_millis(500);
-        while std::time::Instant::now() < deadline {
-            if let Some(pid) = supervising(&records) {
-                std::thread::sleep(Duration::from_micros(scatter(&mut seed) % 12_000));
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                break;
-            }
-        }
+        kill_supervisor_after(&backend.records(job), scatter(&mut seed) % 12_000);
         let mut event = backend.next();
         // Between its record and the start of its program it is lost without having started.
         if matches!(event, BackendEvent::Started { .. }) {
@@ -379,7 +352,7 @@ fn a_reboot() {
     let pid = backend.started();
     forge(&backend.records(1).join("claim"), |value| value["supervisor"]["boot"] = "other".into());
     let mut later = TestBackend::at(&backend.dir);
-    assert_eq!(later.inner.recover(&[run_id(1).into()])[0].1, RecoveredRun::Rebooted);
+    assert_eq!(later.recover(1), RecoveredRun::Rebooted);
     later.apply(2, Op::End { run: run_id(1), grace_ms: 0 });
     assert_eq!(later.next_within(Duration::from_millis(100)), None);
     assert!(lives(pid));
