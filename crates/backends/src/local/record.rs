@@ -189,3 +189,56 @@ fn write_new(path: &Path, value: &impl Serialize, durable: bool) -> io::Result<(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Writes a record of an earlier version, and reads it.
+    fn read_back<T: DeserializeOwned>(name: &str, value: &serde_json::Value) -> T {
+        let own = tempfile::tempdir().unwrap();
+        fs::write(own.path().join(name), value.to_string()).unwrap();
+        read(own.path(), name).unwrap().unwrap()
+    }
+
+    /// A run that an earlier version started survives an upgrade of the daemon.
+    #[test]
+    fn records_of_earlier_versions_are_readable() {
+        let seat = json!({
+            "devices": [1], "share_ppm": 500_000, "memory_bytes": 7, "sub_batches": 2, "nice": 0,
+        });
+        let group = json!({
+            "cpu": { "dir": "/sys/fs/cgroup/cpu/tandem-1-2-3.1", "version": "v1" }, "memory": null,
+            "processor": { "weight": 0.5, "most_ppm": 500_000 }, "memory_limit_bytes": 1024,
+        });
+        let process = json!({ "pid": 17, "start": 5, "boot": "b" });
+        let spec: RunSpec = read_back(
+            SPEC,
+            &json!({
+                "op": 9, "cores": [3], "nice": 0, "enforcement": "advisory", "group": group,
+                "arguments": [],
+                "launch": {
+                    "run": { "job": 3, "run": 1 }, "command": ["true"], "env": {}, "dir": "/",
+                    "stdout": "out", "stderr": null, "append": false, "owner": null,
+                    "seat": seat, "memory_limit_bytes": null, "external": null, "exclusive": false,
+                },
+            }),
+        );
+        let written = serde_json::to_value(spec.cgroup.as_ref()).unwrap();
+        assert_eq!((spec.op, &spec.cores[..], written), (OpId(9), &[3][..], group.clone()));
+        let started: StartRecord = read_back(
+            STARTED,
+            &json!({ "process": process, "enforcement": "cgroup", "group": group }),
+        );
+        assert_eq!((started.process.pid, started.cgroup), (17, spec.cgroup));
+        let applied: AppliedAllocation =
+            read_back(ALLOCATION, &json!({ "seat": seat, "cores": [3], "nice": 0 }));
+        assert_eq!(applied.allocation, spec.launch.allocation);
+        let claim: Claim = read_back(CLAIM, &json!({ "supervisor": process }));
+        assert_eq!(claim, Claim::Supervisor(started.process));
+        let end: RunEnd =
+            read_back(EXIT, &json!({ "not_started": { "reason": "full", "passing": true } }));
+        assert_eq!(end, RunEnd::NotStarted { reason: "full".to_owned(), transient: true });
+    }
+}
