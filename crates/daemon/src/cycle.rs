@@ -114,9 +114,9 @@ pub struct Cycle {
     /// What was decided and could not be written yet.
     decided: Option<Decided>,
     /// Jobs of the engine that are not written yet.
-    offers: Vec<ClusterJob>,
+    imports: Vec<ClusterJob>,
     /// Memory that a job of the engine takes if it says nothing; it stays alone if that is not known.
-    pub offered_memory_bytes: Option<u64>,
+    pub import_memory_bytes: Option<u64>,
     /// Why the store cannot be written.
     trouble: Option<String>,
     /// States as last published.
@@ -159,8 +159,8 @@ impl Cycle {
             wake: None,
             unwritten: Vec::new(),
             decided: None,
-            offers: Vec::new(),
-            offered_memory_bytes: None,
+            imports: Vec::new(),
+            import_memory_bytes: None,
             trouble: None,
             told: BTreeMap::new(),
         }
@@ -228,8 +228,8 @@ impl Cycle {
                     inputs.extend(self.strangers(&sample.devices));
                     self.devices = sample.devices;
                 }
-                Message::Backend(BackendEvent::Imported(offer)) => self.offers.push(*offer),
-                Message::Backend(event) if self.takes_back(&event) => {}
+                Message::Backend(BackendEvent::Imported(offer)) => self.imports.push(*offer),
+                Message::Backend(event) if self.takes_back_import(&event) => {}
                 Message::Backend(event) => inputs.push(Input::Backend(event)),
                 Message::Job { job, said } => {
                     let facts = self.hear(job, &said, now.time());
@@ -243,7 +243,7 @@ impl Cycle {
         }
         let is_due = self.wake.is_some_and(|wake| wake <= now.time());
         if !is_stuck {
-            accepted.extend(self.take_offers(next_job));
+            accepted.extend(self.take_imports(next_job));
         }
         if is_stuck {
             self.unwritten = inputs;
@@ -264,10 +264,10 @@ impl Cycle {
     }
 
     /// Jobs of the engine as submissions; they stay until they are written.
-    fn take_offers(&self, next_job: u64) -> Vec<Taken> {
+    fn take_imports(&self, next_job: u64) -> Vec<Taken> {
         let take = |(id, offer): (u64, &ClusterJob)| {
             let (submission, unknown) =
-                crate::import::submission(id, offer, self.offered_memory_bytes);
+                crate::import::submission(id, offer, self.import_memory_bytes);
             if !unknown.is_empty() {
                 let shown = tandem_backends::short_id(&offer.external);
                 tracing::warn!("job {shown} hints at what is not known: {}", unknown.join(","));
@@ -275,15 +275,15 @@ impl Cycle {
             let input = Input::Submit(Box::new(submission));
             (Accepted { input, env: BTreeMap::new(), ids: vec![id] }, None)
         };
-        (next_job..).zip(&self.offers).map(take).collect()
+        (next_job..).zip(&self.imports).map(take).collect()
     }
 
     /// Whether an event withdraws a job of the engine that is not written yet: nobody need know of it.
-    fn takes_back(&mut self, event: &BackendEvent) -> bool {
+    fn takes_back_import(&mut self, event: &BackendEvent) -> bool {
         let BackendEvent::Withdrawn { external, .. } = event else { return false };
-        let before = self.offers.len();
-        self.offers.retain(|offer| offer.external != *external);
-        self.offers.len() < before
+        let before = self.imports.len();
+        self.imports.retain(|offer| offer.external != *external);
+        self.imports.len() < before
     }
 
     /// Webhooks that were called need not be called again. If that cannot be written they are.
@@ -314,7 +314,7 @@ impl Cycle {
             self.unwritten = inputs;
             return;
         }
-        self.offers.clear();
+        self.imports.clear();
         crash::point();
         self.before(&inputs);
         let outcome = self.scheduler.step(now, &inputs);

@@ -11,7 +11,7 @@ use tandem_backends::providers::fake::Fake;
 use tandem_backends::providers::nvidia::{MpsOptions, Nvidia, NvidiaOptions};
 use tandem_backends::{Provider, ProviderError, local, relay, slurm};
 use tandem_daemon::config::{Config, ProviderKind};
-use tandem_daemon::daemon::{self, DaemonOptions, Engine};
+use tandem_daemon::daemon::{self, BackendChoice, DaemonOptions};
 use tandem_daemon::meter::MeterOptions;
 use tandem_daemon::relays::RelayOptions;
 use tandem_policies::PolicySpec;
@@ -94,9 +94,9 @@ fn relays(config: &Config) -> Result<Option<RelayOptions>, Failure> {
 }
 
 /// Who carries out what is decided.
-fn engine(config: &Config, policy: &PolicySpec) -> Result<Engine, Failure> {
+fn engine(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failure> {
     if config.daemon.provider != ProviderKind::Slurm {
-        return Ok(Engine::Local(provider(config)?));
+        return Ok(BackendChoice::Local(provider(config)?));
     }
     let tenants_max = if config.sharing.enabled { policy.entry.tenants_max } else { 1 };
     let options = slurm::SlurmOptions {
@@ -107,7 +107,7 @@ fn engine(config: &Config, policy: &PolicySpec) -> Result<Engine, Failure> {
         completions: config.slurm.completions.clone(),
     };
     let job_memory_mib = Some(config.slurm.job_memory_mib).filter(|&mib| mib > 0);
-    Ok(Engine::Slurm { options, job_memory_bytes: job_memory_mib.map(|mib| mib << 20) })
+    Ok(BackendChoice::Slurm { options, job_memory_bytes: job_memory_mib.map(|mib| mib << 20) })
 }
 
 /// The devices that the configuration asks for; GPUs where there are some, else cores.

@@ -1,0 +1,167 @@
+//! Folders, the lock, sockets and the token of a daemon: made with the right owner and mode, or refused.
+
+use super::{DaemonError, DaemonOptions, io_error};
+use crate::api::Tcp;
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+
+/// Makes a folder that is not there, with this mode whatever the mask says.
+pub(super) fn make_folder(folder: &Path, mode: u32) -> Result<(), DaemonError> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    let failed = || format!("cannot make {}", folder.display());
+    DirBuilder::new().recursive(true).mode(mode).create(folder).map_err(io_error(failed()))?;
+    std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io_error(failed()))
+}
+
+/// Sees to it that a folder that is used is ours, and gives others no more than this mode does.
+pub(super) fn make_private(folder: &Path, mode: u32) -> Result<(), DaemonError> {
+    let shown = folder.display();
+    let metadata =
+        folder.symlink_metadata().map_err(io_error(format!("cannot look at {shown}")))?;
+    let uid = rustix::process::getuid().as_raw();
+    let is_ours = |metadata: &Metadata| metadata.is_dir() && metadata.uid() == uid;
+    // A link that is ours leads where we want it to.
+    let is_fine = is_ours(&metadata)
+        || metadata.is_symlink()
+            && metadata.uid() == uid
+            && folder.metadata().is_ok_and(|metadata| is_ours(&metadata));
+    if !is_fine {
+        let message = format!("{shown}: is no folder of user {uid}; give another one");
+        return Err(DaemonError::Taken(message));
+    }
+    let failed = format!("cannot close {shown} to others");
+    std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io_error(failed))
+}
+
+/// Holds the state; a second daemon on it is told so.
+pub(super) fn lock(state: &Path) -> Result<File, DaemonError> {
+    let file = state.join("lock");
+    let opened =
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file);
+    let opened = opened.map_err(io_error(format!("cannot open {}", file.display())))?;
+    // Of the kind that a child does not inherit: one that is about to become a supervisor when the daemon
+    // is killed must not keep the next one out.
+    let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    match rustix::fs::fcntl_lock(&opened, exclusive) {
+        Ok(()) => Ok(opened),
+        Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::ACCESS) => {
+            Err(DaemonError::Taken(format!(
+                "{}: another daemon uses this state; stop it, or give another one with --state",
+                state.display()
+            )))
+        }
+        Err(error) => Err(io_error(format!("cannot lock {}", file.display()))(error.into())),
+    }
+}
+
+fn connects(socket: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(socket).is_ok()
+}
+
+pub(super) fn listen(
+    socket: &Path,
+    uid: u32,
+    runtime: &Runtime,
+) -> Result<UnixListener, DaemonError> {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    make_folder(folder, if uid == 0 { 0o755 } else { 0o700 })?;
+    let shown = socket.display();
+    let metadata =
+        folder.metadata().map_err(io_error(format!("cannot look at {}", folder.display())))?;
+    let is_anyones = metadata.mode() & 0o1002 == 0o002;
+    if is_anyones || (metadata.uid() != uid && metadata.uid() != 0) {
+        return Err(DaemonError::Taken(format!(
+            "{shown}: others could listen there in the daemon's place; give another one with --socket"
+        )));
+    }
+    // A child of one that was killed may hold its socket until it has become a supervisor.
+    let answers = || {
+        let again = std::iter::repeat_n(Duration::from_millis(50), 20);
+        again.inspect(|&pause| std::thread::sleep(pause)).all(|_| connects(socket))
+    };
+    if connects(socket) && answers() {
+        return Err(DaemonError::Taken(format!(
+            "{shown}: another daemon listens here; stop it, or give another place with --socket"
+        )));
+    }
+    let failed = format!("cannot listen at {shown}");
+    match std::fs::symlink_metadata(socket) {
+        // Left behind by one that was killed.
+        Ok(metadata) if metadata.file_type().is_socket() => {
+            std::fs::remove_file(socket).map_err(io_error(failed.clone()))?;
+        }
+        Ok(_) => {
+            let message =
+                format!("{shown}: is there and no socket; give another place with --socket");
+            return Err(DaemonError::Taken(message));
+        }
+        Err(_) => {}
+    }
+    let listener =
+        std::os::unix::net::UnixListener::bind(socket).map_err(io_error(failed.clone()))?;
+    // Everyone may ask a daemon that serves everyone; the system says who they are.
+    let mode = if uid == 0 { 0o666 } else { 0o600 };
+    std::fs::set_permissions(socket, Permissions::from_mode(mode))
+        .map_err(io_error(failed.clone()))?;
+    listener.set_nonblocking(true).map_err(io_error(failed.clone()))?;
+    let _in_runtime = runtime.enter();
+    UnixListener::from_std(listener).map_err(io_error(failed))
+}
+
+pub(super) fn listen_tcp(
+    options: &DaemonOptions,
+    runtime: &Runtime,
+) -> Result<Option<Tcp>, DaemonError> {
+    let Some(address) = options.listen else { return Ok(None) };
+    let file = options.token_file.clone().unwrap_or_else(|| options.state.join("token"));
+    let token = token(&file)?;
+    let failed = format!("cannot listen at {address}");
+    let listener =
+        runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(io_error(failed))?;
+    Ok(Some(Tcp { listener, token }))
+}
+
+/// The token of a file that only its owner can read; a new one if there is none.
+fn token(file: &Path) -> Result<String, DaemonError> {
+    let shown = file.display();
+    match std::fs::read_to_string(file) {
+        Ok(text) => {
+            let metadata =
+                std::fs::metadata(file).map_err(io_error(format!("cannot look at {shown}")))?;
+            let token = text.trim().to_owned();
+            let uid = rustix::process::getuid().as_raw();
+            if metadata.uid() != uid && metadata.uid() != 0 {
+                let message = format!("{shown}: the token belongs to another user");
+                return Err(DaemonError::Listen(message));
+            }
+            if metadata.mode() & 0o077 != 0 {
+                let message = format!("{shown}: others can read the token; chmod 600 it");
+                return Err(DaemonError::Listen(message));
+            }
+            if token.len() < 16 {
+                let message = format!("{shown}: a token has at least 16 characters");
+                return Err(DaemonError::Listen(message));
+            }
+            Ok(token)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let failed = || io_error(format!("cannot make the token {shown}"));
+            let mut random = [0_u8; 32];
+            File::open("/dev/urandom")
+                .and_then(|mut source| source.read_exact(&mut random))
+                .map_err(failed())?;
+            let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+            let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(file);
+            made.and_then(|mut made| writeln!(made, "{token}")).map_err(failed())?;
+            Ok(token)
+        }
+        Err(error) => Err(io_error(format!("cannot read the token {shown}"))(error)),
+    }
+}
