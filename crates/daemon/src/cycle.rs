@@ -508,7 +508,7 @@ impl Cycle {
     /// Takes in what a job says; what the scheduler has to know comes back.
     fn hear(&mut self, job: u64, said: &FromJob, now: Time) -> Vec<Fact> {
         match *said {
-            FromJob::Hello { accum, stop, batch } => vec![Fact::Hello { job, accum, stop, batch }],
+            FromJob::Hello { accum, stop } => vec![Fact::Hello { job, accum, stop }],
             FromJob::Steps { n, accum } => {
                 let accum = accum.or_else(|| {
                     let allocation = self.scheduler.job(job)?.allocation.as_ref()?;

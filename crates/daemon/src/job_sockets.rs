@@ -1,20 +1,16 @@
-//! The sockets of jobs, and the output of those that only print. A job that speaks the protocol says how
-//! far it is and is told in how many parts to compute its batches, or to leave; whatever it does, the
-//! daemon never waits for it.
+//! One unix socket per job. A job that speaks the protocol reports its steps; the daemon tells it how many
+//! sub-batches to compute a batch in, and when to stop. The daemon never blocks on a job.
 
 use crate::cycle::Message;
+use crate::output_tail::{OutputTail, follow};
 use crate::request::progress_pattern;
 use crate::scheduler::{ToJob, socket};
-use regex::Regex;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
-use tandem_backends::local::as_user;
 use tandem_backends::{Owner, crash};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -22,50 +18,44 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// A line that is longer is not one of ours.
-const LINE_MAX: u64 = 64 << 10;
-/// Bad lines in a row after which nobody listens any more.
+/// The longest line of the protocol, and of output that is searched for progress.
+pub(crate) const LINE_MAX: u64 = 64 << 10;
+/// Malformed lines in a row after which the connection is closed.
 const BAD_LINES_MAX: u32 = 10;
-/// Reports of steps are passed on no more often than this.
+/// Minimum interval between two step reports that are passed on.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
-/// Of all else it may say so much at once,
+/// Messages other than step reports that a job may send in one burst.
 const MESSAGE_BURST: u32 = 32;
-/// and one thing more each time this has passed.
+/// Interval at which the burst is refilled by one message.
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
-/// What a job says about itself is believed up to this many parts of a batch.
+/// The most sub-batches that a job may claim.
 const ACCUM_MAX: u32 = 65_536;
-/// Output that is looked at in one go.
-const TAIL_MAX: u64 = 256 << 10;
-/// The output of a job that only prints is looked at this often.
-const TAIL_EVERY: Duration = Duration::from_millis(500);
 
-/// What a job says.
+/// A message from a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum FromJob {
-    /// Here I am.
+    /// The first message of a connection: what the job supports.
     Hello {
-        /// Takes sub-batches.
+        /// It changes its number of sub-batches when told to.
         accum: bool,
-        /// Leaves when asked.
+        /// It saves its state and exits when told to.
         stop: bool,
-        /// Its batch size.
-        batch: Option<u32>,
     },
-    /// So many steps so far.
+    /// Steps since the start of this run.
     Steps {
-        /// How many.
+        /// The number of steps.
         n: u64,
-        /// In so many parts each, if it says so.
+        /// Sub-batches per step, if reported.
         accum: Option<u32>,
     },
-    /// I am about to leave.
+    /// The job is about to exit.
     Bye {
-        /// All work is done.
+        /// All of its work is done.
         done: bool,
     },
 }
 
-/// A line as it comes; fields that are not known are passed over.
+/// A line as received; unknown fields are ignored.
 #[derive(Deserialize)]
 struct ProtocolLine {
     op: String,
@@ -74,22 +64,17 @@ struct ProtocolLine {
     #[serde(default)]
     accum: Option<u32>,
     #[serde(default)]
-    batch: Option<u32>,
-    #[serde(default)]
     caps: Vec<String>,
     #[serde(default)]
     done: Option<bool>,
 }
 
-/// A line in the terms of the cycle: `None` for operations that are not known, an error for what is no
-/// line of the protocol.
+/// Decodes a line: `None` for an unknown operation, an error for a malformed line.
 fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
     let line: ProtocolLine = serde_json::from_slice(line).map_err(|_| ())?;
     let has = |cap: &str| line.caps.iter().any(|have| have == cap);
     Ok(match line.op.as_str() {
-        "hello" => {
-            Some(FromJob::Hello { accum: has("accum"), stop: has("stop"), batch: line.batch })
-        }
+        "hello" => Some(FromJob::Hello { accum: has("accum"), stop: has("stop") }),
         "step" => {
             let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
             Some(FromJob::Steps { n: line.n.ok_or(())?, accum })
@@ -99,21 +84,21 @@ fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
     })
 }
 
-fn line(message: ToJob) -> String {
+fn encode(message: ToJob) -> String {
     match message {
-        ToJob::Accum(accum) => format!("{{\"op\":\"set\",\"accum\":{accum},\"gate_ms\":0}}\n"),
+        ToJob::Accum(accum) => format!("{{\"op\":\"set\",\"accum\":{accum}}}\n"),
         ToJob::Stop => "{\"op\":\"stop\"}\n".to_owned(),
     }
 }
 
-/// All sockets of jobs.
+/// The sockets of all running jobs.
 pub struct JobSockets {
     runtime: Handle,
     dir: PathBuf,
     inbox: Sender<Message>,
-    /// Whose daemon it is.
+    /// The user of the daemon.
     uid: u32,
-    open: BTreeMap<u64, JobSocket>,
+    by_job: BTreeMap<u64, JobSocket>,
 }
 
 struct JobSocket {
@@ -123,31 +108,31 @@ struct JobSocket {
 }
 
 impl JobSockets {
-    /// Sockets go to `dir`, which is nobody else's; those of an earlier daemon are removed.
+    /// Creates sockets in `dir`, which only the daemon uses, and removes those of an earlier daemon.
     pub fn new(runtime: Handle, dir: PathBuf, inbox: Sender<Message>, uid: u32) -> Self {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_socket()) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
-        Self { runtime, dir, inbox, uid, open: BTreeMap::new() }
+        Self { runtime, dir, inbox, uid, by_job: BTreeMap::new() }
     }
 
-    /// Listens to a job of this user.
+    /// Opens the socket of a job that runs as `uid`.
     pub fn open(&mut self, job: u64, uid: u32) {
         self.close(job);
         let path = socket(&self.dir, job);
         let listener = match self.listen(&path, uid) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::warn!("job {job}: no socket at {}: {error}", path.display());
+                tracing::warn!("job {job}: cannot open its socket {}: {error}", path.display());
                 return;
             }
         };
         let (outbox, messages) = mpsc::unbounded_channel();
         let serve = serve(listener, messages, job, [uid, self.uid, 0], self.inbox.clone());
         let task = self.runtime.spawn(serve).abort_handle();
-        self.open.insert(job, JobSocket { outbox, task, tail: None });
+        self.by_job.insert(job, JobSocket { outbox, task, tail: None });
     }
 
     fn listen(&self, path: &Path, uid: u32) -> std::io::Result<UnixListener> {
@@ -163,31 +148,31 @@ impl JobSockets {
         UnixListener::from_std(listener)
     }
 
-    /// Looks for progress in what a job of this user prints.
+    /// Reads the progress of a job from its output, as the user of the job.
     pub fn tail(&mut self, job: u64, pattern: &str, file: &Path, owner: Option<Owner>) {
-        let (Some(socket_task), Ok(pattern)) = (self.open.get_mut(&job), progress_pattern(pattern))
+        let (Some(open), Ok(pattern)) = (self.by_job.get_mut(&job), progress_pattern(pattern))
         else {
             return;
         };
-        let tail = Tail::new(pattern, file.to_owned(), owner);
-        let tail = follow(job, tail, self.inbox.clone());
-        if let Some(before) = socket_task.tail.replace(self.runtime.spawn(tail).abort_handle()) {
-            before.abort();
+        let tail =
+            follow(job, OutputTail::new(pattern, file.to_owned(), owner), self.inbox.clone());
+        if let Some(previous) = open.tail.replace(self.runtime.spawn(tail).abort_handle()) {
+            previous.abort();
         }
     }
 
-    /// Tells a job something, if it listens.
+    /// Sends a message to a job if it is connected.
     pub fn send(&self, job: u64, message: ToJob) {
-        if let Some(socket_task) = self.open.get(&job) {
-            let _ = socket_task.outbox.send(message);
+        if let Some(open) = self.by_job.get(&job) {
+            let _ = open.outbox.send(message);
         }
     }
 
-    /// Stops listening to a job.
+    /// Closes the socket of a job and stops reading its output.
     pub fn close(&mut self, job: u64) {
-        if let Some(socket_task) = self.open.remove(&job) {
-            socket_task.task.abort();
-            if let Some(tail) = socket_task.tail {
+        if let Some(open) = self.by_job.remove(&job) {
+            open.task.abort();
+            if let Some(tail) = open.tail {
                 tail.abort();
             }
             let _ = std::fs::remove_file(socket(&self.dir, job));
@@ -202,7 +187,7 @@ async fn serve(
     allowed: [u32; 3],
     inbox: Sender<Message>,
 ) {
-    // What it has to know when it connects, or connects again.
+    // Sent again whenever the job reconnects.
     let mut setting: Option<ToJob> = None;
     let mut connection: Option<JobConnection> = None;
     let mut budget = MessageBudget::new();
@@ -210,14 +195,20 @@ async fn serve(
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, _)) = accepted else {
-                    // Too many files are open; they will not be for ever.
+                    // Out of file descriptors: retry.
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     continue;
                 };
-                let uid = stream.peer_cred().map(|peer| peer.uid());
-                if !uid.is_ok_and(|uid| allowed.contains(&uid)) {
-                    tracing::warn!("job {job}: somebody else knocked at its socket");
-                    continue;
+                match stream.peer_cred().map(|peer| peer.uid()) {
+                    Ok(uid) if allowed.contains(&uid) => {}
+                    Ok(uid) => {
+                        tracing::warn!("job {job}: rejected a connection from uid {uid}");
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!("job {job}: rejected a connection: {error}");
+                        continue;
+                    }
                 }
                 let mut next = JobConnection::new(stream);
                 if let Some(setting) = setting {
@@ -227,7 +218,7 @@ async fn serve(
             }
             message = messages.recv() => {
                 let Some(message) = message else { return };
-                // A stop concerns the run that was asked; a setting lasts.
+                // A stop applies to this run only; a setting outlasts reconnects.
                 if let ToJob::Accum(_) = message {
                     setting = Some(message);
                 }
@@ -247,7 +238,8 @@ async fn serve(
     }
 }
 
-/// What the job says next; `None` if it has gone or speaks nonsense. Waits for ever without a job.
+/// The next message of the job; `None` if it disconnected or sent too many malformed lines. Pending
+/// for ever while no job is connected.
 async fn next_message(
     connection: &mut Option<JobConnection>,
     budget: &mut MessageBudget,
@@ -257,7 +249,7 @@ async fn next_message(
             budget.wait().await;
             let said = connection.next().await?;
             if !matches!(said, FromJob::Steps { .. }) {
-                budget.left -= 1;
+                budget.available -= 1;
             }
             Some(said)
         }
@@ -265,29 +257,29 @@ async fn next_message(
     }
 }
 
-/// How much a job may say at once: everything but steps is journalled. One that says more is received
-/// later, however often it connects.
+/// A token bucket for all messages but step reports, because those are journalled. Messages beyond it are
+/// delayed; reconnecting does not refill it.
 struct MessageBudget {
-    left: u32,
-    since: Instant,
+    available: u32,
+    refilled_at: Instant,
 }
 
 impl MessageBudget {
     fn new() -> Self {
-        Self { left: MESSAGE_BURST, since: Instant::now() }
+        Self { available: MESSAGE_BURST, refilled_at: Instant::now() }
     }
 
-    /// Returns when there is a word left. May be dropped at any time.
+    /// Returns when a message may be read. Cancel-safe.
     async fn wait(&mut self) {
         loop {
-            while self.left < MESSAGE_BURST && self.since.elapsed() >= MESSAGE_INTERVAL {
-                self.left += 1;
-                self.since += MESSAGE_INTERVAL;
+            while self.available < MESSAGE_BURST && self.refilled_at.elapsed() >= MESSAGE_INTERVAL {
+                self.available += 1;
+                self.refilled_at += MESSAGE_INTERVAL;
             }
-            if self.left == MESSAGE_BURST {
-                self.since = Instant::now();
+            if self.available == MESSAGE_BURST {
+                self.refilled_at = Instant::now();
             }
-            if self.left > 0 {
+            if self.available > 0 {
                 return;
             }
             tokio::time::sleep(MESSAGE_INTERVAL).await;
@@ -310,16 +302,17 @@ impl JobConnection {
         Self { reader, writer, buffer: Vec::new(), bad: 0, last_report: None }
     }
 
-    /// Never waits: a job that does not read misses what it is told, and is told again when it connects.
+    /// Never blocks: a job that does not read its socket misses messages; settings are repeated when it
+    /// reconnects.
     fn send(&mut self, message: ToJob) {
-        let _ = self.writer.try_write(line(message).as_bytes());
+        let _ = self.writer.try_write(encode(message).as_bytes());
     }
 
     async fn next(&mut self) -> Option<FromJob> {
         loop {
-            let left = LINE_MAX.saturating_sub(self.buffer.len() as u64);
-            // What was read stays in the buffer if this future is dropped in between.
-            let read = (&mut self.reader).take(left).read_until(b'\n', &mut self.buffer).await;
+            let room = LINE_MAX.saturating_sub(self.buffer.len() as u64);
+            // Cancel-safe: what was read stays in the buffer.
+            let read = (&mut self.reader).take(room).read_until(b'\n', &mut self.buffer).await;
             if read.ok()? == 0 {
                 return None;
             }
@@ -361,98 +354,16 @@ impl JobConnection {
     }
 }
 
-/// The output of a job, read as its user, and how far.
-struct Tail {
-    pattern: Regex,
-    path: PathBuf,
-    owner: Option<Owner>,
-    file: Option<File>,
-    offset: u64,
-    rest: Vec<u8>,
-}
-
-impl Tail {
-    fn new(pattern: Regex, path: PathBuf, owner: Option<Owner>) -> Self {
-        Self { pattern, path, owner, file: None, offset: 0, rest: Vec::new() }
-    }
-
-    /// What an earlier run has printed counts for nothing.
-    fn begin(&mut self) {
-        self.open();
-        self.offset = self.size().unwrap_or(0);
-    }
-
-    /// Opens the file if it is one; anything else could make the reader wait.
-    fn open(&mut self) {
-        let nonblock = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
-        let flags = i32::try_from(nonblock.bits()).unwrap_or(0);
-        let mut options = std::fs::OpenOptions::new();
-        options.read(true).custom_flags(flags);
-        let opened = as_user(self.owner, || options.open(&self.path).ok()).ok().flatten();
-        let is_file = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
-        self.file = opened.filter(is_file);
-    }
-
-    fn size(&self) -> Option<u64> {
-        Some(self.file.as_ref()?.metadata().ok()?.len())
-    }
-
-    /// The last number in what is new.
-    fn look(&mut self) -> Option<u64> {
-        let is_gone = |file: &File| file.metadata().map_or(true, |data| data.nlink() == 0);
-        if self.file.as_ref().is_none_or(is_gone) {
-            self.open();
-        }
-        if self.size()? < self.offset {
-            self.offset = 0;
-        }
-        let mut file = self.file.as_ref()?;
-        file.seek(SeekFrom::Start(self.offset)).ok()?;
-        self.offset += file.take(TAIL_MAX).read_to_end(&mut self.rest).ok()? as u64;
-        let Some(end) = self.rest.iter().rposition(|&byte| byte == b'\n') else {
-            if self.rest.len() as u64 > LINE_MAX {
-                self.rest.clear();
-            }
-            return None;
-        };
-        let lines = String::from_utf8_lossy(&self.rest[..end]).into_owned();
-        self.rest.drain(..=end);
-        let numbers = self.pattern.captures_iter(&lines);
-        numbers.filter_map(|found| found.get(1)?.as_str().parse().ok()).last()
-    }
-}
-
-/// Follows a file and reports the last number that the pattern finds in it.
-async fn follow(job: u64, mut tail: Tail, inbox: Sender<Message>) {
-    // On threads that may wait: files and patterns take as long as they take.
-    let begun = tokio::task::spawn_blocking(move || {
-        tail.begin();
-        tail
-    });
-    let Ok(begun) = begun.await else { return };
-    tail = begun;
-    loop {
-        tokio::time::sleep(TAIL_EVERY).await;
-        let look = tokio::task::spawn_blocking(move || (tail.look(), tail)).await;
-        let Ok((found, next)) = look else { return };
-        tail = next;
-        let Some(n) = found else { continue };
-        if inbox.send(Message::Job { job, said: FromJob::Steps { n, accum: None } }).is_err() {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_protocol_are_understood_and_others_tolerated() {
+    fn protocol_lines_are_parsed_and_unknown_ones_ignored() {
         let said = |text: &str| parse(text.as_bytes());
         let hello =
             r#"{"op":"hello","v":1,"job":"17","pid":17,"batch":64,"caps":["accum","stop","gate"]}"#;
-        let known = FromJob::Hello { accum: true, stop: true, batch: Some(64) };
+        let known = FromJob::Hello { accum: true, stop: true };
         assert_eq!(said(hello), Ok(Some(known)));
         let step = r#"{"op":"step","n":60,"dt":0.02,"accum":4,"later":"field"}"#;
         assert_eq!(said(step), Ok(Some(FromJob::Steps { n: 60, accum: Some(4) })));
@@ -462,6 +373,6 @@ mod tests {
         {
             assert_eq!(said(bad), Err(()), "{bad}");
         }
-        assert_eq!(line(ToJob::Accum(4)), "{\"op\":\"set\",\"accum\":4,\"gate_ms\":0}\n");
+        assert_eq!(encode(ToJob::Accum(4)), "{\"op\":\"set\",\"accum\":4}\n");
     }
 }

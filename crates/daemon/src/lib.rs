@@ -15,6 +15,7 @@ pub mod job;
 pub mod job_sockets;
 pub mod journal;
 pub mod meter;
+mod output_tail;
 pub mod publish;
 pub mod relays;
 pub mod request;

@@ -1,21 +1,21 @@
-//! From what jobs and devices show to facts. Reports and samples come many times a second; a fact is
-//! what the scheduler would decide differently for, and only facts are journalled.
+//! Turns step reports and usage samples into facts. Reports and samples arrive many times a second; a fact
+//! is a change that can alter a scheduling decision, and only facts are journalled.
 
 use crate::scheduler::{Fact, Phase, Report, Scheduler};
 use std::collections::BTreeMap;
 use tandem_backends::UsageSample;
 use tandem_core::Time;
 
-/// How much has to be seen.
+/// How long to observe before a value counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeterOptions {
-    /// Memory that has not grown for so long is what a job takes,
+    /// Memory counts as measured once it has not grown for this time,
     pub settle_s: f64,
-    /// or for so many steps.
+    /// or for this many steps.
     pub settle_steps: u64,
-    /// A rate is measured over at least so many steps,
+    /// Fewest steps in a window in which a rate is measured.
     pub window_steps: u64,
-    /// and so long.
+    /// Shortest such window.
     pub window_s: f64,
 }
 
@@ -25,39 +25,39 @@ impl Default for MeterOptions {
     }
 }
 
-/// A job that claims to have done more, a century, is not believed.
+/// Cap on reported work (about 95 years), so that a false report cannot overflow.
 const DONE_MAX_US: f64 = 3e15;
-/// Growth below this share is none.
+/// Relative growth of memory below this is ignored.
 const MEMORY_GROWTH_MIN: f64 = 0.02;
-/// A change of a speed below this share is noise.
+/// Relative change of a rate below this is noise.
 const RATE_CHANGE_MIN: f64 = 0.02;
-/// Pair rates of one constellation are reported again after so long.
+/// Minimum interval between two pair-rate observations of a job.
 const PAIR_INTERVAL_US: u64 = 5_000_000;
-/// What a window of the least length leaves uncertain; longer ones less.
+/// Relative standard deviation of a rate measured in the shortest window.
 const WINDOW_NOISE: f64 = 0.05;
 
-/// Watches jobs that run.
+/// Measures memory and rates of running jobs.
 #[derive(Debug, Default)]
 pub struct Meter {
     options: MeterOptions,
     jobs: BTreeMap<u64, JobMeter>,
-    /// Memory of strangers as last reported, by device.
+    /// Memory and number of foreign processes as last reported, by device.
     foreign: BTreeMap<u32, (u64, u32)>,
 }
 
 #[derive(Debug, Default)]
 struct JobMeter {
-    /// Steps of the present run as last reported.
+    /// Steps of this run, as last reported.
     steps: u64,
     accum: u32,
     window: Option<RateWindow>,
     memory: MemoryPlateau,
-    /// Work done before the present run and steps that count towards it.
+    /// Rate relative to solo in the last progress fact.
     reported_rate: Option<f64>,
     pair_reported_at: u64,
 }
 
-/// Memory that has stopped growing.
+/// Peak memory, and since when it has not grown.
 #[derive(Debug, Default)]
 struct MemoryPlateau {
     peak: u64,
@@ -66,7 +66,7 @@ struct MemoryPlateau {
     reported: u64,
 }
 
-/// Steps in one constellation.
+/// Steps with the same co-located jobs and the same number of sub-batches.
 #[derive(Clone, Debug, PartialEq)]
 struct RateWindow {
     since: u64,
@@ -76,12 +76,12 @@ struct RateWindow {
 }
 
 impl Meter {
-    /// A meter that has seen nothing.
+    /// A meter without measurements.
     pub fn new(options: MeterOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// A job reported its steps: `n` so far in this run, in `accum` parts each.
+    /// A job reported `n` steps since the start of this run, with `accum` sub-batches each.
     pub fn steps(
         &mut self,
         job: u64,
@@ -118,14 +118,14 @@ impl Meter {
         let solo = known.and_then(|known| known.solo.get(&accum)).copied();
         let mut facts = Vec::new();
         if co_located.is_empty() {
-            // Slowly follows: a machine may be busy with other things for a moment.
+            // Exponential smoothing: other load on the machine may disturb one window.
             let next = solo.map_or(rate, |solo| solo + 0.3 * (rate - solo));
             if solo.is_none_or(|solo| (next / solo - 1.0).abs() > RATE_CHANGE_MIN) {
                 let class = class.clone();
                 facts.push(Fact::Solo { class, accum, steps_per_s: next });
             }
         }
-        // Whole batches are what running alone means.
+        // Rates are relative to running alone with whole batches.
         let reference = known.and_then(|known| known.solo.get(&1)).copied().or(solo);
         let relative = match reference {
             Some(reference) => rate / reference,
@@ -156,7 +156,7 @@ impl Meter {
         facts
     }
 
-    /// How runs and devices do.
+    /// Takes a sample of the memory of runs.
     pub fn sample(&mut self, sample: &UsageSample, now: Time, scheduler: &Scheduler) -> Vec<Fact> {
         let mut facts = Vec::new();
         for run in &sample.runs {
@@ -184,10 +184,10 @@ impl Meter {
         facts
     }
 
-    /// Memory of strangers on a device was seen.
+    /// Foreign processes were seen on a device.
     pub fn foreign(&mut self, device: u32, bytes: u64, processes: u32) -> Option<Fact> {
         let reported = self.foreign.get(&device).copied().unwrap_or((0, 0));
-        // Memory is reported in steps of 64 MiB: strangers' jobs breathe.
+        // Rounded to 64 MiB, so that small fluctuations cause no facts.
         let rounded = bytes.next_multiple_of(64 << 20);
         if reported == (rounded, processes)
             || (reported.0 == rounded && (reported.1 > 0) == (processes > 0))
@@ -198,24 +198,19 @@ impl Meter {
         Some(Fact::Foreign { device, bytes: rounded, processes })
     }
 
-    /// The most memory that a job was seen to take.
+    /// Peak memory of a job, as measured.
     pub fn memory_peak(&self, job: u64) -> u64 {
         self.jobs.get(&job).map_or(0, |meter| meter.memory.peak)
     }
 
-    /// Steps that a job reported.
-    pub fn steps_of(&self, job: u64) -> Option<u64> {
-        self.jobs.get(&job).map(|meter| meter.steps).filter(|&steps| steps > 0)
-    }
-
-    /// A job stood still, or a co-located job did: what was counted so far measures nothing.
+    /// The job or a co-located job was paused: discards the current window.
     pub fn interrupt(&mut self, job: u64) {
         if let Some(meter) = self.jobs.get_mut(&job) {
             meter.window = None;
         }
     }
 
-    /// A run is over.
+    /// A run ended: discards its measurements.
     pub fn forget(&mut self, job: u64) {
         self.jobs.remove(&job);
     }

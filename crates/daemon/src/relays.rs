@@ -1,5 +1,5 @@
-//! Jobs on other machines: their relays connect by TCP, show that they know the secret, and are led to the
-//! socket of their job.
+//! Jobs on other machines: their relays connect over TCP, prove that they know the secret, and are
+//! connected to the socket of their job.
 
 use crate::cycle::Message;
 use crate::scheduler::socket;
@@ -14,15 +14,15 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Semaphore, oneshot};
 
-/// So many may be on their way in at a time.
+/// Concurrent relay handshakes.
 const HANDSHAKES_MAX: usize = 64;
 
-/// Where relays are heard.
+/// Where and how relays connect.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
-    /// The address.
+    /// The TCP address to listen on.
     pub listen: SocketAddr,
-    /// What they have to know.
+    /// The secret that relays share with the daemon.
     pub secret: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ struct RelayServer {
     inbox: Sender<Message>,
 }
 
-/// Lets relays in.
+/// Accepts relays and forwards their connections to the sockets of their jobs.
 pub(crate) async fn serve(
     listener: TcpListener,
     secret: Vec<u8>,
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
-            // Too many files are open; they will not be for ever.
+            // Out of file descriptors: retry.
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
         };
@@ -56,8 +56,8 @@ pub(crate) async fn serve(
                 Ok(Ok((mut relay, mut job))) => {
                     let _ = tokio::io::copy_bidirectional(&mut relay, &mut job).await;
                 }
-                Ok(Err(reason)) => tracing::warn!("relay from {from}: {reason}"),
-                Err(_) => tracing::warn!("relay from {from}: said nothing for too long"),
+                Ok(Err(reason)) => tracing::warn!("relay at {from}: rejected: {reason}"),
+                Err(_) => tracing::warn!("relay at {from}: handshake timed out"),
             }
         });
     }
@@ -77,28 +77,28 @@ impl RelayServer {
         let mut line = String::new();
         (&mut stream).take(LINE_MAX).read_line(&mut line).await.map_err(fails)?;
         let proof: RelayProof =
-            serde_json::from_str(&line).map_err(|_| "it speaks nonsense".to_owned())?;
+            serde_json::from_str(&line).map_err(|_| "malformed handshake".to_owned())?;
         if !proof.verify(&self.secret, &nonce) {
-            return Err("it does not know the secret".to_owned());
+            return Err("wrong secret; compare slurm.secret_file on both machines".to_owned());
         }
         let job = self
             .find(&proof)
             .await
-            .ok_or_else(|| format!("there is no Slurm job {}", proof.job))?;
+            .ok_or_else(|| format!("no Slurm job {} of that user runs here", proof.job))?;
         let job = UnixStream::connect(socket(&self.sockets, job)).await.map_err(fails)?;
         stream.write_all(format!("{WELCOME}\n").as_bytes()).await.map_err(fails)?;
         Ok((stream, job))
     }
 
-    /// The job of that number in Slurm.
+    /// The job with that Slurm job id and user.
     async fn find(&self, proof: &RelayProof) -> Option<u64> {
         let (reply, found) = oneshot::channel();
         let RelayProof { job, uid, .. } = *proof;
         let ask = Message::Ask(Box::new(move |present| {
-            let is_it = |active: &&crate::scheduler::Active| {
+            let matches = |active: &&crate::scheduler::Active| {
                 active.handle == Some(RunHandle::ClusterJob(job)) && active.job.uid == uid
             };
-            let _ = reply.send(present.scheduler.jobs().find(is_it).map(|active| active.job.id));
+            let _ = reply.send(present.scheduler.jobs().find(matches).map(|active| active.job.id));
         }));
         self.inbox.send(ask).ok()?;
         found.await.ok().flatten()

@@ -1,4 +1,5 @@
-//! Who asks. On a unix socket the system says so; on TCP a token stands for the user of the daemon.
+//! Authentication. On a unix socket the kernel identifies the caller (`SO_PEERCRED`); on TCP the token stands
+//! for the user of the daemon.
 
 use super::{Api, ApiError};
 use crate::command::Caller;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UnixStream;
 
-/// What the system says about the other end of a unix socket; `None` for TCP.
+/// User and group of the peer of a unix socket, if the kernel knows them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Credentials(Option<(u32, u32)>);
 
@@ -20,13 +21,13 @@ impl Credentials {
         Self(stream.peer_cred().ok().map(|peer| (peer.uid(), peer.gid())))
     }
 
-    /// The user.
+    /// The user id.
     pub(super) fn uid(self) -> Option<u32> {
         self.0.map(|(uid, _)| uid)
     }
 }
 
-/// A listener on TCP and the token that it asks for.
+/// A TCP listener and the token that it requires.
 pub struct Tcp {
     /// The address.
     pub listener: tokio::net::TcpListener,
@@ -34,7 +35,7 @@ pub struct Tcp {
     pub token: String,
 }
 
-/// Lets only those pass who know the token; they are the user of the daemon.
+/// Rejects requests without the token; a caller with it acts as the user of the daemon.
 pub(super) async fn with_token(
     State((token, caller)): State<(Arc<String>, Caller)>,
     mut request: Request,
@@ -43,14 +44,14 @@ pub(super) async fn with_token(
     let given = request.headers().get("authorization").and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.strip_prefix("Bearer "));
     if !given.is_some_and(|given| equal(given.as_bytes(), token.as_bytes())) {
-        let message = "give the daemon's token: Authorization: Bearer TOKEN";
+        let message = "missing or wrong token; send the header Authorization: Bearer TOKEN";
         return ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response();
     }
     request.extensions_mut().insert(caller);
     next.run(request).await
 }
 
-/// Compares in a time that does not tell where the first difference is.
+/// Compares in constant time.
 fn equal(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }
@@ -68,14 +69,14 @@ impl FromRequestParts<Api> for Caller {
                 Ok(Caller { uid: *uid, gid: *gid, user: user_name(*uid) })
             }
             _ => {
-                let message = "the system does not say who asks";
+                let message = "the kernel does not tell the user of this connection";
                 Err(ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message))
             }
         }
     }
 }
 
-/// The name of a user, looked up once.
+/// The name of a user, cached.
 fn user_name(uid: u32) -> String {
     static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Connections: who may have how many at a time, and how long one may take to say what it wants.
+//! HTTP connections: limits per user and in total, and the timeout for request headers.
 
 use super::auth::Credentials;
 use super::{ApiError, StatusCode};
@@ -14,70 +14,99 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// A connection that has not said what it wants by then is closed.
+/// A connection that has not sent its request headers by then is closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// When no more files can be opened, the next attempt comes after this.
+/// Delay before accepting again when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
-/// Of the files that the system lets a process have, the daemon keeps half for jobs and its store.
+/// Upper bound on connections. Half of the file descriptors stay free for jobs and the store.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// How many connections there are, and may be.
+/// Counts open connections and limits them.
 #[derive(Clone)]
 pub(super) struct ConnectionLimits {
-    /// By user; those over TCP together.
+    /// Open connections by user; `None` for all connections over TCP.
     open: Arc<Mutex<BTreeMap<Option<u32>, usize>>>,
-    all_max: usize,
-    /// Whose daemon it is.
-    uid: u32,
+    total_max: usize,
+    /// The user of the daemon.
+    daemon_uid: u32,
 }
 
 impl ConnectionLimits {
-    pub(super) fn new(uid: u32) -> Self {
+    pub(super) fn new(daemon_uid: u32) -> Self {
         let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let files = files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX);
-        Self { open: Arc::default(), all_max: (files / 2).clamp(16, CONNECTIONS_MAX), uid }
+        Self { open: Arc::default(), total_max: (files / 2).clamp(16, CONNECTIONS_MAX), daemon_uid }
     }
 
-    /// A slot for one more; nobody but root and the daemon's user gets more than a quarter of all.
-    fn acquire(&self, who: Option<u32>) -> Option<ConnectionSlot> {
-        let is_operator = who.is_some_and(|uid| uid == 0 || uid == self.uid);
-        let most = if is_operator { self.all_max } else { self.all_max / 4 };
+    /// Takes a slot. A user other than root and the daemon's own gets at most a quarter of all slots.
+    fn acquire(&self, uid: Option<u32>) -> Option<ConnectionSlot> {
+        let is_operator = uid.is_some_and(|uid| uid == 0 || uid == self.daemon_uid);
+        let most = if is_operator { self.total_max } else { self.total_max / 4 };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
-        let own = open.entry(who).or_default();
-        if *own >= most || all >= self.all_max {
+        let own = open.entry(uid).or_default();
+        if *own >= most || all >= self.total_max {
             return None;
         }
         *own += 1;
-        Some(ConnectionSlot { limits: self.clone(), who })
+        Some(ConnectionSlot { limits: self.clone(), uid })
     }
 }
 
-/// A slot that is free again when this is dropped.
+/// A slot, released when dropped.
 struct ConnectionSlot {
     limits: ConnectionLimits,
-    who: Option<u32>,
+    uid: Option<u32>,
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let mut open = self.limits.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.who) {
+        if let Some(count) = open.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
-                open.remove(&self.who);
+                open.remove(&self.uid);
             }
         }
     }
 }
 
-/// Serves a unix socket until the daemon leaves.
-pub(super) async fn serve_unix(
-    listener: UnixListener,
+/// A unix or TCP listener.
+pub(super) trait Accept {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection, with the credentials of its peer on a unix socket.
+    fn next(
+        &self,
+    ) -> impl Future<Output = std::io::Result<(Self::Stream, Option<Credentials>)>> + Send;
+}
+
+impl Accept for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> std::io::Result<(UnixStream, Option<Credentials>)> {
+        let (stream, _) = self.accept().await?;
+        let credentials = Credentials::of(&stream);
+        Ok((stream, Some(credentials)))
+    }
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> std::io::Result<(TcpStream, Option<Credentials>)> {
+        let (stream, _) = self.accept().await?;
+        Ok((stream, None))
+    }
+}
+
+/// Serves a listener until the daemon shuts down, then waits for open connections.
+pub(super) async fn serve_listener(
+    listener: impl Accept,
     app: Router,
     limits: ConnectionLimits,
     mut shutdown: watch::Receiver<bool>,
@@ -85,19 +114,18 @@ pub(super) async fn serve_unix(
     let mut served = JoinSet::new();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.next() => accepted,
             _ = shutdown.wait_for(|shutdown| *shutdown) => break,
         };
         while served.try_join_next().is_some() {}
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, credentials)) = accepted else {
             tokio::time::sleep(ACCEPT_RETRY).await;
             continue;
         };
-        let credentials = Credentials::of(&stream);
-        match limits.acquire(credentials.uid()) {
+        match limits.acquire(credentials.and_then(Credentials::uid)) {
             Some(slot) => {
                 let (app, shutdown) = (app.clone(), shutdown.clone());
-                served.spawn(serve(stream, app, Some(credentials), slot, shutdown));
+                served.spawn(serve_connection(stream, app, credentials, slot, shutdown));
             }
             None => drop(served.spawn(reject(stream))),
         }
@@ -105,36 +133,8 @@ pub(super) async fn serve_unix(
     while served.join_next().await.is_some() {}
 }
 
-/// Serves TCP until the daemon leaves.
-pub(super) async fn serve_tcp(
-    listener: TcpListener,
-    app: Router,
-    limits: ConnectionLimits,
-    mut shutdown: watch::Receiver<bool>,
-) {
-    let mut served = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = shutdown.wait_for(|shutdown| *shutdown) => break,
-        };
-        while served.try_join_next().is_some() {}
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(ACCEPT_RETRY).await;
-            continue;
-        };
-        match limits.acquire(None) {
-            Some(slot) => {
-                served.spawn(serve(stream, app.clone(), None, slot, shutdown.clone()));
-            }
-            None => drop(served.spawn(reject(stream))),
-        }
-    }
-    while served.join_next().await.is_some() {}
-}
-
-/// Answers what is asked over one connection.
-async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
+/// Serves the requests of one connection.
+async fn serve_connection<S: AsyncRead + AsyncWrite + Unpin + Send>(
     stream: S,
     app: Router,
     credentials: Option<Credentials>,
@@ -158,15 +158,16 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
     let _ = connection.await;
 }
 
-/// Says no to one connection too many.
+/// Answers 503 to a connection beyond the limits.
 async fn reject<S: AsyncRead + AsyncWrite + Unpin + Send>(mut stream: S) {
     let message = "too many connections are open; close some, or try again in a moment";
     let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message);
-    let body = serde_json::to_string(&error.answer()).unwrap_or_default();
-    let answer = format!(
+    let body = serde_json::to_string(&error.body()).unwrap_or_default();
+    let response = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(answer.as_bytes())).await;
+    let _ =
+        tokio::time::timeout(Duration::from_secs(1), stream.write_all(response.as_bytes())).await;
 }

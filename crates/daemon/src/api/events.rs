@@ -1,4 +1,4 @@
-//! Changes of jobs as a stream of server-sent events.
+//! State changes of jobs as a stream of server-sent events.
 
 use super::Api;
 use super::types::{ErrorAnswer, JobChange};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 
-/// A stream without news says that it is alive.
+/// Interval of keep-alive comments on an idle stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// A change as a listener may see it.
+/// A change as the caller may see it.
 fn text(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Bytes {
     let OwnedChange { uid, change } = owned;
     let public = (!caller.may_change(*uid, daemon_uid)).then(|| JobChange {
@@ -31,7 +31,7 @@ fn text(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Bytes {
 
 /// Changes of jobs as server-sent events, each a `JobChange`
 #[utoipa::path(get, path = "/events", params(
-    ("last-event-id" = Option<u64>, Header, description = "Continues where an earlier stream broke off")),
+    ("last-event-id" = Option<u64>, Header, description = "Continue after this event")),
     responses((status = 200, body = String, content_type = "text/event-stream"),
         (status = "default", body = ErrorAnswer)))]
 pub(super) async fn events(State(api): State<Api>, caller: Caller, headers: HeaderMap) -> Response {
@@ -39,21 +39,21 @@ pub(super) async fn events(State(api): State<Api>, caller: Caller, headers: Head
     let (missed, live) = api.feed.listen(after);
     let missed: VecDeque<Arc<OwnedChange>> = missed.into();
     let state = (missed, live, api.shutdown.clone(), true);
-    let stream = futures_stream(state, caller, api.uid);
+    let stream = event_stream(state, caller, api.uid);
     let headers =
         [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from_stream(stream)).into_response()
 }
 
-type Listening = (
+type Subscription = (
     VecDeque<Arc<OwnedChange>>,
     tokio::sync::broadcast::Receiver<Arc<OwnedChange>>,
     tokio::sync::watch::Receiver<bool>,
     bool,
 );
 
-fn futures_stream(
-    state: Listening,
+fn event_stream(
+    state: Subscription,
     caller: Caller,
     daemon_uid: u32,
 ) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {
@@ -63,7 +63,7 @@ fn futures_stream(
         let text = text.clone();
         async move {
             if first {
-                // So that a client knows at once that it is listened to.
+                // Flushes the headers, so that the client knows that it is subscribed.
                 let hello = Bytes::from_static(b": listening\n\n");
                 return Some((Ok(hello), (missed, live, shutdown, false)));
             }
@@ -77,7 +77,7 @@ fn futures_stream(
             let bytes = match next {
                 Err(_) => Bytes::from_static(b": still here\n\n"),
                 Ok(Ok(change)) => text(&change),
-                // Too slow: it comes back with the last number that it got.
+                // The client was too slow: it reconnects with its last event id.
                 Ok(Err(RecvError::Lagged(_) | RecvError::Closed)) => return None,
             };
             Some((Ok(bytes), (missed, live, shutdown, false)))

@@ -1,4 +1,4 @@
-//! Figures for Prometheus, taken when they are asked for.
+//! Prometheus metrics, computed when scraped.
 
 use crate::cycle::{Present, Turns};
 use crate::job::JobState;
@@ -34,7 +34,7 @@ struct GpuLabel {
 
 type Share = Gauge<f64, AtomicU64>;
 
-/// The text that Prometheus reads.
+/// The metrics in OpenMetrics text format.
 pub(super) fn text(present: &Present<'_>) -> String {
     let mut registry = Registry::default();
     let jobs = Family::<StateLabel, Gauge>::default();
@@ -61,31 +61,31 @@ pub(super) fn text(present: &Present<'_>) -> String {
         let used = i64::try_from(sample.memory_used_bytes).unwrap_or(i64::MAX);
         memory.get_or_create(&GpuLabel { gpu }).set(used);
     }
-    registry.register("tandem_jobs", "Jobs that are not over, by state", jobs);
+    registry.register("tandem_jobs", "Active jobs by state", jobs);
     registry.register(
         "tandem_job_slowdown_ratio",
-        "How many times longer than alone a running job takes",
+        "Slowdown of a running job relative to running alone",
         slowdown,
     );
     registry.register(
         "tandem_job_gpu_utilization_ratio",
-        "Speed of a running job relative to running alone",
+        "Rate of a running job relative to running alone",
         utilization,
     );
-    registry.register("tandem_gpu_memory_used_bytes", "Memory in use, by whomever", memory);
+    registry.register("tandem_gpu_memory_used_bytes", "Memory in use by all processes", memory);
     registry.register(
         "tandem_scheduler_cycle_seconds",
-        "How long the cycles of the scheduler took",
+        "Duration of scheduling cycles",
         CycleTimes(present.turns.clone()),
     );
     registry.register(
         "tandem_plans_rejected",
-        "Plans of the policy that were illegal and not carried out",
+        "Plans of the policy that were rejected as illegal",
         ConstCounter::new(present.scheduler.engine().refused().0),
     );
     registry.register(
         "tandem_store_failures",
-        "Times that the store could not be written",
+        "Failed writes to the store",
         ConstCounter::new(present.turns.store_failures),
     );
     let mut out = String::new();
@@ -95,7 +95,7 @@ pub(super) fn text(present: &Present<'_>) -> String {
     }
 }
 
-/// Times of cycles as a histogram.
+/// Histogram of cycle durations.
 #[derive(Debug)]
 struct CycleTimes(Turns);
 

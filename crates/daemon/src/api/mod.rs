@@ -1,4 +1,4 @@
-//! The interface over HTTP: on a unix socket, where the system says who asks, and on TCP with a token.
+//! The HTTP API: on a unix socket, where the kernel identifies the caller, and on TCP with a token.
 
 mod auth;
 mod connections;
@@ -27,59 +27,59 @@ use tandem_backends::local::Cgroups;
 use tokio::sync::{oneshot, watch};
 use types::{ErrorAnswer, ErrorBody};
 
-/// What the handlers share.
+/// State shared by all handlers.
 #[derive(Clone)]
 pub struct Api {
-    /// The cycle.
+    /// Messages to the scheduling loop.
     pub inbox: Sender<Message>,
-    /// Changes of jobs.
+    /// State changes of jobs.
     pub feed: Feed,
-    /// The store.
+    /// The file of the store.
     pub store: PathBuf,
-    /// Readers that nobody uses at present.
+    /// Idle read connections to the store.
     pub readers: Arc<Mutex<Vec<StoreReader>>>,
-    /// Whose daemon it is.
+    /// The user of the daemon.
     pub uid: u32,
     /// `cpu`, `nvidia` or `fake`.
     pub provider: String,
     /// The policy.
     pub policy: String,
-    /// When it was started, in microseconds since 1970.
+    /// When it was started, in microseconds since the Unix epoch.
     pub started_us: u64,
-    /// Becomes true when the daemon is about to leave.
+    /// Becomes true when the daemon shuts down.
     pub shutdown: watch::Receiver<bool>,
-    /// Webhooks are called.
+    /// Webhooks are enabled.
     pub webhooks: bool,
-    /// Where control groups can be made for jobs.
+    /// Where control groups for jobs can be created.
     pub groups: Option<Cgroups>,
 }
 
-/// The longest message of a refusal, in characters.
+/// The longest error message, in characters.
 const MESSAGE_MAX: usize = 1000;
-/// Readers that are kept for later.
+/// Most idle read connections.
 const READERS_MAX: usize = 8;
 
 impl Api {
-    /// Hands a command to the cycle and waits until it is durable.
+    /// Sends a command to the scheduling loop and waits until it is durable.
     async fn command(&self, caller: Caller, command: UserCommand) -> Result<Vec<u64>, ApiError> {
         let (reply, answer) = oneshot::channel();
         let message = Message::Command { caller, command, reply };
-        self.inbox.send(message).map_err(|_| ApiError::shutdown())?;
-        Ok(answer.await.map_err(|_| ApiError::shutdown())??)
+        self.inbox.send(message).map_err(|_| ApiError::shutting_down())?;
+        Ok(answer.await.map_err(|_| ApiError::shutting_down())??)
     }
 
-    /// Looks at the present between two turns.
+    /// Reads the state of the scheduler between two turns.
     async fn query<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Present<'_>) -> T + Send + 'static,
+        read: impl FnOnce(&Present<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let (reply, answer) = oneshot::channel();
-        let ask = move |present: &Present<'_>| drop(reply.send(look(present)));
-        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| ApiError::shutdown())?;
-        answer.await.map_err(|_| ApiError::shutdown())
+        let ask = move |present: &Present<'_>| drop(reply.send(read(present)));
+        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| ApiError::shutting_down())?;
+        answer.await.map_err(|_| ApiError::shutting_down())
     }
 
-    /// Reads from the store on a thread that may wait.
+    /// Reads from the store on a blocking thread.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&StoreReader) -> Result<T, StoreError> + Send + 'static,
@@ -101,7 +101,7 @@ impl Api {
     }
 }
 
-/// An answer that says no, with its status and code.
+/// An error response.
 #[derive(Debug)]
 pub struct ApiError {
     status: StatusCode,
@@ -122,8 +122,8 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "not_found", format!("there is no job {id}"))
     }
 
-    fn shutdown() -> Self {
-        let message = "the daemon is about to stop; try again in a moment";
+    fn shutting_down() -> Self {
+        let message = "the daemon is shutting down; try again in a moment";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
     }
 
@@ -133,8 +133,8 @@ impl ApiError {
 }
 
 impl ApiError {
-    /// One line, not too long, whatever was put into it.
-    fn answer(&self) -> ErrorAnswer {
+    /// The JSON of the error: one line of limited length, without control characters.
+    fn body(&self) -> ErrorAnswer {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let message = self.message.chars().take(MESSAGE_MAX).map(plain).collect();
         ErrorAnswer { error: ErrorBody { code: self.code.to_owned(), message } }
@@ -157,6 +157,6 @@ impl From<Refusal> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        (self.status, axum::Json(self.answer())).into_response()
+        (self.status, axum::Json(self.body())).into_response()
     }
 }

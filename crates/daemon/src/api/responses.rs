@@ -1,4 +1,4 @@
-//! Jobs and devices as the interface shows them.
+//! Builds the JSON responses from the state of the scheduler.
 
 use super::types::{
     ClassInfo, Classes, DaemonInfo, DeviceInfo, Devices, JobInfo, JobLine, JobPrivate, PairInfo,
@@ -13,9 +13,9 @@ use tandem_backends::Enforcement;
 
 const SECOND: f64 = 1e6;
 
-/// What everyone may know about a job, and a reason in full for those who see more; `view` is there
-/// while it is not over.
-pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
+/// The public part of a job; the full reason only if the caller may see it. `view` is present while the job
+/// is active.
+pub(super) fn line(job: &Job, view: Option<&View>, may_see_all: bool) -> JobLine {
     let runs = view.filter(|view| view.phase == Phase::Running);
     let waiting = view.and_then(|view| view.waiting).map(crate::scheduler::Waiting::text);
     let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
@@ -25,7 +25,8 @@ pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
         name: job.name(),
         user: job.user.clone(),
         state: job.state,
-        reason: waiting.or_else(|| if sees_all { job.reason.clone() } else { job.public_reason() }),
+        reason: waiting
+            .or_else(|| if may_see_all { job.reason.clone() } else { job.public_reason() }),
         task: job.task,
         gpus: job.request.gpus,
         class: job.class.clone(),
@@ -42,7 +43,7 @@ pub(super) fn line(job: &Job, view: Option<&View>, sees_all: bool) -> JobLine {
     }
 }
 
-/// All about a job; `env` for those who may see it.
+/// Everything about a job; `env` only if the caller may see it.
 pub(super) fn info(
     job: &Job,
     view: Option<&View>,
@@ -51,11 +52,11 @@ pub(super) fn info(
 ) -> JobInfo {
     let memory_peak = present.meter.memory_peak(job.id);
     let runs = view.filter(|view| view.phase == Phase::Running);
-    let together = runs
+    let device_rate = runs
         .and(job.devices.first())
         .map(|&device| running(present, device).iter().map(|view| view.rate).sum());
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
-    let sees_all = env.is_some();
+    let may_see_all = env.is_some();
     // A job of a cluster has its command and its files there.
     let private = env.filter(|_| job.external.is_none()).map(|env| JobPrivate {
         command: job.command(),
@@ -69,7 +70,7 @@ pub(super) fn info(
     let slowdown = |rate: f64| (rate > 0.0).then(|| 1.0 / rate);
     let request = &job.request;
     JobInfo {
-        line: line(job, view, sees_all),
+        line: line(job, view, may_see_all),
         private,
         uid: job.uid,
         pid: view.and_then(|view| view.pid),
@@ -83,7 +84,7 @@ pub(super) fn info(
         caps: caps.iter().filter(|(_, has)| *has).map(|(cap, _)| (*cap).to_owned()).collect(),
         slowdown_predicted: shares.and_then(|view| slowdown(view.predicted)),
         slowdown_measured: shares.filter(|view| view.measured).and_then(|view| slowdown(view.rate)),
-        normalised_throughput: together,
+        normalised_throughput: device_rate,
         done_s: view.map_or(job.done_us, |view| view.done_us) as f64 / SECOND,
         estimate_s: view.and_then(|view| view.estimate_us).map(|us| us as f64 / SECOND),
         memory_peak_bytes: job.memory_peak_bytes.max(memory_peak),
@@ -107,7 +108,7 @@ fn enforcement(enforcement: Enforcement) -> &'static str {
     }
 }
 
-/// The jobs that run on a device.
+/// The running jobs of a device.
 fn running(present: &Present<'_>, device: u32) -> Vec<View> {
     let scheduler = present.scheduler;
     scheduler
@@ -151,7 +152,7 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
     Devices { schema: SCHEMA, provider: provider.to_owned(), devices }
 }
 
-/// What is known about classes.
+/// What has been learned about job classes.
 pub(super) fn classes(present: &Present<'_>) -> Classes {
     let known = present.scheduler.classes();
     let class = |(name, class): (&String, &crate::scheduler::Class)| ClassInfo {
@@ -177,7 +178,7 @@ pub(super) fn classes(present: &Present<'_>) -> Classes {
     Classes { schema: SCHEMA, classes: known.iter().map(class).collect() }
 }
 
-/// What the daemon is.
+/// Version, policy and state of the daemon.
 pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
     let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
     for active in present.scheduler.jobs() {
@@ -192,7 +193,7 @@ pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
         cgroups: api
             .groups
             .as_ref()
-            .map_or_else(|| "the engine sees to that".to_owned(), ToString::to_string),
+            .map_or_else(|| "managed by the cluster".to_owned(), ToString::to_string),
         up_s: present.now.unix_us.saturating_sub(api.started_us) as f64 / SECOND,
         uid: api.uid,
         pid: std::process::id(),

@@ -1,7 +1,7 @@
-//! The paths of the interface, and their description.
+//! The routes of the HTTP API, and their OpenAPI description.
 
 use super::auth::{Tcp, with_token};
-use super::connections::{ConnectionLimits, serve_tcp, serve_unix};
+use super::connections::{ConnectionLimits, serve_listener};
 use super::types::{
     AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange,
     JobPage, SCHEMA, Submitted, Usage, UserUsage,
@@ -28,25 +28,26 @@ use tandem_backends::local::as_user;
 use tokio::net::UnixListener;
 use utoipa::{IntoParams, OpenApi};
 
-/// The largest request: 4 MiB hold the largest environment and command twice over.
+/// The largest request body: twice the largest command and environment together.
 const BODY_MAX: usize = 4 << 20;
 const PAGE_MAX: u32 = 10_000;
 const LOG_MAX: u64 = 4 << 20;
 
-/// Serves the unix socket, and TCP if there is a listener, until the daemon leaves.
+/// Serves the unix socket, and TCP if there is a listener, until the daemon shuts down.
 pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) {
     let limits = ConnectionLimits::new(api.uid);
-    let on_unix = serve_unix(unix, router(api.clone()), limits.clone(), api.shutdown.clone());
+    let unix_server =
+        serve_listener(unix, router(api.clone()), limits.clone(), api.shutdown.clone());
     let Some(Tcp { listener, token }) = tcp else {
-        return on_unix.await;
+        return unix_server.await;
     };
     let uid = api.uid;
     let gid = rustix::process::getgid().as_raw();
     let caller = Caller { uid, gid, user: crate::users::name(uid) };
     let app = router(api.clone())
         .layer(middleware::from_fn_with_state((Arc::new(token), caller), with_token));
-    let on_tcp = serve_tcp(listener, app, limits, api.shutdown.clone());
-    tokio::join!(on_unix, on_tcp);
+    let tcp_server = serve_listener(listener, app, limits, api.shutdown.clone());
+    tokio::join!(unix_server, tcp_server);
 }
 
 fn router(api: Api) -> Router {
@@ -74,17 +75,17 @@ fn router(api: Api) -> Router {
         .route("/metrics", get(prometheus))
         .route("/healthz", get(health))
         .fallback(async || {
-            ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
+            ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path; see /openapi.json")
         })
         .method_not_allowed_fallback(async || {
-            let message = "this path does not know that method";
+            let message = "this path does not support that method; see /openapi.json";
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message)
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .with_state(api)
 }
 
-/// The interface as OpenAPI describes it.
+/// The OpenAPI description of the HTTP API.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     Description::openapi()
 }
@@ -108,7 +109,7 @@ struct Token;
 impl utoipa::Modify for Token {
     fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
         use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-        let about = "Over TCP: the token of the daemon's file. On the unix socket the system says who asks.";
+        let about = "Over TCP: the token of the daemon's file. On the unix socket the kernel identifies the user (SO_PEERCRED).";
         let scheme =
             HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
         let components = description.components.get_or_insert_default();
@@ -118,11 +119,11 @@ impl utoipa::Modify for Token {
 
 type JsonResult<T> = Result<Json<T>, ApiError>;
 
-/// A body of JSON; whatever is wrong with it is said in our way.
+/// Parses a JSON body.
 fn json_body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
     let bytes = bytes.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = "the request is larger than 4 MiB; put large things into files";
+            let message = "the request is larger than 4 MiB; put large data into files";
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
         }
         _ => ApiError::bad(rejection.body_text()),
@@ -140,7 +141,7 @@ fn query_params<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiErro
 
 const DONE: Json<Done> = Json(Done { schema: SCHEMA });
 
-/// Hand in a job, or several at once
+/// Submit a job, or several tasks at once
 #[utoipa::path(post, path = "/v1/jobs", request_body = JobRequest, responses(
     (status = 201, body = Submitted), (status = "default", body = ErrorAnswer)))]
 async fn submit(
@@ -150,7 +151,7 @@ async fn submit(
 ) -> Result<Response, ApiError> {
     let request: JobRequest = json_body(bytes)?;
     if request.webhook.is_some() && !api.webhooks {
-        let message = "webhook: this daemon calls none; see daemon.webhooks";
+        let message = "webhook: webhooks are disabled on this daemon; see daemon.webhooks";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
     let ids = api.command(caller, UserCommand::Submit(Box::new(request))).await?;
@@ -160,11 +161,11 @@ async fn submit(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct PolicyQuery {
-    /// Another policy than that of the daemon.
+    /// A policy other than the one of the daemon.
     policy: Option<String>,
 }
 
-/// What would become of a job, without handing it in
+/// Forecast a job without submitting it
 #[utoipa::path(post, path = "/v1/jobs/dry-run", request_body = JobRequest, params(PolicyQuery),
     responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
 async fn dry_run(
@@ -191,9 +192,9 @@ async fn run_forecast(
     question: crate::forecast::Question,
     policy: tandem_policies::PolicySpec,
 ) -> JsonResult<Explanation> {
-    /// Looks ahead that are taken at a time; they may take seconds.
+    /// Limits concurrent forecasts; each may take seconds.
     static FORECASTS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
-    let _turn = FORECASTS.acquire().await;
+    let _permit = FORECASTS.acquire().await;
     let work = tokio::task::spawn_blocking(move || question.answer(&policy));
     work.await.map(Json).map_err(|error| ApiError::internal(error.to_string()))
 }
@@ -201,13 +202,13 @@ async fn run_forecast(
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct ListQuery {
-    /// States, separated by commas; `active` stands for all that are not over.
+    /// States, separated by commas; `active` stands for all that are not terminal.
     state: Option<String>,
-    /// Of this user.
+    /// Jobs of this user.
     user: Option<String>,
-    /// Beyond this number.
+    /// Jobs after this id, in the order of the page.
     after: Option<u64>,
-    /// At most so many, 1000 unless told.
+    /// The most jobs on a page; 1000 by default.
     limit: Option<u32>,
     /// `asc` or `desc`.
     order: Option<String>,
@@ -227,7 +228,7 @@ impl ListQuery {
             };
             states.push(JobState::parse(name).ok_or_else(|| {
                 let name = name.escape_debug();
-                ApiError::bad(format!("state: '{name}' is none of active, {}", known()))
+                ApiError::bad(format!("state: unknown state '{name}'; give active, {}", known()))
             })?);
         }
         let descending = match self.order.as_deref() {
@@ -260,7 +261,7 @@ async fn list(
         }
     };
     let shown = line.clone();
-    // Those that are not over are shown as they are at this moment.
+    // Active jobs are shown with their current state.
     let live = move |present: &crate::cycle::Present<'_>| {
         let (mut lines, mut ended) = (Vec::new(), Vec::new());
         for job in &jobs {
@@ -276,8 +277,8 @@ async fn list(
         (lines, ended)
     };
     let (mut lines, ended) = api.query(live).await?;
-    // Those that ended after they were read are read again: they would be shown as they were, beside
-    // whoever came in their place.
+    // Jobs that ended in between are read again: their stored record is stale, and shown beside jobs that
+    // started in their place it would be inconsistent.
     if !ended.is_empty() {
         let read = move |reader: &StoreReader| ended.iter().map(|&id| reader.job(id)).collect();
         let over: Vec<Option<Job>> = api.read(read).await?;
@@ -291,12 +292,12 @@ async fn list(
     Ok(Json(JobPage { schema: SCHEMA, jobs: lines, next_after }))
 }
 
-/// A job as it is, and how it does.
+/// A job as stored.
 async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
     api.read(move |reader| reader.job(id)).await?.ok_or_else(|| ApiError::no_job(id))
 }
 
-/// All about a job
+/// Everything about a job
 #[utoipa::path(get, path = "/v1/jobs/{id}", params(("id" = u64, Path, description = "Job")),
     responses((status = 200, body = JobAnswer), (status = "default", body = ErrorAnswer)))]
 async fn info(
@@ -320,7 +321,7 @@ async fn info(
     };
     let shown = match api.query(live).await? {
         Some(shown) => shown,
-        // It ended after it was read.
+        // It ended after it was read from the store.
         None => {
             let job = find(&api, id).await?;
             api.query(move |present| responses::info(&job, None, env, present)).await?
@@ -329,7 +330,7 @@ async fn info(
     Ok(Json(JobAnswer { schema: SCHEMA, job: shown }))
 }
 
-/// Withdraw a job
+/// Cancel a job
 #[utoipa::path(delete, path = "/v1/jobs/{id}", params(("id" = u64, Path, description = "Job")),
     responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn cancel(
@@ -341,7 +342,7 @@ async fn cancel(
     Ok(DONE)
 }
 
-/// Why a job waits and when it will start
+/// Why a job is pending and when it is expected to start
 #[utoipa::path(get, path = "/v1/jobs/{id}/explain", params(("id" = u64, Path, description = "Job"), PolicyQuery),
     responses((status = 200, body = Explanation), (status = "default", body = ErrorAnswer)))]
 async fn explain(
@@ -356,7 +357,7 @@ async fn explain(
     let sees_all = caller.may_change(job.uid, api.uid);
     match api.query(move |present| crate::forecast::of_job(present, id, sees_all)).await? {
         Some(question) => run_forecast(question, policy).await,
-        // It may have ended after it was read.
+        // It may have ended after it was read from the store.
         None => Ok(Json(crate::forecast::of_the_past(&find(&api, id).await?, policy.text))),
     }
 }
@@ -366,15 +367,15 @@ async fn explain(
 struct LogQuery {
     /// `stdout` or `stderr`.
     stream: Option<String>,
-    /// From this byte on.
+    /// The first byte to return.
     offset: Option<u64>,
-    /// At most so many bytes.
+    /// The most bytes to return.
     limit: Option<u64>,
 }
 
-/// What a job printed; the header x-tandem-size tells the size of the file
+/// The output of a job; the header x-tandem-size is the size of the file
 #[utoipa::path(get, path = "/v1/jobs/{id}/logs", params(("id" = u64, Path, description = "Job"), LogQuery),
-    responses((status = 200, description = "Bytes as they were printed", content_type = "application/octet-stream"),
+    responses((status = 200, description = "The bytes of the output", content_type = "application/octet-stream"),
         (status = "default", body = ErrorAnswer)))]
 async fn logs(
     State(api): State<Api>,
@@ -409,8 +410,8 @@ async fn logs(
     Ok((headers, bytes).into_response())
 }
 
-/// Reads a file as the job's user: a root daemon must not read for somebody what only root may, by way of
-/// a link in the place of the log, nor touch a device.
+/// Reads a file with the permissions of the job's user. A root daemon must not follow a symbolic link to a
+/// file that only root may read, nor open a device.
 fn read_log(
     file: &std::path::Path,
     owner: Owner,
@@ -425,13 +426,13 @@ fn read_log(
     options.read(true).custom_flags(flags);
     let mut opened = match as_user(Some(owner), || options.open(file)).and_then(|opened| opened) {
         Ok(opened) => opened,
-        // It has printed nothing yet.
+        // The job has not written any output yet.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(error) => return Err(ApiError::bad(format!("{shown}: {error}"))),
     };
     let metadata = opened.metadata().map_err(|error| ApiError::bad(format!("{shown}: {error}")))?;
     if !metadata.is_file() {
-        return Err(ApiError::bad(format!("{shown}: is no file")));
+        return Err(ApiError::bad(format!("{shown}: not a regular file")));
     }
     let mut bytes = Vec::new();
     let read = opened
@@ -457,17 +458,17 @@ macro_rules! job_command {
     };
 }
 
-job_command!(hold, "/v1/jobs/{id}/hold", UserCommand::Hold, "Keep a job waiting");
-job_command!(release, "/v1/jobs/{id}/release", UserCommand::Release, "Let a held job go on");
+job_command!(hold, "/v1/jobs/{id}/hold", UserCommand::Hold, "Hold a pending job");
+job_command!(release, "/v1/jobs/{id}/release", UserCommand::Release, "Release a held job");
 job_command!(
     pause,
     "/v1/jobs/{id}/pause",
     UserCommand::Pause,
-    "Let a job stand still on its devices"
+    "Pause a running job; it keeps its devices"
 );
-job_command!(resume, "/v1/jobs/{id}/resume", UserCommand::Resume, "Let a paused job go on");
+job_command!(resume, "/v1/jobs/{id}/resume", UserCommand::Resume, "Resume a paused job");
 
-/// Say in how many parts a job computes its batches
+/// Set the number of sub-batches of a job
 #[utoipa::path(put, path = "/v1/jobs/{id}/accum", params(("id" = u64, Path, description = "Job")),
     request_body = AccumBody, responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn accum(
@@ -481,7 +482,7 @@ async fn accum(
     Ok(DONE)
 }
 
-/// The devices and who is there
+/// The devices and their jobs
 #[utoipa::path(get, path = "/v1/devices", responses(
     (status = 200, body = Devices), (status = "default", body = ErrorAnswer)))]
 async fn devices(State(api): State<Api>, _: Caller) -> JsonResult<Devices> {
@@ -489,7 +490,7 @@ async fn devices(State(api): State<Api>, _: Caller) -> JsonResult<Devices> {
     Ok(Json(api.query(move |present| responses::devices(present, &provider)).await?))
 }
 
-/// Let a device run dry
+/// Drain a device: no further job starts there
 #[utoipa::path(post, path = "/v1/devices/{device}/drain", params(("device" = u32, Path, description = "Device")),
     responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn drain(
@@ -501,7 +502,7 @@ async fn drain(
     Ok(DONE)
 }
 
-/// Use a drained device again
+/// Undrain a device
 #[utoipa::path(post, path = "/v1/devices/{device}/undrain", params(("device" = u32, Path, description = "Device")),
     responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
 async fn undrain(
@@ -513,7 +514,7 @@ async fn undrain(
     Ok(DONE)
 }
 
-/// What is known about classes of jobs
+/// What has been learned about job classes
 #[utoipa::path(get, path = "/v1/classes", responses(
     (status = 200, body = Classes), (status = "default", body = ErrorAnswer)))]
 async fn classes(State(api): State<Api>, _: Caller) -> JsonResult<Classes> {
@@ -523,7 +524,7 @@ async fn classes(State(api): State<Api>, _: Caller) -> JsonResult<Classes> {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 struct UsageQuery {
-    /// Jobs that ended since then, in seconds since 1970, or have not.
+    /// Unix time in seconds: counts jobs that ended since then or have not ended.
     since: Option<f64>,
 }
 
@@ -547,7 +548,7 @@ async fn usage(
     Ok(Json(Usage { schema: SCHEMA, users: users.collect() }))
 }
 
-/// What the daemon is
+/// Version, policy and state of the daemon
 #[utoipa::path(get, path = "/v1/info", responses(
     (status = 200, body = DaemonInfo), (status = "default", body = ErrorAnswer)))]
 async fn daemon(State(api): State<Api>, _: Caller) -> JsonResult<DaemonInfo> {
@@ -562,7 +563,7 @@ async fn description() -> Json<utoipa::openapi::OpenApi> {
     Json(openapi())
 }
 
-/// Figures for Prometheus
+/// Metrics for Prometheus
 #[utoipa::path(get, path = "/metrics", responses(
     (status = 200, body = String, content_type = "application/openmetrics-text"),
     (status = "default", body = ErrorAnswer)))]
@@ -572,7 +573,7 @@ async fn prometheus(State(api): State<Api>) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// Whether the daemon does its work
+/// Whether the scheduling loop responds
 #[utoipa::path(get, path = "/healthz", responses((status = 200, body = String, content_type = "text/plain"),
     (status = "default", body = ErrorAnswer)))]
 async fn health(State(api): State<Api>) -> Result<&'static str, ApiError> {

@@ -114,8 +114,6 @@ pub enum Fact {
         accum: bool,
         /// It saves its state and leaves when it is asked to.
         stop: bool,
-        /// Its batch size.
-        batch: Option<u32>,
     },
     /// A job took its leave.
     Bye {

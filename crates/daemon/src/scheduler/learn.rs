@@ -6,7 +6,7 @@ use tandem_core::{Event, GpuId, Ppm, Progress, Time};
 impl Scheduler {
     pub(super) fn learn(&mut self, fact: &Fact) {
         match fact {
-            Fact::Hello { job, accum, stop, .. } => {
+            Fact::Hello { job, accum, stop } => {
                 let Some(active) = self.jobs.get_mut(*job) else { return };
                 active.caps = Caps { speaks: true, accum: *accum, stop: *stop };
                 active.job.caps = [true, *accum, *stop];

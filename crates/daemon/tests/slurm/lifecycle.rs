@@ -233,7 +233,7 @@ fn a_run_that_cannot_move_is_never_asked_to_stop() {
     let mut cluster = TestCluster::new(2, 1, "fifo");
     let job = cluster.import(1);
     cluster.started(job);
-    cluster.step(&[Input::Fact(Fact::Hello { job, accum: false, stop: true, batch: None })]);
+    cluster.step(&[Input::Fact(Fact::Hello { job, accum: false, stop: true })]);
     // Its device no longer exists.
     let mut gone = kept(cluster.job(job), None);
     gone.job.devices = vec![9];

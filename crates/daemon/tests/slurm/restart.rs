@@ -61,7 +61,7 @@ fn a_run_that_was_requeued_during_a_restart_has_lost_its_progress() {
     let job = cluster.import(1);
     cluster.started(job);
     cluster.pass(100);
-    cluster.step(&[Input::Fact(Fact::Hello { job, accum: true, stop: true, batch: None })]);
+    cluster.step(&[Input::Fact(Fact::Hello { job, accum: true, stop: true })]);
     assert!(cluster.job(job).done_us >= 100_000_000);
     let found = vec![kept(cluster.job(job), Some(RecoveredRun::Starting))];
     let mut cluster = cluster.restart(found);
