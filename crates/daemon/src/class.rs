@@ -1,9 +1,9 @@
-//! The class of a job of which the user named none.
+//! The default class of a job.
 
 use crate::request::JobRequest;
 
-/// Jobs of one class behave alike: the class that was named, or else the program with a hash of itself,
-/// its script and its batch size. Everyone may see classes, nobody else's command, hence the hash.
+/// Jobs of one class are expected to behave alike. The class is the one that the user named, or the program
+/// and a hash of program, script and batch size: classes are public, commands are not.
 pub fn of_request(request: &JobRequest) -> String {
     if let Some(class) = &request.class {
         return class.clone();
@@ -11,7 +11,7 @@ pub fn of_request(request: &JobRequest) -> String {
     let base = |text: &str| text.rsplit('/').next().unwrap_or(text).to_owned();
     let program = request.command.first().map_or_else(String::new, |program| base(program));
     let arguments = &request.command[1.min(request.command.len())..];
-    // The script: the first argument that is no option, where the program is an interpreter or a tool.
+    // The script of an interpreter: the first argument that is not an option.
     let script = arguments.iter().find(|argument| !argument.starts_with('-'));
     let script = script.map_or_else(String::new, |script| base(script));
     let batch = batch(arguments).unwrap_or_default();
@@ -21,7 +21,7 @@ pub fn of_request(request: &JobRequest) -> String {
     format!("{program}#{:08x}", hash >> 32)
 }
 
-/// The value of an option that names the batch size.
+/// The value of a batch-size option.
 fn batch(arguments: &[String]) -> Option<&str> {
     const NAMES: [&str; 5] = ["--batch", "--batch-size", "--batch_size", "--bs", "-b"];
     for (index, argument) in arguments.iter().enumerate() {
@@ -37,7 +37,7 @@ fn batch(arguments: &[String]) -> Option<&str> {
     None
 }
 
-/// FNV-1a: the same in every build, as names that are kept must be.
+/// FNV-1a: class names are stored, so the hash must not change between builds.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

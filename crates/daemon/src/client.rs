@@ -1,4 +1,4 @@
-//! The client of the interface: blocking, one connection that is kept and opened again.
+//! A blocking client of the HTTP API with one persistent connection.
 
 mod connection;
 mod events;
@@ -20,34 +20,34 @@ use std::ops::Deref;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
-/// Why a request was not answered as hoped.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClientError {
-    /// There is no daemon, or it has gone.
+    /// The daemon cannot be reached.
     #[error("the daemon is not reachable at {address}: {cause}; start it with: tandem daemon")]
     Unreachable {
-        /// Where it should be.
+        /// The address of the daemon.
         address: String,
-        /// What happened.
+        /// The cause.
         cause: String,
     },
-    /// It said no.
+    /// The daemon answered with an error.
     #[error("{message}")]
     Refused {
-        /// The status of HTTP.
+        /// HTTP status.
         status: u16,
-        /// `bad_request`, `not_found` and so on.
+        /// Error code such as `bad_request` or `not_found`.
         code: String,
         /// What is wrong and what to do, in one line.
         message: String,
     },
-    /// What it said is not understood.
-    #[error("the daemon is not understood: {0}; is it of the same version? (tandem doctor)")]
+    /// The response cannot be decoded.
+    #[error("cannot decode the response of the daemon: {0}; compare versions with: tandem doctor")]
     Protocol(String),
 }
 
 impl ClientError {
-    /// The code of a refusal.
+    /// The error code, if the daemon answered with an error.
     pub fn code(&self) -> Option<&str> {
         match self {
             ClientError::Refused { code, .. } => Some(code),
@@ -56,12 +56,12 @@ impl ClientError {
     }
 }
 
-/// An answer, and the JSON that it came in.
+/// A response and its JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiResponse<T> {
-    /// What was said.
+    /// The decoded response.
     pub value: T,
-    /// As it was said.
+    /// The JSON as received.
     pub raw: String,
 }
 
@@ -73,7 +73,7 @@ impl<T> Deref for ApiResponse<T> {
     }
 }
 
-/// A stream of a job.
+/// An output stream of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stream {
     /// Standard output.
@@ -104,15 +104,15 @@ pub struct LogPiece {
 /// Which jobs to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobQuery {
-    /// In one of these states; in any if empty.
+    /// In one of these states; in any state if empty.
     pub states: Vec<JobState>,
     /// Of this user.
     pub user: Option<String>,
-    /// Beyond this number.
+    /// After this id, in the order of the page.
     pub after: Option<u64>,
-    /// At most so many.
+    /// The most jobs.
     pub limit: Option<u32>,
-    /// The latest first.
+    /// By descending id.
     pub latest_first: bool,
 }
 
@@ -129,7 +129,7 @@ impl JobQuery {
     }
 }
 
-/// A connection to a daemon.
+/// A client of one daemon.
 pub struct Client {
     endpoint: Endpoint,
     sender: Option<HttpSender>,
@@ -137,22 +137,22 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the daemon there. Nothing is sent before the first request.
+    /// A client of the daemon at an address. Connects on the first request.
     pub fn new(address: Address, token: Option<String>) -> Result<Self, ClientError> {
         Ok(Self { endpoint: Endpoint { address, token }, sender: None, runtime: runtime()? })
     }
 
-    /// Where the daemon is.
+    /// The address of the daemon.
     pub fn address(&self) -> &Address {
         &self.endpoint.address
     }
 
-    /// Hands a job in.
+    /// Submits a job.
     pub fn submit(&mut self, request: &JobRequest) -> Result<ApiResponse<Submitted>, ClientError> {
         self.json(Method::POST, "/v1/jobs", body(request)?)
     }
 
-    /// What would become of a job, under the daemon's policy or another.
+    /// Forecasts a job without submitting it, under the policy of the daemon or another.
     pub fn dry_run(
         &mut self,
         request: &JobRequest,
@@ -168,12 +168,12 @@ impl Client {
         self.get(&query.path())
     }
 
-    /// All about a job.
+    /// Everything about a job.
     pub fn job(&mut self, id: u64) -> Result<ApiResponse<JobAnswer>, ClientError> {
         self.get(&format!("/v1/jobs/{id}"))
     }
 
-    /// Why a job waits and when it will start.
+    /// Why a job is pending and when it is expected to start.
     pub fn explain(
         &mut self,
         id: u64,
@@ -199,32 +199,32 @@ impl Client {
         Ok(LogPiece { size: response.size.unwrap_or(read), bytes: response.body.to_vec() })
     }
 
-    /// Withdraws a job.
+    /// Cancels a job.
     pub fn cancel(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::DELETE, &format!("/v1/jobs/{id}"), Vec::new())
     }
 
-    /// Keeps a job that waits from starting.
+    /// Holds a pending job.
     pub fn hold(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/hold"), Vec::new())
     }
 
-    /// Lets a held job start.
+    /// Releases a held job.
     pub fn release(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/release"), Vec::new())
     }
 
-    /// Makes a running job stand still.
+    /// Pauses a running job.
     pub fn pause(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/pause"), Vec::new())
     }
 
-    /// Lets a paused job go on.
+    /// Resumes a paused job.
     pub fn resume(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/resume"), Vec::new())
     }
 
-    /// Says in how many parts a job is to compute its batches; the policy decides on `None`.
+    /// Sets the number of sub-batches of a job; the policy decides on `None`.
     pub fn set_accum(
         &mut self,
         id: u64,
@@ -238,39 +238,39 @@ impl Client {
         self.get("/v1/devices")
     }
 
-    /// Gives a device to no further job.
+    /// Drains a device: no further job starts there.
     pub fn drain(&mut self, device: u32) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/devices/{device}/drain"), Vec::new())
     }
 
-    /// Gives a drained device to jobs again.
+    /// Undrains a device.
     pub fn undrain(&mut self, device: u32) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/devices/{device}/undrain"), Vec::new())
     }
 
-    /// What is known about classes.
+    /// The learned job classes.
     pub fn classes(&mut self) -> Result<ApiResponse<Classes>, ClientError> {
         self.get("/v1/classes")
     }
 
-    /// GPU time by user, since a time in seconds since 1970.
+    /// GPU time by user, since a Unix time in seconds.
     pub fn usage(&mut self, since_unix_s: Option<f64>) -> Result<ApiResponse<Usage>, ClientError> {
         let mut query = Query::new("/v1/usage");
         query.add("since", since_unix_s.map(|since| since.to_string()));
         self.get(&query.path)
     }
 
-    /// What the daemon is.
+    /// Version, policy and state of the daemon.
     pub fn info(&mut self) -> Result<ApiResponse<DaemonInfo>, ClientError> {
         self.get("/v1/info")
     }
 
-    /// Changes of jobs as they happen, or from the one after `after` on. Uses a connection of its own.
+    /// Subscribes to state changes of jobs, from the one after `after` on. Uses a connection of its own.
     pub fn events(&self, after: Option<u64>) -> Result<Events, ClientError> {
         Events::open(self.endpoint.clone(), after)
     }
 
-    /// The answer to any request, as text: for `/metrics`, `/openapi.json` and `/healthz`.
+    /// The response to a GET as text: for `/metrics`, `/openapi.json` and `/healthz`.
     pub fn text(&mut self, path: &str) -> Result<String, ClientError> {
         let response = self.send(&Method::GET, path, &[])?;
         Ok(String::from_utf8_lossy(&response.body).into_owned())
@@ -288,11 +288,10 @@ impl Client {
         body: Vec<u8>,
     ) -> Result<ApiResponse<T>, ClientError> {
         let response = self.send(&method, path, &body)?;
-        let not_understood = |problem: String| ClientError::Protocol(format!("{path}: {problem}"));
+        let undecodable = |problem: String| ClientError::Protocol(format!("{path}: {problem}"));
         let raw = String::from_utf8(response.body.to_vec());
-        let raw = raw.map_err(|_| not_understood("the answer is no text".to_owned()))?;
-        let value =
-            serde_json::from_str(&raw).map_err(|error| not_understood(error.to_string()))?;
+        let raw = raw.map_err(|_| undecodable("the response is not UTF-8".to_owned()))?;
+        let value = serde_json::from_str(&raw).map_err(|error| undecodable(error.to_string()))?;
         Ok(ApiResponse { value, raw })
     }
 
@@ -305,8 +304,8 @@ impl Client {
         let Self { endpoint, sender, runtime } = self;
         let request = || endpoint.request(method, path, body);
         let response = runtime.block_on(async {
-            // A connection that was kept may have been closed meanwhile, which shows only in the failure
-            // of a request. What must not be done twice therefore gets a new one.
+            // The daemon may have closed the persistent connection, which shows only when a request fails.
+            // A POST must not be repeated and therefore uses a new connection.
             let kept = sender.take().filter(|kept| *method != Method::POST && !kept.is_closed());
             if let Some(mut kept) = kept
                 && let Ok(answer) = endpoint.send(&mut kept, request()?).await
@@ -321,21 +320,25 @@ impl Client {
             *sender = Some(new);
             Ok(response)
         })?;
-        if (200..300).contains(&response.status) { Ok(response) } else { Err(refusal(&response)) }
+        if (200..300).contains(&response.status) {
+            Ok(response)
+        } else {
+            Err(response_error(&response))
+        }
     }
 }
 
 fn runtime() -> Result<Runtime, ClientError> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| ClientError::Protocol(format!("no connection can be made: {error}")))
+    runtime.map_err(|error| ClientError::Protocol(format!("cannot start the I/O runtime: {error}")))
 }
 
 fn body<T: Serialize>(value: &T) -> Result<Vec<u8>, ClientError> {
     serde_json::to_vec(value).map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
-/// Why the daemon said no; also if it, or whoever answered in its place, did not say it in JSON.
-fn refusal(response: &RawResponse) -> ClientError {
+/// The error of a response; a proxy may answer without JSON.
+fn response_error(response: &RawResponse) -> ClientError {
     let status = response.status;
     if let Ok(ErrorAnswer { error }) = serde_json::from_slice(&response.body) {
         return ClientError::Refused { status, code: error.code, message: error.message };
@@ -354,9 +357,9 @@ fn refusal(response: &RawResponse) -> ClientError {
     let text = String::from_utf8_lossy(&response.body);
     let line = text.lines().next().unwrap_or_default().trim();
     let message = if line.is_empty() {
-        format!("the daemon answered with status {status}")
+        format!("the daemon answered with HTTP status {status}")
     } else {
-        format!("the daemon answered with status {status}: {line}")
+        format!("the daemon answered with HTTP status {status}: {line}")
     };
     ClientError::Refused { status, code: code.to_owned(), message }
 }
@@ -413,15 +416,15 @@ mod tests {
     fn a_refusal_without_json_still_has_a_code() {
         let response =
             |status, body: &'static str| RawResponse { status, size: None, body: body.into() };
-        let code = |status| refusal(&response(status, "")).code().map(str::to_owned);
+        let code = |status| response_error(&response(status, "")).code().map(str::to_owned);
         assert_eq!(code(404).as_deref(), Some("not_found"));
         assert_eq!(code(502).as_deref(), Some("internal"));
         let json = response(422, r#"{"error":{"code":"infeasible","message":"too large"}}"#);
-        assert_eq!(refusal(&json).to_string(), "too large");
+        assert_eq!(response_error(&json).to_string(), "too large");
     }
 
     #[test]
-    fn nobody_there() {
+    fn an_absent_daemon_is_unreachable() {
         let mut client =
             Client::new(Address::Unix("/nonexistent/daemon.sock".into()), None).unwrap();
         let error = client.info().unwrap_err();

@@ -1,5 +1,4 @@
-//! The daemon's clock: it never runs backwards, whatever happens to the wall's, and goes on where an
-//! earlier daemon left off.
+//! The clock of the daemon: monotonic even if the wall clock is set, and continued across restarts.
 
 use crate::scheduler::Now;
 use rustix::time::{ClockId, clock_gettime};
@@ -7,14 +6,14 @@ use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tandem_core::Time;
 
-/// Reads the time.
+/// A clock that continues the one of an earlier daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// What the machine's own clock is ahead of ours, or behind it if negative.
+    /// Monotonic clock of the machine minus this clock.
     offset_us: i64,
 }
 
-/// How a clock relates to the machine's own one, which begins with every boot and is never set.
+/// The offset to the monotonic clock of one boot, kept for the next daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockMark {
     boot: String,
@@ -22,8 +21,8 @@ pub struct ClockMark {
 }
 
 impl Clock {
-    /// Goes on after `last`: by the machine's own clock if it still runs, else by as much as the wall's
-    /// says has passed since.
+    /// Continues after `last`: by the monotonic clock within one boot, otherwise by the wall-clock time that
+    /// passed.
     pub fn resume(last: Option<Now>, mark: Option<&ClockMark>) -> Self {
         Self::resume_at(last, mark, &boot_id(), monotonic_us(), unix_us())
     }
@@ -48,12 +47,12 @@ impl Clock {
         Self { offset_us: monotonic_us.saturating_sub(at_us) }
     }
 
-    /// For the next daemon.
+    /// The mark for the next daemon.
     pub fn mark(&self) -> ClockMark {
         ClockMark { boot: boot_id(), offset_us: self.offset_us }
     }
 
-    /// Now.
+    /// The current time.
     pub fn now(&self) -> Now {
         Now { at_us: self.at_us(monotonic_us()), unix_us: unix_us() }
     }
@@ -62,25 +61,25 @@ impl Clock {
         u64::try_from(monotonic_us.saturating_sub(self.offset_us)).unwrap_or(0)
     }
 
-    /// How long until `at`; no time if it has passed.
+    /// Time until `at`; zero if it has passed.
     pub fn until(&self, at: Time) -> Duration {
         Duration::from_micros(at.0.saturating_sub(self.now().at_us))
     }
 }
 
-/// The machine's own clock.
+/// The monotonic clock of the machine.
 fn monotonic_us() -> i64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec * 1_000_000 + now.tv_nsec / 1000
 }
 
-/// The present life of the machine; empty if it cannot be told.
+/// The id of the current boot; empty if unknown.
 fn boot_id() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
 
-/// Microseconds since 1970.
+/// Microseconds since the Unix epoch.
 pub fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_clock_begins_at_nothing_and_runs_forward() {
+    fn a_first_clock_starts_at_zero_and_runs_forward() {
         let clock = Clock::resume(None, None);
         let first = clock.now().at_us;
         assert!(first < 1_000_000, "{first}");
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn within_one_boot_the_wall_may_jump_as_it_likes() {
+    fn within_one_boot_the_wall_clock_is_ignored() {
         let mark = ClockMark { boot: "this".to_owned(), offset_us: 1_000_000 };
         for unix_us in [0, 99 * HOUR, 100 * HOUR, 500 * HOUR] {
             assert_eq!(resume_at(Some(&mark), unix_us), 8_000_000);
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_boot_the_wall_says_how_much_has_passed_and_never_takes_any_back() {
+    fn after_a_boot_the_wall_clock_counts_and_time_never_runs_backwards() {
         let mark = ClockMark { boot: "another".to_owned(), offset_us: 1_000_000 };
         for mark in [None, Some(&mark)] {
             assert_eq!(resume_at(mark, 101 * HOUR), 5_000_000 + HOUR);
@@ -129,13 +128,13 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_that_would_turn_time_back_does_not() {
+    fn a_mark_never_turns_time_back() {
         let mark = ClockMark { boot: "this".to_owned(), offset_us: 8_000_000 };
         assert_eq!(resume_at(Some(&mark), 100 * HOUR), 5_000_001);
     }
 
     #[test]
-    fn the_next_clock_of_this_boot_goes_on_where_this_one_is() {
+    fn the_next_clock_of_this_boot_continues_this_one() {
         let clock = Clock::resume(Some(Now { at_us: 77, unix_us: unix_us() }), None);
         let now = clock.now();
         let next = Clock::resume(Some(now), Some(&clock.mark()));

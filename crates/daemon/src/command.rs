@@ -1,4 +1,4 @@
-//! What people ask of the daemon, and whether they may.
+//! Commands of users, and whether they are admitted.
 
 use crate::job::Job;
 use crate::request::JobRequest;
@@ -6,7 +6,7 @@ use crate::scheduler::{Input, Phase, Scheduler, Submission};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
-/// Who asks.
+/// The user who sent a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// User id.
@@ -18,85 +18,84 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whether everything is allowed: root, and the user whose daemon it is.
+    /// Whether the caller is an operator: root or the user of the daemon.
     pub fn is_operator(&self, daemon_uid: u32) -> bool {
         self.uid == 0 || self.uid == daemon_uid
     }
 
-    /// Whether a job is theirs to look into and to change.
+    /// Whether the caller may inspect and change a job of `job_uid`.
     pub fn may_change(&self, job_uid: u32, daemon_uid: u32) -> bool {
         self.uid == job_uid || self.is_operator(daemon_uid)
     }
 }
 
-/// What is asked for.
+/// A command of a user.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UserCommand {
-    /// Hand in a job.
+    /// Submit a job.
     Submit(Box<JobRequest>),
-    /// Withdraw one.
+    /// Cancel a job.
     Cancel(u64),
-    /// Keep one waiting.
+    /// Hold a pending job.
     Hold(u64),
-    /// Let it go on.
+    /// Release a held job.
     Release(u64),
-    /// Let one stand still.
+    /// Pause a running job.
     Pause(u64),
-    /// Let it go on.
+    /// Resume a paused job.
     Resume(u64),
-    /// Say in how many parts one computes its batches.
+    /// Set the number of sub-batches of a job.
     Accum(u64, Option<u32>),
-    /// Let a device run dry.
+    /// Drain a device.
     Drain(u32),
-    /// Use it again.
+    /// Undrain a device.
     Undrain(u32),
 }
 
-/// Why something is not done.
+/// Why a command is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// It is not well-formed.
+    /// The command is malformed.
     #[error("{0}")]
     Bad(String),
-    /// It is somebody else's.
+    /// The caller lacks the permission.
     #[error("{0}")]
     Forbidden(String),
-    /// There is no such thing.
+    /// The job or device does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// Not in its present state.
+    /// The command does not fit the state of the job.
     #[error("{0}")]
     Conflict(String),
-    /// It can never run here.
+    /// The job can never run here.
     #[error("{0}")]
     Infeasible(String),
-    /// The store cannot be written, or the daemon is about to stop.
+    /// The store cannot be written, or the daemon shuts down.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// A command that may be carried out.
+/// An admitted command.
 pub(crate) struct Accepted {
-    /// For the scheduler.
+    /// The input for the scheduler.
     pub(crate) input: Input,
-    /// The environment of a new job, kept apart.
+    /// The environment of new jobs, which is not journalled.
     pub(crate) env: BTreeMap<String, String>,
-    /// Numbers of new jobs.
+    /// Ids of new jobs.
     pub(crate) ids: Vec<u64>,
 }
 
-/// What deciding needs to know.
+/// Admission control of commands.
 pub(crate) struct Admission<'a> {
     pub(crate) scheduler: &'a Scheduler,
-    /// The number of the next job, those accepted in this cycle counted.
+    /// The id of the next job, after those admitted in this cycle.
     pub(crate) next_job: u64,
-    /// Whose daemon it is.
+    /// The user of the daemon.
     pub(crate) daemon_uid: u32,
 }
 
 impl Admission<'_> {
-    /// Decides whether a command may be carried out. `over` tells how jobs ended that are over, `exists`
-    /// whose they were.
+    /// Admits or refuses a command. `lookup` finds ended jobs in the store.
     pub(crate) fn admit(
         &self,
         caller: &Caller,
@@ -126,12 +125,12 @@ impl Admission<'_> {
             UserCommand::Pause(job) => {
                 self.check(caller, job, lookup)?;
                 if !self.scheduler.setup().may_pause {
-                    let reason = "pausing on these devices frees nothing and may do harm; \
-                                  cancel or hold it, or allow it with nvidia.pause";
+                    let reason = "pausing is disabled on these devices because it frees no memory; \
+                                  cancel it, or set nvidia.pause";
                     return Err(Refusal::Conflict(format!("job {job}: {reason}")));
                 }
                 if self.phase(job) == Phase::Absent {
-                    let message = format!("job {job} does not run; hold it instead");
+                    let message = format!("job {job} is not running; hold it instead");
                     return Err(Refusal::Conflict(message));
                 }
                 plain(Input::Pause { job })
@@ -139,7 +138,7 @@ impl Admission<'_> {
             UserCommand::Resume(job) => {
                 self.check(caller, job, lookup)?;
                 if !self.scheduler.job(job).is_some_and(|active| active.job.user_paused) {
-                    return Err(Refusal::Conflict(format!("job {job} was not paused by anyone")));
+                    return Err(Refusal::Conflict(format!("job {job} is not paused by a user")));
                 }
                 plain(Input::Resume { job })
             }
@@ -149,7 +148,8 @@ impl Admission<'_> {
                     return Err(Refusal::Bad("accum: give a number from 1 to 65536".to_owned()));
                 }
                 if !self.scheduler.job(job).is_some_and(|active| active.caps.accum) {
-                    let message = format!("job {job} does not take sub-batches from us");
+                    let message =
+                        format!("job {job} does not support sub-batches; see docs/python.md");
                     return Err(Refusal::Conflict(message));
                 }
                 plain(Input::Accum { job, accum })
@@ -176,7 +176,7 @@ impl Admission<'_> {
         self.scheduler.job(job).map_or(Phase::Absent, |active| active.phase)
     }
 
-    /// Whether a job is there, not over, and the caller's.
+    /// Checks that a job exists, is active, and may be changed by the caller.
     fn check(
         &self,
         caller: &Caller,
@@ -209,13 +209,14 @@ impl Admission<'_> {
     ) -> Result<Accepted, Refusal> {
         let bad = |error: crate::request::BadRequest| Refusal::Bad(error.to_string());
         if self.scheduler.setup().keeps_queue {
-            let message = "this daemon places the jobs of Slurm; submit with sbatch";
+            let message = "this daemon schedules the jobs of Slurm; submit with sbatch";
             return Err(Refusal::Infeasible(message.to_owned()));
         }
         request.check().map_err(bad)?;
         self.feasible(&request)?;
         if self.daemon_uid != 0 && caller.uid != self.daemon_uid && caller.uid != 0 {
-            let message = "this daemon runs jobs of its own user only; ask for one run by root";
+            let message =
+                "this daemon runs only jobs of its own user; use a daemon that runs as root";
             return Err(Refusal::Forbidden(message.to_owned()));
         }
         let mut over = Vec::new();
@@ -247,13 +248,13 @@ impl Admission<'_> {
         Ok(Accepted { input, env, ids: (first..first + count).collect() })
     }
 
-    /// Whether a job could run if it had everything to itself.
+    /// Whether a job could run on an idle machine.
     pub(crate) fn feasible(&self, request: &JobRequest) -> Result<(), Refusal> {
         let devices = &self.scheduler.setup().devices;
         let (gang, count) = (request.gang() as usize, devices.len());
         if gang > count {
             return Err(Refusal::Infeasible(format!(
-                "gpus: {gang} are more than the {count} of this machine; ask for fewer"
+                "gpus: {gang} requested, the machine has {count}; request fewer"
             )));
         }
         let memory = devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
@@ -262,7 +263,7 @@ impl Admission<'_> {
         {
             let mib = |bytes: u64| bytes >> 20;
             return Err(Refusal::Infeasible(format!(
-                "gpu_memory: {} MiB are more than the {} MiB of a device",
+                "gpu_memory: {} MiB requested, a device has {} MiB; request less",
                 mib(wanted),
                 mib(memory)
             )));
@@ -272,7 +273,7 @@ impl Admission<'_> {
         {
             let partition = partition.escape_debug();
             return Err(Refusal::Infeasible(format!(
-                "partition: there is no '{partition}'; this machine has one, 'local'"
+                "partition: there is no '{partition}'; the only one is 'local'"
             )));
         }
         Ok(())

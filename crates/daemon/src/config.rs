@@ -1,4 +1,4 @@
-//! The configuration: flag, then environment, then files, then defaults; each value knows its origin.
+//! The configuration: flags override the environment, then files, then defaults. Each value has its origin.
 
 mod keys;
 mod resolve;
@@ -21,9 +21,9 @@ pub const SHARED_SOCKET: &str = "/run/tandem/daemon.sock";
 pub struct Config {
     /// The daemon.
     pub daemon: DaemonConfig,
-    /// Who asks it.
+    /// The client.
     pub client: ClientConfig,
-    /// How classes are learnt.
+    /// How job classes are learned.
     pub learning: LearningConfig,
     /// When devices are shared.
     pub sharing: SharingConfig,
@@ -38,38 +38,38 @@ pub struct Config {
 pub struct DaemonConfig {
     /// Its unix socket.
     pub socket: PathBuf,
-    /// The folder of its store.
+    /// The folder of the store.
     pub state: PathBuf,
-    /// TCP address; off if absent.
+    /// TCP address; no TCP if absent.
     pub listen: Option<String>,
-    /// File of the token for TCP.
+    /// File with the TCP token.
     pub token_file: Option<PathBuf>,
     /// `NAME[:key=value,...]`
     pub policy: String,
     /// Where the devices come from.
     pub provider: ProviderKind,
-    /// Devices of `fake`, cores of `cpu`; 0 is all there are.
+    /// Number of `fake` devices or `cpu` cores; 0 for all.
     pub devices: u32,
     /// Memory of each device of `fake`.
     pub fake_memory_mib: u64,
-    /// Time between the request to end and the end by force.
+    /// Time between SIGTERM and SIGKILL.
     pub kill_grace_s: f64,
-    /// Time that a job has to save its state when it is stopped.
+    /// Time that a preempted job has to save its state.
     pub stop_grace_s: f64,
-    /// What a stopped job needs before it makes progress again; by provider if absent.
+    /// Restore time of a preempted job; depends on the provider if absent.
     pub restore_s: Option<f64>,
-    /// Level of the log.
+    /// Log level.
     pub log: String,
-    /// Days that jobs are remembered; for ever if absent.
+    /// Days that ended jobs are kept; for ever if absent.
     pub history_days: Option<u64>,
-    /// Webhooks are called.
+    /// Webhooks are enabled.
     pub webhooks: bool,
-    /// Runs get control groups where the system allows it.
+    /// Jobs run in control groups where the system allows it.
     pub cgroups: bool,
 }
 
 impl DaemonConfig {
-    /// What a stopped job needs before it makes progress again, with that provider.
+    /// Restore time of a preempted job with that provider.
     pub fn restore_s_with(&self, provider: &str) -> f64 {
         self.restore_s.unwrap_or(if provider == "cpu" { 1.0 } else { 40.0 })
     }
@@ -78,61 +78,61 @@ impl DaemonConfig {
 /// Where devices come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderKind {
-    /// GPUs if there are any, else cores.
+    /// GPUs if there are any, otherwise cores.
     Auto,
     /// One core is one device.
     Cpu,
     /// NVIDIA's GPUs.
     Nvidia,
-    /// Devices that are only said to be there.
+    /// Simulated devices, for tests.
     Fake,
-    /// Those of a Slurm cluster, which runs the jobs.
+    /// The GPUs of a Slurm cluster, which runs the jobs.
     Slurm,
 }
 
 /// `[client]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// Host and port of a daemon that listens on TCP; the socket is used if absent.
+    /// Host and port of a daemon on TCP; the unix socket if absent.
     pub host: Option<String>,
-    /// File of the token; that of the daemon if absent.
+    /// File with the token; the one of the daemon if absent.
     pub token_file: Option<PathBuf>,
 }
 
 /// `[learning]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningConfig {
-    /// No partner joins before a job's memory has been flat for so long.
+    /// A job is not co-located before its memory has been stable for this time,
     pub settle_s: f64,
-    /// Or for so many steps.
+    /// or for this many steps.
     pub settle_steps: u64,
-    /// Steps of a window in which a rate is measured.
+    /// Fewest steps in a window in which a rate is measured.
     pub window_steps: u64,
-    /// The least length of such a window.
+    /// Shortest such window.
     pub window_s: f64,
-    /// Time between two looks at the devices.
+    /// Interval between two samples of the devices.
     pub sample_s: f64,
 }
 
 /// `[sharing]`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharingConfig {
-    /// What strangers' processes on a device mean.
+    /// What foreign processes on a device mean.
     pub foreign: Foreign,
-    /// Jobs may share devices at all.
+    /// Jobs may share devices.
     pub enabled: bool,
 }
 
 /// `[nvidia]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvidiaConfig {
-    /// The NVML library; looked for by the system's loader if absent.
+    /// The NVML library; found by the dynamic loader if absent.
     pub library: Option<PathBuf>,
-    /// Share through the multi-process service.
+    /// Share GPUs through the Multi-Process Service (MPS).
     pub mps: bool,
-    /// The program that controls it.
+    /// The MPS control program.
     pub mps_control: PathBuf,
-    /// Pause processes on GPUs.
+    /// Allow pausing processes on GPUs.
     pub pause: bool,
 }
 
@@ -143,20 +143,20 @@ pub struct SlurmConfig {
     pub partition: String,
     /// Memory of each GPU.
     pub gpu_memory_mib: u64,
-    /// Memory that a job takes of a GPU if it says nothing; 0 lets it run alone.
+    /// GPU memory of a job without a hint; 0 lets it run alone.
     pub job_memory_mib: u64,
-    /// Time between two lists of jobs.
+    /// Interval between two polls of the queue.
     pub poll_s: f64,
-    /// The file in which Slurm writes down jobs that are over.
+    /// The job completion log of Slurm.
     pub completions: Option<PathBuf>,
-    /// Where relays of jobs on the nodes reach the daemon.
+    /// TCP address for the relays of jobs on the nodes.
     pub listen: Option<String>,
-    /// The file of the secret that relays and the daemon share.
+    /// File with the secret that relays share with the daemon.
     pub secret_file: PathBuf,
 }
 
 impl Config {
-    /// From the process's environment and the usual files; `flags` are `section.key` and value.
+    /// Loads flags, the environment and the default files; `flags` are pairs of `section.key` and value.
     pub fn load(flags: &[(&str, String)]) -> Result<(Config, Origins), ConfigError> {
         let mut sources = Sources::of_process();
         sources.flags =
@@ -164,7 +164,7 @@ impl Config {
         Self::resolve(&sources)
     }
 
-    /// Where a client finds its daemon. One that has none of its own uses that of the machine.
+    /// The address of the daemon for a client: the own daemon of the user, or the shared one of the machine.
     pub fn client_address(&self, origins: &Origins) -> Result<Address, ConfigError> {
         if let Some(host) = &self.client.host {
             let host = host.strip_prefix("http://").unwrap_or(host).trim_end_matches('/');
@@ -175,12 +175,12 @@ impl Config {
             if !socket.exists() && Path::new(SHARED_SOCKET).exists() {
                 return Ok(Address::Unix(SHARED_SOCKET.into()));
             }
-            own_folder(socket)?;
+            check_folder(socket)?;
         }
         Ok(Address::Unix(socket.clone()))
     }
 
-    /// The token that a client shows.
+    /// The token that a client sends.
     pub fn client_token(&self) -> Result<Option<String>, ConfigError> {
         let file = self.client.token_file.as_ref().or(self.daemon.token_file.as_ref());
         let Some(file) = file.filter(|_| self.client.host.is_some()) else { return Ok(None) };
@@ -192,8 +192,8 @@ impl Config {
     }
 }
 
-/// In a folder that everybody may write to, anybody could listen in the daemon's place.
-fn own_folder(socket: &Path) -> Result<(), ConfigError> {
+/// Rejects a socket in a world-writable folder, where another user could impersonate the daemon.
+fn check_folder(socket: &Path) -> Result<(), ConfigError> {
     let Some(folder) = socket.parent().filter(|folder| folder.starts_with("/tmp")) else {
         return Ok(());
     };
@@ -202,5 +202,5 @@ fn own_folder(socket: &Path) -> Result<(), ConfigError> {
     if metadata.is_dir() && metadata.uid() == own && metadata.mode() & 0o022 == 0 {
         return Ok(());
     }
-    Err(ConfigError::NotOurs { folder: folder.to_owned() })
+    Err(ConfigError::UnsafeFolder { folder: folder.to_owned() })
 }

@@ -1,23 +1,23 @@
-//! Jobs that come from an engine with a queue of its own, in our terms. What only we want to know, users
-//! write into the comment: `tandem:mem=8G,class=resnet50,estimate=2h,slowdown=1.3,exclusive`.
+//! Imports the jobs of a cluster with its own queue. Users put options that the cluster does not know into
+//! the comment of a job: `tandem:mem=8G,class=resnet50,estimate=2h,slowdown=1.3,exclusive`.
 
 use crate::request::{JobRequest, NAME_MAX};
 use crate::scheduler::Submission;
 use tandem_backends::ClusterJob;
 
-/// The word with which hints begin.
+/// The prefix of hints in a comment.
 const HINT_PREFIX: &str = "tandem:";
 
-/// The submission that a cluster job amounts to, and what of its hints could not be understood.
+/// Converts a cluster job to a submission; also returns the hints that are unknown or invalid.
 pub(crate) fn submission(
     first: u64,
     job: &ClusterJob,
     memory_bytes: Option<u64>,
 ) -> (Submission, Vec<String>) {
     let name: String = job.name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    let name = cut(if name.is_empty() { "unnamed".to_owned() } else { name });
+    let name = truncate_name(if name.is_empty() { "unnamed".to_owned() } else { name });
     let mut request = JobRequest {
-        class: Some(cut(format!("{}/{name}", job.user))),
+        class: Some(truncate_name(format!("{}/{name}", job.user))),
         name: Some(name),
         gpus: f64::from(job.gpus.max(1)),
         time_limit_s: job.limit_s,
@@ -44,7 +44,7 @@ fn take_hints(request: &mut JobRequest, comment: &str) -> Vec<String> {
     let mut unknown = Vec::new();
     for hint in hints.unwrap_or_default().split(',').filter(|hint| !hint.is_empty()) {
         let (name, value) = hint.split_once('=').unwrap_or((hint, ""));
-        let understood = match name {
+        let valid = match name {
             "exclusive" if value.is_empty() => {
                 request.exclusive = true;
                 true
@@ -53,36 +53,36 @@ fn take_hints(request: &mut JobRequest, comment: &str) -> Vec<String> {
                 request.class = Some(value.to_owned());
                 true
             }
-            "mem" => set(&mut request.gpu_memory_bytes, bytes(value)),
-            "estimate" => set(&mut request.estimate_s, seconds(value)),
-            "slowdown" => set(
+            "mem" => set_if_some(&mut request.gpu_memory_bytes, bytes(value)),
+            "estimate" => set_if_some(&mut request.estimate_s, seconds(value)),
+            "slowdown" => set_if_some(
                 &mut request.max_slowdown,
                 value.parse().ok().filter(|slowdown: &f64| (1.0..=100.0).contains(slowdown)),
             ),
             _ => false,
         };
-        if !understood {
-            // It is logged.
+        if !valid {
+            // Escaped for the log.
             unknown.push(hint.escape_debug().to_string());
         }
     }
     unknown
 }
 
-/// Whether a text may be a name: it is shown to people, in terminals too.
+/// Whether a text is a valid name; control characters could disturb a terminal.
 fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && !text.chars().any(char::is_control)
 }
 
-/// As much of a text as a name can be.
-fn cut(mut text: String) -> String {
+/// Truncates a text to the length of a name.
+fn truncate_name(mut text: String) -> String {
     while text.len() > NAME_MAX {
         text.pop();
     }
     text
 }
 
-fn set<T>(place: &mut Option<T>, value: Option<T>) -> bool {
+fn set_if_some<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     let is_some = value.is_some();
     if is_some {
         *place = value;
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_tell_what_slurm_cannot() {
+    fn hints_in_comments_set_options() {
         let hints =
             "my run tandem:mem=8G,class=resnet,estimate=2h,slowdown=1.5,exclusive,colour=red";
         let (submission, unknown) = submission(3, &job(hints), None);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_such_as_anybody_may_give() {
+    fn any_cluster_name_gives_a_valid_request() {
         let long = "ü".repeat(300);
         let hints = format!("tandem:class={long},class=a\u{1b}[2J");
         for name in ["", "a\u{1b}[2J\0", &long] {
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_changes_nothing() {
+    fn invalid_hints_change_nothing() {
         for hints in
             ["", "tandem", "tandem:", "tandem:mem=,estimate=ü,slowdown=NaN,mem=99999999999G"]
         {

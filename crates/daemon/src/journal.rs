@@ -1,4 +1,4 @@
-//! The journal replayed: the same inputs give the same actions, or something is wrong.
+//! Replays a journal: the same inputs must give the same actions.
 
 use crate::scheduler::{Input, JOURNAL_VERSION, Now, Scheduler, Start};
 use rusqlite::Connection;
@@ -56,10 +56,10 @@ pub enum ReplayError {
     },
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplayReport {
-    /// Lives of the daemon.
+    /// Starts of the daemon.
     pub starts: u64,
     /// Cycles.
     pub cycles: u64,
@@ -67,7 +67,7 @@ pub struct ReplayReport {
     pub inputs: u64,
     /// Actions.
     pub actions: u64,
-    /// Where it went another way: the record, what was written, what came out now.
+    /// Cycles with other actions: record, journalled actions, replayed actions.
     pub differences: Vec<(i64, Vec<String>, Vec<String>)>,
 }
 
@@ -84,9 +84,9 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
     let mut replay = ReplayReport::default();
     let mut scheduler: Option<Scheduler> = None;
     let mut inputs: Vec<Input> = Vec::new();
-    // Of the present life.
+    // Of the last start.
     let mut version = JOURNAL_VERSION;
-    // What came out of a start; the record of its actions follows.
+    // Actions of a start; the record with its journalled actions follows.
     let mut start_actions: Option<Vec<String>> = None;
     while let Some(row) = rows.next().map_err(open)? {
         let seq: i64 = row.get(0).map_err(open)?;
@@ -136,15 +136,15 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
     Ok(replay)
 }
 
-/// What a daemon believes about pair rates before it has observed any.
+/// The prior beliefs about pair rates, before any observation.
 pub fn beliefs() -> Beliefs {
     let shipped = ModelFile::shipped();
     let model = shipped.for_gpu(Some("v100"), "shipped");
-    let model = model.expect("the shipped model knows it");
+    let model = model.expect("the shipped model contains the V100");
     Beliefs::growing(Online::new(model.offline.clone()))
 }
 
-/// Actions in words, one each.
+/// The journalled text of each action.
 pub fn action_texts(actions: &[Action]) -> Vec<String> {
     actions.iter().map(action_text).collect()
 }

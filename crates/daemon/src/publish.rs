@@ -1,6 +1,5 @@
-//! Telling whoever listens that a job has changed: the stream of events, and the webhook of a job that
-//! is over. A webhook is kept in the store until it was called: what a daemon did not get to, the next
-//! one does, so that a listener may hear twice of one end but never not at all.
+//! Publishes state changes of jobs: to subscribers of the event stream, and to the webhook of a job that
+//! ended. A webhook stays in the store until it was called, across restarts: delivery is at least once.
 
 use crate::api::types::JobChange;
 use crate::cycle::Message;
@@ -16,35 +15,35 @@ use tandem_backends::local::as_user;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, broadcast};
 
-/// Changes that a listener who was away can still get.
+/// Changes that a subscriber can still get after reconnecting.
 const HISTORY_MAX: usize = 10_000;
 const WEBHOOK_ATTEMPTS: u32 = 3;
-/// Webhooks that are called at a time.
+/// Concurrent webhook calls.
 const WEBHOOKS_MAX: usize = 16;
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A change, and whose job it is.
+/// A change and the owner of its job.
 #[derive(Debug)]
 pub struct OwnedChange {
     /// The owner of the job.
     pub uid: u32,
-    /// As its owner sees it.
+    /// The change as its owner may see it.
     pub change: JobChange,
 }
 
-/// Tells listeners.
+/// Publishes changes.
 pub struct Publisher {
     runtime: Handle,
     feed: Feed,
     seq: u64,
-    /// Webhooks are called.
+    /// Webhooks are enabled.
     webhooks: bool,
     calls: Arc<Semaphore>,
-    /// Learns of calls that were made.
+    /// Receives `WebhookDone`.
     inbox: Sender<Message>,
 }
 
-/// Where listeners listen.
+/// The source of changes for subscribers.
 #[derive(Clone)]
 pub struct Feed {
     live: broadcast::Sender<Arc<OwnedChange>>,
@@ -52,19 +51,19 @@ pub struct Feed {
 }
 
 impl Publisher {
-    /// Changes are counted on from `seq`, which is beyond all that were published before.
+    /// Sequence numbers continue from `seq`, which exceeds all that were published before.
     pub fn new(runtime: Handle, seq: u64, webhooks: bool, inbox: Sender<Message>) -> Self {
         let (live, _) = broadcast::channel(4096);
         let feed = Feed { live, recent: Arc::default() };
         Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(WEBHOOKS_MAX)), inbox }
     }
 
-    /// Where listeners listen.
+    /// The feed that subscribers read.
     pub fn feed(&self) -> Feed {
         self.feed.clone()
     }
 
-    /// A job has changed.
+    /// Publishes a change of a job and calls its webhook if it ended.
     pub fn publish(&mut self, now: Now, job: &Job) {
         let change = Arc::new(OwnedChange { uid: job.uid, change: self.change(now.unix_us, job) });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,7 +78,7 @@ impl Publisher {
         }
     }
 
-    /// A job was over when an earlier daemon ended, which may not have called its webhook.
+    /// Calls the webhook of a job that ended under an earlier daemon.
     pub fn retry_webhook(&mut self, job: &Job) {
         if self.has_webhook(job) {
             let change = self.change(job.end_us.unwrap_or(0), job);
@@ -87,7 +86,7 @@ impl Publisher {
         }
     }
 
-    /// Whether there is a webhook to call now.
+    /// Whether the job ended and has a webhook to call.
     pub fn has_webhook(&self, job: &Job) -> bool {
         self.webhooks && job.state.is_over() && job.request.webhook.is_some()
     }
@@ -110,16 +109,16 @@ impl Publisher {
         let (owner, calls) = (Owner { uid: job.uid, gid: job.gid }, self.calls.clone());
         let inbox = self.inbox.clone();
         self.runtime.spawn(async move {
-            let _turn = calls.acquire().await;
-            hook(&address, owner, &change).await;
+            let _permit = calls.acquire().await;
+            call_webhook(&address, owner, &change).await;
             let _ = inbox.send(Message::WebhookDone { job: change.id });
         });
     }
 }
 
 impl Feed {
-    /// What was missed since `after`, and what is to come.
-    pub fn listen(
+    /// The recent changes after `after`, and a receiver of further ones.
+    pub fn subscribe(
         &self,
         after: Option<u64>,
     ) -> (Vec<Arc<OwnedChange>>, broadcast::Receiver<Arc<OwnedChange>>) {
@@ -132,8 +131,8 @@ impl Feed {
     }
 }
 
-/// Posts the end of a job; a listener that is away for a moment gets it all the same.
-async fn hook(address: &str, owner: Owner, change: &JobChange) {
+/// Posts the end of a job, with retries.
+async fn call_webhook(address: &str, owner: Owner, change: &JobChange) {
     let body = serde_json::to_string(change).unwrap_or_default();
     for attempt in 0..WEBHOOK_ATTEMPTS {
         let posted = tokio::time::timeout(WEBHOOK_TIMEOUT, post(address, owner, body.clone()));
@@ -141,7 +140,7 @@ async fn hook(address: &str, owner: Owner, change: &JobChange) {
             Ok(Ok(status)) if status < 500 => return,
             Ok(Ok(status)) => tracing::warn!("webhook of job {}: status {status}", change.id),
             Ok(Err(error)) => tracing::warn!("webhook of job {}: {error}", change.id),
-            Err(_) => tracing::warn!("webhook of job {}: no answer", change.id),
+            Err(_) => tracing::warn!("webhook of job {}: timed out", change.id),
         }
         tokio::time::sleep(Duration::from_secs(1 << (2 * attempt))).await;
     }
@@ -153,10 +152,10 @@ async fn post(
     body: String,
 ) -> Result<u16, Box<dyn std::error::Error + Send + Sync>> {
     let uri: hyper::Uri = address.parse()?;
-    let host = uri.host().ok_or("no host in its address")?.to_owned();
+    let host = uri.host().ok_or("its URL has no host")?.to_owned();
     let port = uri.port_u16().unwrap_or(80);
     let to = host.trim_matches(['[', ']']).to_owned();
-    // The connection is the user's: where the system lets users reach less than root, so does this.
+    // The connection is opened as the user, so that firewall rules by user apply.
     let connect = move || as_user(Some(owner), || connect(&to, port))?;
     let stream = tokio::task::spawn_blocking(connect).await??;
     stream.set_nonblocking(true)?;
@@ -173,7 +172,7 @@ async fn post(
 }
 
 fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    let mut failed = std::io::Error::other("no such host");
+    let mut failed = std::io::Error::other("host not found");
     for address in (host, port).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, WEBHOOK_TIMEOUT) {
             Ok(stream) => return Ok(stream),

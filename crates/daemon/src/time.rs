@@ -1,4 +1,4 @@
-//! Instants for people.
+//! Human-readable times.
 
 /// ISO 8601 in UTC, to the millisecond.
 pub fn iso(unix_us: u64) -> String {

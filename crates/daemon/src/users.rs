@@ -1,14 +1,14 @@
-//! Names of users.
+//! User names.
 
 use std::process::{Command, Stdio};
 
-/// The name of a user, or the number if nobody knows a name.
+/// The name of a user, or the uid if it has none.
 pub fn name(uid: u32) -> String {
     let local = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    named_in(&local, uid).or_else(|| ask(uid)).unwrap_or_else(|| uid.to_string())
+    name_in_passwd(&local, uid).or_else(|| name_from_id(uid)).unwrap_or_else(|| uid.to_string())
 }
 
-fn named_in(passwd: &str, uid: u32) -> Option<String> {
+fn name_in_passwd(passwd: &str, uid: u32) -> Option<String> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next().filter(|name| !name.is_empty())?;
@@ -17,8 +17,8 @@ fn named_in(passwd: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// Users that are kept elsewhere are known to `id`.
-fn ask(uid: u32) -> Option<String> {
+/// Users outside /etc/passwd, such as those in LDAP, are resolved by `id`.
+fn name_from_id(uid: u32) -> Option<String> {
     let mut command = Command::new("id");
     command.args(["-un", "--", &uid.to_string()]).stdin(Stdio::null()).stderr(Stdio::null());
     let output = command.output().ok().filter(|output| output.status.success())?;
@@ -33,8 +33,8 @@ mod tests {
     #[test]
     fn names_are_found_by_number() {
         let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\n:x:7::\nann:x:1000:1000::/:\n";
-        assert_eq!(named_in(passwd, 1000).as_deref(), Some("ann"));
-        assert_eq!(named_in(passwd, 7), None);
+        assert_eq!(name_in_passwd(passwd, 1000).as_deref(), Some("ann"));
+        assert_eq!(name_in_passwd(passwd, 7), None);
         assert_eq!(name(4_000_000_000), "4000000000");
     }
 }

@@ -36,7 +36,7 @@ fn text(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Bytes {
         (status = "default", body = ErrorAnswer)))]
 pub(super) async fn events(State(api): State<Api>, caller: Caller, headers: HeaderMap) -> Response {
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
-    let (missed, live) = api.feed.listen(after);
+    let (missed, live) = api.feed.subscribe(after);
     let missed: VecDeque<Arc<OwnedChange>> = missed.into();
     let state = (missed, live, api.shutdown.clone(), true);
     let stream = event_stream(state, caller, api.uid);

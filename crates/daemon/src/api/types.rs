@@ -1,19 +1,19 @@
-//! The JSON of the interface. Times are ISO 8601 in UTC, spans seconds, sizes bytes.
+//! The JSON of the HTTP API. Times are ISO 8601 in UTC, durations seconds, sizes bytes.
 
 use crate::job::{ArrayTask, JobState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
 
-/// The version of all JSON of the interface.
+/// The version of all JSON of the HTTP API.
 pub const SCHEMA: u32 = 1;
 
-/// The numbers of the jobs that a submission has become.
+/// The ids of the submitted jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Submitted {
     /// Version of this JSON.
     pub schema: u32,
-    /// In order of their tasks.
+    /// In the order of their tasks.
     pub ids: Vec<u64>,
 }
 
@@ -22,42 +22,42 @@ pub struct Submitted {
 pub struct JobPage {
     /// Version of this JSON.
     pub schema: u32,
-    /// The jobs, in order of their numbers, the latest first if so asked.
+    /// The jobs by id, ascending unless `order` is `desc`.
     pub jobs: Vec<JobLine>,
-    /// Ask with `after` set to this for the next page; absent on the last one.
+    /// The value of `after` for the next page; absent on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<u64>,
 }
 
-/// What everyone may know about a job.
+/// The public part of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobLine {
-    /// Its number.
+    /// Job id.
     pub id: u64,
-    /// What the engine calls it, such as the number that Slurm gave it.
+    /// The job id in the cluster, such as Slurm.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub external: Option<String>,
     /// Its name.
     pub name: String,
-    /// Whose it is.
+    /// The user who submitted it.
     pub user: String,
-    /// Where it stands.
+    /// Current state.
     pub state: JobState,
-    /// Why it is there.
+    /// Reason of the state.
     pub reason: Option<String>,
-    /// The part of a submission of several that it is.
+    /// Its task, if it was submitted with several.
     pub task: Option<ArrayTask>,
-    /// GPUs; below one is a part of one.
+    /// GPUs; below 1 for a fraction of one.
     pub gpus: f64,
     /// Its class.
     pub class: String,
-    /// Devices of its present or last placement.
+    /// Devices of its current or last placement.
     pub devices: Vec<u32>,
-    /// Others on its devices.
+    /// Co-located jobs.
     pub beside: Vec<u64>,
-    /// Speed relative to running alone; absent if it does not run.
+    /// Rate relative to running alone; absent unless it is running.
     pub rate: Option<f64>,
-    /// That speed was measured; otherwise it is predicted.
+    /// Whether the rate is measured rather than predicted.
     pub rate_measured: bool,
     /// Submission.
     pub submit_time: String,
@@ -65,9 +65,9 @@ pub struct JobLine {
     pub start_time: Option<String>,
     /// End.
     pub end_time: Option<String>,
-    /// Time on its devices, pauses not counted.
+    /// Time on its devices without pauses.
     pub run_s: f64,
-    /// The part of it during which it shared a device.
+    /// The part of it spent co-located.
     pub shared_s: f64,
     /// Exit code, 128 + signal for a signal, 253 if it ran out of memory.
     pub exit_code: Option<i32>,
@@ -82,133 +82,133 @@ pub struct JobAnswer {
     pub job: JobInfo,
 }
 
-/// All about a job. Command, environment, directory and files are there for its owner and root only.
+/// Everything about a job. Only its owner and operators see command, environment, directory and files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobInfo {
-    /// What everyone may know.
+    /// The public part.
     #[serde(flatten)]
     pub line: JobLine,
     /// What only the owner and root may; absent for a job of a cluster, which has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private: Option<JobPrivate>,
-    /// The user's number.
+    /// User id.
     pub uid: u32,
     /// Its process, if it runs on this machine.
     pub pid: Option<u32>,
     /// Runs so far.
     pub runs: u32,
-    /// Tries after failures so far.
+    /// Retries after failures so far.
     pub retried: u32,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// The most of each device that it may use.
+    /// Its share of each device.
     pub share: f64,
-    /// What a share means: none, advisory, cgroup, mps or mig.
+    /// How the share is enforced: none, advisory, cgroup, mps or mig.
     pub enforcement: String,
-    /// Parts in which it computes its batches.
+    /// Sub-batches per batch.
     pub sub_batches: u32,
-    /// What it is willing to do: report, accum, stop.
+    /// What the job supports: report, accum, stop.
     pub caps: Vec<String>,
-    /// Predicted slow-down in its present company.
+    /// Predicted slowdown beside its co-located jobs.
     pub slowdown_predicted: Option<f64>,
-    /// Measured slow-down in its present company.
+    /// Measured slowdown beside its co-located jobs.
     pub slowdown_measured: Option<f64>,
-    /// What all jobs on its first device do together, relative to one alone; absent if it does not run.
+    /// Sum of the rates of all jobs on its first device; absent unless it is running.
     pub normalised_throughput: Option<f64>,
     /// Work done, in seconds of running alone.
     pub done_s: f64,
-    /// Expected time alone.
+    /// Estimated duration when running alone.
     pub estimate_s: Option<f64>,
-    /// The most memory it was seen to take on a device.
+    /// Measured peak memory on a device.
     pub memory_peak_bytes: u64,
-    /// Memory it was said to take.
+    /// Requested memory on each device.
     pub gpu_memory_bytes: Option<u64>,
-    /// Nobody beside it.
+    /// It is never co-located.
     pub exclusive: bool,
-    /// The most slow-down it puts up with.
+    /// The largest slowdown that it accepts.
     pub max_slowdown: Option<f64>,
-    /// The most time on its devices.
+    /// Time limit on its devices.
     pub time_limit_s: Option<f64>,
-    /// How urgent it is.
+    /// Priority.
     pub priority: i8,
-    /// Processor time of its runs that are over.
+    /// CPU time of its ended runs.
     pub cpu_s: f64,
-    /// On what it waits, as it was given.
+    /// Its dependencies, as given.
     pub dependency: Option<String>,
 }
 
-/// What only the owner and root may know.
+/// The part of a job that only its owner and operators see.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobPrivate {
     /// Program and arguments.
     pub command: Vec<String>,
     /// Working directory.
     pub dir: String,
-    /// File of its standard output.
+    /// File of standard output.
     pub stdout: String,
-    /// File of its standard error.
+    /// File of standard error.
     pub stderr: String,
     /// Its environment.
     pub env: BTreeMap<String, String>,
 }
 
-/// That something was done.
+/// The command was carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Done {
     /// Version of this JSON.
     pub schema: u32,
 }
 
-/// In how many parts a job is to compute its batches.
+/// The number of sub-batches of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AccumBody {
-    /// The parts; the policy decides if absent.
+    /// Sub-batches per batch; the policy decides if absent.
     pub accum: Option<u32>,
 }
 
-/// Why a job waits and when it will start.
+/// Why a job is pending and when it is expected to start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     /// Version of this JSON.
     pub schema: u32,
-    /// The job; absent for one that was not submitted.
+    /// The job; absent for a dry run.
     pub id: Option<u64>,
-    /// Where it stands.
+    /// Current state.
     pub state: JobState,
-    /// The policy that was asked.
+    /// The policy of the forecast.
     pub policy: String,
-    /// Why it waits, in a sentence; absent if it does not.
+    /// Why it is pending, in a sentence; absent if it is not.
     pub waits: Option<String>,
-    /// Each device and what keeps the job from it.
+    /// For each device, why the job does not start there.
     pub devices: Vec<DeviceReason>,
-    /// Jobs before it that will probably start earlier.
+    /// Pending jobs that are expected to start earlier.
     pub ahead: Vec<u64>,
-    /// Jobs that have to end, or to be stopped, before it can start.
+    /// Running jobs that have to end or be preempted before it can start.
     pub after: Vec<u64>,
     /// When it will start, seconds from now: earliest, median and latest of several draws of the
     /// unknown durations; absent if it never does in what can be foreseen.
     pub start_in_s: Option<[f64; 3]>,
     /// When it will be over, likewise.
     pub end_in_s: Option<[f64; 3]>,
-    /// With whom it will probably share.
+    /// Jobs that it is expected to be co-located with.
     pub beside: Vec<u64>,
-    /// How much slower than alone it will probably be, from start to end.
+    /// Expected slowdown relative to running alone.
     pub slowdown: Option<f64>,
     /// Draws in which it started.
     pub draws_started: u32,
-    /// All draws.
+    /// Number of draws.
     pub draws: u32,
-    /// How the mean completion time of the others changes, in seconds, for a job that was not submitted.
+    /// Change of the mean completion time of all other jobs in seconds, for a dry run.
     pub effect_on_others_s: Option<f64>,
 }
 
-/// What keeps a job from a device.
+/// Why a job does not start on a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceReason {
     /// The device.
     pub device: u32,
-    /// What keeps it from there, in a sentence.
+    /// The reason, in a sentence.
     pub reason: String,
 }
 
@@ -228,29 +228,29 @@ pub struct Devices {
 pub struct DeviceInfo {
     /// Its index.
     pub index: u32,
-    /// What the system calls it.
+    /// Name.
     pub name: String,
-    /// Its kind.
+    /// Model of the device.
     pub kind: String,
-    /// Its memory.
+    /// Memory.
     pub memory_bytes: u64,
-    /// Memory in use, by whomever.
+    /// Memory in use by all processes.
     pub memory_used_bytes: Option<u64>,
-    /// Share of time in which it was busy.
+    /// Fraction of time in which it was busy.
     pub utilization: Option<f64>,
     /// `up`, `drained`, `foreign` or `closed`.
     pub state: String,
-    /// Memory of processes that are not ours.
+    /// Memory of foreign processes.
     pub foreign_bytes: Option<u64>,
-    /// Jobs there.
+    /// Jobs on it.
     pub jobs: Vec<u64>,
-    /// Sum of their speeds relative to running alone: above one, sharing pays.
+    /// Sum of the rates of its jobs; above 1, sharing pays.
     pub normalised_throughput: Option<f64>,
-    /// All of those speeds were measured.
+    /// Whether all of those rates are measured.
     pub measured: bool,
 }
 
-/// What is known about classes.
+/// What has been learned about job classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Classes {
     /// Version of this JSON.
@@ -259,27 +259,27 @@ pub struct Classes {
     pub classes: Vec<ClassInfo>,
 }
 
-/// What is known about a class.
+/// What has been learned about a job class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClassInfo {
     /// Its name.
     pub name: String,
-    /// What it takes on a device.
+    /// Peak memory on a device.
     pub memory_bytes: Option<u64>,
-    /// Steps per second alone, by the number of parts of a batch.
+    /// Steps per second alone, by number of sub-batches.
     pub steps_per_s: BTreeMap<u32, f64>,
-    /// Jobs that have finished, as far as they are remembered.
+    /// Finished jobs in the history.
     pub finished: u64,
-    /// Believed rate beside other classes, with the number of measurements.
+    /// Believed rate beside other classes, and the number of measurements.
     pub beside: BTreeMap<String, PairInfo>,
 }
 
-/// What is believed about a pair.
+/// The believed rate of a pair of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PairInfo {
-    /// Speed relative to running alone.
+    /// Rate relative to running alone.
     pub rate: f64,
-    /// Measurements behind it, as far as they are remembered.
+    /// Measurements in the history.
     pub measurements: u64,
 }
 
@@ -288,7 +288,7 @@ pub struct PairInfo {
 pub struct Usage {
     /// Version of this JSON.
     pub schema: u32,
-    /// Most first.
+    /// By GPU time, descending.
     pub users: Vec<UserUsage>,
 }
 
@@ -299,13 +299,13 @@ pub struct UserUsage {
     pub user: String,
     /// Jobs.
     pub jobs: u64,
-    /// Hours on GPUs × GPUs.
+    /// GPU-hours.
     pub gpu_hours: f64,
-    /// The part of them in which a GPU was shared.
+    /// GPU-hours spent co-located.
     pub shared_gpu_hours: f64,
 }
 
-/// What the daemon is.
+/// Version, policy and state of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DaemonInfo {
     /// Version of this JSON.
@@ -318,33 +318,33 @@ pub struct DaemonInfo {
     pub provider: String,
     /// Devices.
     pub devices: u32,
-    /// Where it can make control groups for jobs, or why it cannot.
+    /// Where it creates control groups for jobs, or why it cannot.
     #[serde(default)]
     pub cgroups: String,
-    /// Seconds since it was started.
+    /// Seconds since its start.
     pub up_s: f64,
-    /// The user whose daemon it is.
+    /// User id of the daemon.
     pub uid: u32,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Jobs by state, those that are not over.
+    /// Active jobs by state.
     pub jobs: BTreeMap<String, u64>,
-    /// Plans that were refused.
+    /// Plans that were rejected as illegal.
     pub plans_rejected: u64,
 }
 
-/// A change of a job, as it is streamed.
+/// A state change of a job, as streamed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobChange {
-    /// Counted through the life of the store.
+    /// Sequence number; increases across restarts.
     pub seq: u64,
-    /// When.
+    /// Time of the change.
     pub time: String,
     /// The job.
     pub id: u64,
-    /// Where it stands now.
+    /// New state.
     pub state: JobState,
-    /// Why.
+    /// Reason of the state.
     pub reason: Option<String>,
     /// Its devices.
     pub devices: Vec<u32>,
@@ -352,7 +352,7 @@ pub struct JobChange {
     pub exit_code: Option<i32>,
 }
 
-/// Why something was not done.
+/// An error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorAnswer {
     /// The error.

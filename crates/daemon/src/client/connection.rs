@@ -14,14 +14,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-/// The most time a connection may take to come about.
+/// Timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most time an answer may take: an explanation simulates what is to come.
+/// Timeout of a response: a forecast may take long.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
-/// The longest answer that is read.
+/// The longest response that is read.
 const RESPONSE_MAX_BYTES: usize = 256 << 20;
 
-/// Where a daemon listens.
+/// The address of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A unix socket.
@@ -39,7 +39,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a daemon listens and what it wants to be shown.
+/// The address of a daemon and the token for it.
 #[derive(Clone)]
 pub(super) struct Endpoint {
     pub(super) address: Address,
@@ -67,20 +67,22 @@ impl Endpoint {
         let opened = timeout(CONNECT_TIMEOUT, async {
             match &self.address {
                 Address::Unix(path) => {
-                    drive(UnixStream::connect(path).await.map_err(reason)?).await
+                    drive(UnixStream::connect(path).await.map_err(io_cause)?).await
                 }
-                Address::Tcp(host) => drive(TcpStream::connect(host).await.map_err(reason)?).await,
+                Address::Tcp(host) => {
+                    drive(TcpStream::connect(host).await.map_err(io_cause)?).await
+                }
             }
         });
         match opened.await {
             Ok(opened) => opened.map_err(|cause| self.unreachable(cause)),
             Err(_) => {
-                Err(self.unreachable(format!("no answer in {} s", CONNECT_TIMEOUT.as_secs())))
+                Err(self.unreachable(format!("no response within {} s", CONNECT_TIMEOUT.as_secs())))
             }
         }
     }
 
-    /// A request that may be sent.
+    /// Builds a request.
     pub(super) fn request(
         &self,
         method: &Method,
@@ -93,7 +95,9 @@ impl Endpoint {
         }
         if let Some(token) = &self.token {
             let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
-                ClientError::Protocol("the token holds characters that no token has".to_owned())
+                ClientError::Protocol(
+                    "the token contains characters that are not allowed in a header".to_owned(),
+                )
             })?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
@@ -102,34 +106,37 @@ impl Endpoint {
         request.map_err(|error| ClientError::Protocol(format!("{path}: {error}")))
     }
 
-    /// Sends a request and waits for the head of the answer.
+    /// Sends a request and waits for the headers of the response.
     pub(super) async fn send(
         &self,
         sender: &mut HttpSender,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, ClientError> {
-        sender.ready().await.map_err(|error| self.unreachable(reason_of(&error)))?;
+        sender.ready().await.map_err(|error| self.unreachable(http_cause(&error)))?;
         match timeout(RESPONSE_TIMEOUT, sender.send_request(request)).await {
-            Ok(answer) => answer.map_err(|error| self.unreachable(reason_of(&error))),
+            Ok(response) => response.map_err(|error| self.unreachable(http_cause(&error))),
             Err(_) => {
-                Err(self.unreachable(format!("no answer in {} s", RESPONSE_TIMEOUT.as_secs())))
+                Err(self
+                    .unreachable(format!("no response within {} s", RESPONSE_TIMEOUT.as_secs())))
             }
         }
     }
 
-    /// Reads an answer to its end.
+    /// Reads a response to its end.
     pub(super) async fn read(
         &self,
-        answer: Response<Incoming>,
+        response: Response<Incoming>,
     ) -> Result<RawResponse, ClientError> {
-        let status = answer.status().as_u16();
-        let size =
-            answer.headers().get("x-tandem-size").and_then(|size| size.to_str().ok()?.parse().ok());
-        let body = Limited::new(answer.into_body(), RESPONSE_MAX_BYTES).collect();
+        let status = response.status().as_u16();
+        let size = response
+            .headers()
+            .get("x-tandem-size")
+            .and_then(|size| size.to_str().ok()?.parse().ok());
+        let body = Limited::new(response.into_body(), RESPONSE_MAX_BYTES).collect();
         match timeout(RESPONSE_TIMEOUT, body).await {
             Ok(Ok(body)) => Ok(RawResponse { status, size, body: body.to_bytes() }),
-            Ok(Err(error)) => Err(self.unreachable(format!("the answer broke off: {error}"))),
-            Err(_) => Err(self.unreachable("the answer does not end")),
+            Ok(Err(error)) => Err(self.unreachable(format!("the response was cut off: {error}"))),
+            Err(_) => Err(self.unreachable("the response timed out")),
         }
     }
 }
@@ -140,22 +147,22 @@ where
 {
     let (sender, connection) =
         handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // How a connection ends shows in the requests made over it.
+    // Errors of the connection show in its requests.
     tokio::spawn(async move { drop(connection.await) });
     Ok(sender)
 }
 
-/// The cause without the number of the system.
+/// The cause without the OS error number.
 #[allow(clippy::needless_pass_by_value)] // For map_err.
-fn reason(error: std::io::Error) -> String {
+fn io_cause(error: std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no socket".to_owned(),
-        std::io::ErrorKind::ConnectionRefused => "nobody listens".to_owned(),
+        std::io::ErrorKind::NotFound => "no such socket".to_owned(),
+        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     }
 }
 
-fn reason_of(error: &hyper::Error) -> String {
-    format!("the connection broke off ({error})")
+fn http_cause(error: &hyper::Error) -> String {
+    format!("the connection was lost ({error})")
 }

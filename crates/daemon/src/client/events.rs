@@ -1,4 +1,4 @@
-//! The stream of changes.
+//! The stream of state changes of jobs.
 
 use super::ClientError;
 use super::connection::{Endpoint, HttpSender};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// A line of a stream longer than this is none of ours.
+/// The longest line of the stream.
 const LINE_MAX_BYTES: usize = 1 << 20;
 
-/// Changes of jobs as they happen. The iterator ends with the connection.
+/// State changes of jobs as they happen. The iterator ends with the connection.
 pub struct Events {
     endpoint: Endpoint,
     body: Incoming,
-    parser: Parser,
+    parser: EventParser,
     /// Keeps the connection open.
     _sender: HttpSender,
     runtime: Runtime,
@@ -35,11 +35,11 @@ impl Events {
             let mut sender = endpoint.connect().await?;
             let answer = endpoint.send(&mut sender, request).await?;
             if !answer.status().is_success() {
-                return Err(super::refusal(&endpoint.read(answer).await?));
+                return Err(super::response_error(&endpoint.read(answer).await?));
             }
             Ok((sender, answer.into_body()))
         })?;
-        Ok(Self { endpoint, body, parser: Parser::default(), _sender: sender, runtime })
+        Ok(Self { endpoint, body, parser: EventParser::default(), _sender: sender, runtime })
     }
 
     /// The next change; `Ok(None)` if there was none in that time.
@@ -63,11 +63,11 @@ impl Iterator for Events {
     }
 }
 
-/// Reads on until there is a change. What was read is kept if the wait is given up.
+/// Waits for the next change. Cancel-safe.
 async fn next(
     endpoint: &Endpoint,
     body: &mut Incoming,
-    parser: &mut Parser,
+    parser: &mut EventParser,
 ) -> Result<JobChange, ClientError> {
     loop {
         if let Some(change) = parser.change()? {
@@ -80,25 +80,25 @@ async fn next(
                 }
             }
             Some(Err(error)) => {
-                return Err(endpoint.unreachable(format!("the stream broke off: {error}")));
+                return Err(endpoint.unreachable(format!("the event stream was cut off: {error}")));
             }
-            None => return Err(endpoint.unreachable("the stream has ended")),
+            None => return Err(endpoint.unreachable("the event stream ended")),
         }
     }
 }
 
-/// What has been read and not yet been given out.
+/// Parser of server-sent events, with the bytes not yet consumed.
 #[derive(Default)]
-struct Parser {
+struct EventParser {
     buffer: Vec<u8>,
-    /// The `data` of the event that is being read.
+    /// The `data` of the current event.
     data: String,
-    /// The `event` of it.
+    /// The `event` field of the current event.
     kind: String,
 }
 
-impl Parser {
-    /// The next change in what has been read; events of other kinds are passed over.
+impl EventParser {
+    /// The next change in the buffer; other events are skipped.
     fn change(&mut self) -> Result<Option<JobChange>, ClientError> {
         while let Some(end) = self.buffer.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -114,7 +114,7 @@ impl Parser {
                 }
                 continue;
             }
-            // A line that begins with a colon only keeps the connection alive.
+            // A line that begins with a colon is a comment, used as keep-alive.
             let (field, value) = line.split_once(':').unwrap_or((line, ""));
             let value = value.strip_prefix(' ').unwrap_or(value);
             match field {
@@ -124,7 +124,7 @@ impl Parser {
             }
         }
         if self.buffer.len() > LINE_MAX_BYTES || self.data.len() > LINE_MAX_BYTES {
-            return Err(ClientError::Protocol("an event is too long".to_owned()));
+            return Err(ClientError::Protocol("an event exceeds 1 MiB".to_owned()));
         }
         Ok(None)
     }
@@ -138,7 +138,7 @@ mod tests {
     fn events_may_arrive_in_pieces() {
         let text = ": hello\n\nid: 7\nevent: other\ndata: {}\n\nid: 8\r\nevent: job\r\ndata: {\"seq\":8,\"time\":\"t\",\
                     \"id\":3,\"state\":\"running\",\"reason\":null,\"devices\":[0],\"exit_code\":null}\r\n\r\n";
-        let mut parser = Parser::default();
+        let mut parser = EventParser::default();
         let mut changes = Vec::new();
         for byte in text.bytes() {
             parser.buffer.push(byte);

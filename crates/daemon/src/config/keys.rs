@@ -1,23 +1,49 @@
-//! Every key: its kind, its default and what it is for.
+//! Every key: its kind, default and description.
 
 use super::resolve::Sources;
 use serde_json::{Value, json};
 
-/// What a value may be.
+/// The values that a key allows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ValueKind {
-    /// Any text but an empty one.
+    /// A non-empty string.
     Text,
     /// A path; `~/` is the home folder.
     Path,
-    /// A whole number in this range.
+    /// An integer in this range.
     Integer(u64, u64),
     /// A number in this range.
     Number(f64, f64),
     /// `true` or `false`.
     Bool,
-    /// One of these words.
+    /// One of these strings.
     OneOf(&'static [&'static str]),
+}
+
+/// The default of a key.
+#[derive(Clone, Copy)]
+pub(super) enum DefaultValue {
+    Absent,
+    Text(&'static str),
+    Integer(u64),
+    Number(f64),
+    Bool(bool),
+    /// Depends on the user and the environment.
+    Computed(fn(&Sources) -> Value),
+}
+
+impl DefaultValue {
+    /// The default as JSON; null is absent.
+    pub(super) fn value(self, sources: &Sources) -> Value {
+        match self {
+            Self::Absent => Value::Null,
+            Self::Text(text) => json!(text),
+            Self::Integer(number) => json!(number),
+            Self::Number(number) => json!(number),
+            Self::Bool(value) => json!(value),
+            Self::Computed(compute) => compute(sources),
+        }
+    }
 }
 
 /// One key.
@@ -25,8 +51,7 @@ pub(super) struct Key {
     /// `section.key`
     pub(super) name: &'static str,
     pub(super) kind: ValueKind,
-    /// Null is absent.
-    pub(super) default: fn(&Sources) -> Value,
+    pub(super) default: DefaultValue,
     pub(super) help: &'static str,
 }
 
@@ -35,195 +60,63 @@ const DAY_S: f64 = 86_400.0;
 const fn key(
     name: &'static str,
     kind: ValueKind,
-    default: fn(&Sources) -> Value,
+    default: DefaultValue,
     help: &'static str,
 ) -> Key {
     Key { name, kind, default, help }
 }
 
+/// All keys, in the order of the documentation.
+#[rustfmt::skip] // One line per key.
 pub(super) const KEYS: &[Key] = &[
-    key("daemon.socket", ValueKind::Path, Sources::default_socket, "unix socket of the daemon"),
-    key("daemon.state", ValueKind::Path, Sources::default_state, "folder of the daemon's store"),
-    key(
-        "daemon.listen",
-        ValueKind::Text,
-        |_| Value::Null,
-        "TCP address to listen on as well; needs token_file",
-    ),
-    key("daemon.token_file", ValueKind::Path, |_| Value::Null, "file of the token for TCP"),
-    key("daemon.policy", ValueKind::Text, |_| json!("tandem"), "policy: NAME[:key=value,...]"),
-    key(
-        "daemon.provider",
-        ValueKind::OneOf(&["auto", "cpu", "nvidia", "fake", "slurm"]),
-        |_| json!("auto"),
-        "where devices come from",
-    ),
-    key(
-        "daemon.devices",
-        ValueKind::Integer(0, 65_536),
-        |_| json!(0),
-        "devices of fake, cores of cpu; 0 is all there are",
-    ),
-    key(
-        "daemon.fake_memory_mib",
-        ValueKind::Integer(1, 1 << 30),
-        |_| json!(24_576),
-        "memory of a fake device",
-    ),
-    key(
-        "daemon.kill_grace_s",
-        ValueKind::Number(0.0, DAY_S),
-        |_| json!(30.0),
-        "from the request to end to the end by force",
-    ),
-    key(
-        "daemon.stop_grace_s",
-        ValueKind::Number(0.0, DAY_S),
-        |_| json!(60.0),
-        "what a job has to save its state when it is stopped",
-    ),
-    key(
-        "daemon.restore_s",
-        ValueKind::Number(0.0, DAY_S),
-        |_| Value::Null,
-        "what a stopped job needs before it makes progress again; 1 on cpu, else 40",
-    ),
-    key(
-        "daemon.log",
-        ValueKind::OneOf(&["error", "warn", "info", "debug", "trace"]),
-        |_| json!("info"),
-        "level of the log",
-    ),
-    key(
-        "daemon.history_days",
-        ValueKind::Integer(1, 1_000_000),
-        |_| Value::Null,
-        "days that jobs are remembered",
-    ),
-    key(
-        "daemon.webhooks",
-        ValueKind::Bool,
-        |_| json!(true),
-        "call the webhooks of jobs, each as the user whose job it is",
-    ),
-    key(
-        "daemon.cgroups",
-        ValueKind::OneOf(&["auto", "off"]),
-        |_| json!("auto"),
-        "control groups for jobs on cores, where the system allows it",
-    ),
-    key(
-        "client.host",
-        ValueKind::Text,
-        |_| Value::Null,
-        "HOST:PORT of a daemon that listens on TCP",
-    ),
-    key(
-        "client.token_file",
-        ValueKind::Path,
-        |_| Value::Null,
-        "file of the token; that of the daemon if absent",
-    ),
-    key(
-        "learning.settle_s",
-        ValueKind::Number(0.0, DAY_S),
-        |_| json!(60.0),
-        "no partner before memory has been flat for so long",
-    ),
-    key(
-        "learning.settle_steps",
-        ValueKind::Integer(0, u32::MAX as u64),
-        |_| json!(100),
-        "or for so many steps",
-    ),
-    key(
-        "learning.window_steps",
-        ValueKind::Integer(1, u32::MAX as u64),
-        |_| json!(50),
-        "steps of a window in which a rate is measured",
-    ),
-    key(
-        "learning.window_s",
-        ValueKind::Number(0.001, DAY_S),
-        |_| json!(1.0),
-        "least length of such a window",
-    ),
-    key(
-        "learning.sample_s",
-        ValueKind::Number(0.01, DAY_S),
-        |_| json!(1.0),
-        "time between two looks at the devices",
-    ),
-    key(
-        "sharing.foreign",
-        ValueKind::OneOf(&["avoid", "count"]),
-        |_| json!("avoid"),
-        "a device with strangers' processes: avoid it, or count their memory",
-    ),
-    key("sharing.enabled", ValueKind::Bool, |_| json!(true), "jobs may share devices"),
-    key("nvidia.library", ValueKind::Path, |_| Value::Null, "the NVML library"),
-    key("nvidia.mps", ValueKind::Bool, |_| json!(false), "share through the multi-process service"),
-    key(
-        "nvidia.mps_control",
-        ValueKind::Path,
-        |_| json!("nvidia-cuda-mps-control"),
-        "the program that controls that service",
-    ),
-    key("nvidia.pause", ValueKind::Bool, |_| json!(false), "pause processes on GPUs"),
-    key(
-        "slurm.partition",
-        ValueKind::Text,
-        |_| json!("tandem"),
-        "partition of Slurm whose GPU jobs Tandem places",
-    ),
-    key(
-        "slurm.gpu_memory_mib",
-        ValueKind::Integer(1, 1 << 30),
-        |_| json!(24_576),
-        "memory of each GPU, which Slurm does not know",
-    ),
-    key(
-        "slurm.job_memory_mib",
-        ValueKind::Integer(0, 1 << 30),
-        |_| json!(0),
-        "memory that a job takes of a GPU if it says nothing; 0 lets it run alone",
-    ),
-    key(
-        "slurm.poll_s",
-        ValueKind::Number(0.1, 3600.0),
-        |_| json!(2.0),
-        "time between two lists of jobs",
-    ),
-    key(
-        "slurm.completions",
-        ValueKind::Path,
-        |_| Value::Null,
-        "the file of JobCompType=jobcomp/filetxt, for jobs that ended while nobody looked",
-    ),
-    key(
-        "slurm.listen",
-        ValueKind::Text,
-        |_| Value::Null,
-        "TCP address at which jobs on the nodes report through their relays",
-    ),
-    key(
-        "slurm.secret_file",
-        ValueKind::Path,
-        |_| json!("/etc/slurm/tandem/secret"),
-        "file of the secret that relays and the daemon share",
-    ),
+    key("daemon.socket", ValueKind::Path, DefaultValue::Computed(Sources::default_socket), "unix socket of the daemon"),
+    key("daemon.state", ValueKind::Path, DefaultValue::Computed(Sources::default_state), "folder of the daemon's store"),
+    key("daemon.listen", ValueKind::Text, DefaultValue::Absent, "TCP address to listen on as well; needs token_file"),
+    key("daemon.token_file", ValueKind::Path, DefaultValue::Absent, "file with the TCP token"),
+    key("daemon.policy", ValueKind::Text, DefaultValue::Text("tandem"), "policy: NAME[:key=value,...]"),
+    key("daemon.provider", ValueKind::OneOf(&["auto", "cpu", "nvidia", "fake", "slurm"]), DefaultValue::Text("auto"), "where devices come from"),
+    key("daemon.devices", ValueKind::Integer(0, 65_536), DefaultValue::Integer(0), "number of fake devices or cpu cores; 0 for all"),
+    key("daemon.fake_memory_mib", ValueKind::Integer(1, 1 << 30), DefaultValue::Integer(24_576), "memory of a fake device"),
+    key("daemon.kill_grace_s", ValueKind::Number(0.0, DAY_S), DefaultValue::Number(30.0), "time between SIGTERM and SIGKILL"),
+    key("daemon.stop_grace_s", ValueKind::Number(0.0, DAY_S), DefaultValue::Number(60.0), "time that a preempted job has to save its state"),
+    key("daemon.restore_s", ValueKind::Number(0.0, DAY_S), DefaultValue::Absent, "restore time of a preempted job; 1 on cpu, otherwise 40"),
+    key("daemon.log", ValueKind::OneOf(&["error", "warn", "info", "debug", "trace"]), DefaultValue::Text("info"), "log level"),
+    key("daemon.history_days", ValueKind::Integer(1, 1_000_000), DefaultValue::Absent, "days that ended jobs are kept"),
+    key("daemon.webhooks", ValueKind::Bool, DefaultValue::Bool(true), "call webhooks, each with the permissions of the user of its job"),
+    key("daemon.cgroups", ValueKind::OneOf(&["auto", "off"]), DefaultValue::Text("auto"), "control groups for jobs on cores, where the system allows it"),
+    key("client.host", ValueKind::Text, DefaultValue::Absent, "HOST:PORT of a daemon on TCP"),
+    key("client.token_file", ValueKind::Path, DefaultValue::Absent, "file with the token; the one of the daemon if absent"),
+    key("learning.settle_s", ValueKind::Number(0.0, DAY_S), DefaultValue::Number(60.0), "a job is not co-located before its memory has been stable for this time"),
+    key("learning.settle_steps", ValueKind::Integer(0, u32::MAX as u64), DefaultValue::Integer(100), "or for this many steps"),
+    key("learning.window_steps", ValueKind::Integer(1, u32::MAX as u64), DefaultValue::Integer(50), "fewest steps in a window in which a rate is measured"),
+    key("learning.window_s", ValueKind::Number(0.001, DAY_S), DefaultValue::Number(1.0), "shortest such window"),
+    key("learning.sample_s", ValueKind::Number(0.01, DAY_S), DefaultValue::Number(1.0), "interval between two samples of the devices"),
+    key("sharing.foreign", ValueKind::OneOf(&["avoid", "count"]), DefaultValue::Text("avoid"), "a device with foreign processes: avoid it, or count their memory"),
+    key("sharing.enabled", ValueKind::Bool, DefaultValue::Bool(true), "jobs may share devices"),
+    key("nvidia.library", ValueKind::Path, DefaultValue::Absent, "the NVML library"),
+    key("nvidia.mps", ValueKind::Bool, DefaultValue::Bool(false), "share GPUs through the Multi-Process Service (MPS)"),
+    key("nvidia.mps_control", ValueKind::Path, DefaultValue::Text("nvidia-cuda-mps-control"), "the MPS control program"),
+    key("nvidia.pause", ValueKind::Bool, DefaultValue::Bool(false), "allow pausing processes on GPUs"),
+    key("slurm.partition", ValueKind::Text, DefaultValue::Text("tandem"), "Slurm partition whose GPU jobs Tandem places"),
+    key("slurm.gpu_memory_mib", ValueKind::Integer(1, 1 << 30), DefaultValue::Integer(24_576), "memory of each GPU, which Slurm does not know"),
+    key("slurm.job_memory_mib", ValueKind::Integer(0, 1 << 30), DefaultValue::Integer(0), "GPU memory of a job without a hint; 0 lets it run alone"),
+    key("slurm.poll_s", ValueKind::Number(0.1, 3600.0), DefaultValue::Number(2.0), "interval between two polls of the queue"),
+    key("slurm.completions", ValueKind::Path, DefaultValue::Absent, "file of JobCompType=jobcomp/filetxt, for jobs that ended while the daemon was down"),
+    key("slurm.listen", ValueKind::Text, DefaultValue::Absent, "TCP address for the relays of jobs on the nodes"),
+    key("slurm.secret_file", ValueKind::Path, DefaultValue::Text("/etc/slurm/tandem/secret"), "file with the secret that relays share with the daemon"),
 ];
 
-/// The nearest of some names, if any is near enough to be meant.
+/// The most similar name, if one is similar enough for a suggestion.
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = name.chars().count().max(3) / 2;
-    let near =
-        names.map(|other| (distance(name, other), other)).filter(|&(distance, _)| distance <= most);
+    let near = names
+        .map(|other| (edit_distance(name, other), other))
+        .filter(|&(distance, _)| distance <= most);
     near.min_by_key(|&(distance, _)| distance).map(|(_, other)| other)
 }
 
-/// Characters to insert, drop or replace.
-fn distance(one: &str, other: &str) -> usize {
+/// Levenshtein distance.
+fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (above, character) in one.chars().enumerate() {
@@ -243,10 +136,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("same", "same"), 0);
+    fn similar_names_are_found() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "abc"), 3);
+        assert_eq!(edit_distance("same", "same"), 0);
         assert_eq!(nearest("sokcet", ["socket", "state"].into_iter()), Some("socket"));
         assert_eq!(nearest("zzzzzz", ["socket", "state"].into_iter()), None);
     }

@@ -1,4 +1,4 @@
-//! From sources to values.
+//! Resolves every key from flags, environment, files and defaults.
 
 use super::keys::{KEYS, Key, ValueKind, nearest};
 use super::typed::typed;
@@ -10,27 +10,27 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// How variables begin that set a key.
+/// Prefix of variables that set a key.
 const PREFIX: &str = "TANDEM_";
-/// Said of a parameter of a sweep, not of a setting.
+/// Prefix of sweep parameters, which are not settings.
 const PARAMETERS: &str = "TANDEM_PARAM_";
 /// Another name of `TANDEM_DAEMON__SOCKET`.
 const SOCKET_VARIABLE: &str = "TANDEM_DAEMON_SOCKET";
 
-/// What is wrong with the configuration, in one line.
+/// An error in the configuration, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// There is no such key.
+    /// An unknown key.
     #[error("{place}: there is no key '{key}'{}", .nearest.as_ref().map_or_else(String::new, |name| format!("; did you mean '{name}'?")))]
     Unknown {
         /// The file or the variable.
         place: String,
         /// The key.
         key: String,
-        /// The name that was probably meant.
+        /// The most similar key.
         nearest: Option<String>,
     },
-    /// The value is none that the key may have.
+    /// A value that the key does not allow.
     #[error("{place}: {key} {problem}")]
     Value {
         /// The file, the variable or the flag.
@@ -40,7 +40,7 @@ pub enum ConfigError {
         /// What is wrong.
         problem: String,
     },
-    /// The file is no TOML.
+    /// The file is not valid TOML.
     #[error("{}: {problem}", file.display())]
     Syntax {
         /// The file.
@@ -48,7 +48,7 @@ pub enum ConfigError {
         /// What is wrong, and in which line.
         problem: String,
     },
-    /// The file is there and cannot be read.
+    /// The file exists and cannot be read.
     #[error("{}: cannot be read: {cause}", file.display())]
     Unreadable {
         /// The file.
@@ -56,9 +56,9 @@ pub enum ConfigError {
         /// Why.
         cause: String,
     },
-    /// Somebody else could listen there.
-    #[error("{}: is not a folder of yours alone; remove it, or set daemon.socket", folder.display())]
-    NotOurs {
+    /// The folder of the socket is writable by other users.
+    #[error("{}: not owned by you or writable by other users; remove it or set daemon.socket", folder.display())]
+    UnsafeFolder {
         /// The folder.
         folder: PathBuf,
     },
@@ -69,11 +69,11 @@ pub enum ConfigError {
 pub enum Origin {
     /// The command line.
     Flag,
-    /// A variable of the environment.
+    /// An environment variable.
     Environment(String),
     /// A file.
     File(PathBuf),
-    /// Nowhere.
+    /// The default.
     Default,
 }
 
@@ -103,11 +103,11 @@ pub struct ResolvedSetting {
     pub value: Value,
     /// Where it comes from.
     pub origin: Origin,
-    /// What it is for.
+    /// Description of the key.
     pub help: &'static str,
 }
 
-/// All settings with their origins, in the order in which they are documented.
+/// All settings with their origins, in the order of the documentation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Origins(pub Vec<ResolvedSetting>);
 
@@ -121,16 +121,16 @@ impl Origins {
     }
 }
 
-/// All that values can come from.
+/// Where values can come from.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// `section.key` and value.
     pub flags: Vec<(String, String)>,
     /// The environment.
     pub env: BTreeMap<String, String>,
-    /// Files that need not exist; the first one wins.
+    /// Files, which need not exist; the first has precedence.
     pub files: Vec<PathBuf>,
-    /// The user.
+    /// The user id.
     pub uid: u32,
 }
 
@@ -143,19 +143,19 @@ impl Sources {
         let env: BTreeMap<String, String> = std::env::vars_os().filter_map(text).collect();
         let uid = rustix::process::getuid().as_raw();
         let mut sources = Self { flags: Vec::new(), env, files: Vec::new(), uid };
-        sources.files = sources.usual_files();
+        sources.files = sources.default_files();
         sources
     }
 
-    /// The file of the user, then that of the machine.
-    pub fn usual_files(&self) -> Vec<PathBuf> {
+    /// The file of the user, then the one of the machine.
+    pub fn default_files(&self) -> Vec<PathBuf> {
         let own = self
             .folder("XDG_CONFIG_HOME", ".config")
             .map(|folder| folder.join("tandem/config.toml"));
         own.into_iter().chain([PathBuf::from("/etc/tandem/config.toml")]).collect()
     }
 
-    /// A folder by the variable for it or below the home folder. Relative ones do not count.
+    /// A folder from its variable or below the home folder; relative paths are ignored.
     fn folder(&self, variable: &str, below_home: &str) -> Option<PathBuf> {
         let absolute =
             |name: &str| self.env.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -190,7 +190,7 @@ impl Sources {
 }
 
 impl Config {
-    /// Values and where they come from. Nothing that is unknown is passed over.
+    /// Resolves all keys. Unknown keys are errors.
     pub fn resolve(sources: &Sources) -> Result<(Config, Origins), ConfigError> {
         let mut found: BTreeMap<&'static str, (Value, Origin)> = BTreeMap::new();
         for file in sources.files.iter().rev() {
@@ -210,7 +210,7 @@ impl Config {
             found.insert(key.name, (value, Origin::Flag));
         }
         let setting = |key: &Key| {
-            let default = || ((key.default)(sources), Origin::Default);
+            let default = || (key.default.value(sources), Origin::Default);
             let (value, origin) = found.remove(key.name).unwrap_or_else(default);
             ResolvedSetting { key: key.name, value, origin, help: key.help }
         };
@@ -228,7 +228,7 @@ fn unknown(place: &str, name: &str) -> ConfigError {
     ConfigError::Unknown { place: place.to_owned(), key: name.escape_debug().to_string(), nearest }
 }
 
-/// The key that a variable sets, if it sets one.
+/// The key that a variable sets, if any.
 fn key_of_variable(variable: &str) -> Result<Option<&'static Key>, ConfigError> {
     if variable == SOCKET_VARIABLE {
         return Ok(find("daemon.socket"));
@@ -241,7 +241,7 @@ fn key_of_variable(variable: &str) -> Result<Option<&'static Key>, ConfigError> 
     find(&name).map(Some).ok_or_else(|| unknown(variable, &name))
 }
 
-/// The values of a file that may be absent.
+/// The values of a file, none if it does not exist.
 fn read(file: &Path) -> Result<Vec<(&'static Key, Value)>, ConfigError> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -287,7 +287,7 @@ fn read(file: &Path) -> Result<Vec<(&'static Key, Value)>, ConfigError> {
     Ok(values)
 }
 
-/// The value that a text stands for.
+/// Parses the text of a flag or a variable.
 fn from_text(key: &Key, text: &str) -> Value {
     let parsed = match key.kind {
         ValueKind::Integer(..) => text.parse::<u64>().ok().map(Value::from),
@@ -302,7 +302,7 @@ fn from_text(key: &Key, text: &str) -> Value {
     parsed.unwrap_or_else(|| json!(text))
 }
 
-/// The value as it is kept, if the key may have it.
+/// Validates a value and expands `~/` in paths.
 fn accept(key: &Key, value: Value, sources: &Sources, place: &str) -> Result<Value, ConfigError> {
     let problem = |wanted: String| {
         let problem = format!("is {value}; give {wanted}");
@@ -311,7 +311,7 @@ fn accept(key: &Key, value: Value, sources: &Sources, place: &str) -> Result<Val
     match key.kind {
         ValueKind::Text => match value.as_str() {
             Some(text) if !text.is_empty() => Ok(value),
-            _ => problem("a text".to_owned()),
+            _ => problem("a non-empty string".to_owned()),
         },
         ValueKind::Path => match (value.as_str(), sources.home()) {
             (Some(text), Some(home)) if text.starts_with("~/") => {

@@ -1,4 +1,4 @@
-//! Where values come from, and what is refused.
+//! Precedence of sources, and rejected values.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn flag_environment_files_default() {
 }
 
 #[test]
-fn what_is_unknown_or_wrong_is_named() {
+fn unknown_keys_and_invalid_values_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.toml");
     let complaint = |text: &str| {

@@ -1,4 +1,4 @@
-//! Values with their types.
+//! Typed settings.
 
 use super::resolve::Origins;
 use super::{
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::PathBuf;
 use tandem_backends::providers::Foreign;
 
-/// Values with their types; each was accepted for its key.
+/// Converts validated values to their types.
 pub(super) fn typed(origins: &Origins) -> Config {
     let value = |name: &str| {
         origins.0.iter().find(|setting| setting.key == name).map(|setting| &setting.value)

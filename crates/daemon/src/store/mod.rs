@@ -1,5 +1,5 @@
-//! What outlives the daemon: jobs, the journal, what was learned. SQLite, one writer; readers have
-//! connections of their own. What the machine shows is the truth, this is a memory of it.
+//! Persistent state: jobs, the journal and learned classes, in SQLite. There is one writer; readers have
+//! connections of their own. After a restart the state of the machine takes precedence over the store.
 
 mod reader;
 mod schema;
@@ -21,28 +21,28 @@ use std::time::Duration;
 use tandem_core::Action;
 use thiserror::Error;
 
-/// Starts of the daemon whose journal is kept.
+/// Daemon starts whose journal is kept.
 const STARTS_KEPT: u32 = 3;
 
-/// What the store cannot do.
+/// An error of the store.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// SQLite refused.
+    /// An error of SQLite.
     #[error("store: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Something in it is not what it was when it was written.
+    /// A record that cannot be decoded.
     #[error("store: {0}")]
     Json(#[from] serde_json::Error),
-    /// Written by a later program.
+    /// The schema is newer than this program.
     #[error(
-        "store: has version {version}, this program knows up to {}; use the later program",
+        "store: schema version {version} is newer than {}, the latest that this program supports; upgrade it",
         schema::VERSION
     )]
     Newer {
-        /// Its version.
+        /// The version of the schema.
         version: i64,
     },
-    /// The file.
+    /// The file cannot be read or written.
     #[error("store {file}: {cause}")]
     Io {
         /// The file.
@@ -52,20 +52,20 @@ pub enum StoreError {
     },
 }
 
-/// The writer.
+/// The only writer of the store.
 pub struct Store {
     connection: Connection,
-    /// The log that SQLite writes ahead.
+    /// The write-ahead log of SQLite.
     log: PathBuf,
-    /// Whether the next commit waits for the disk.
-    waits: bool,
+    /// Whether the next commit is followed by fsync.
+    synced: bool,
 }
 
 impl Store {
-    /// Opens or makes the store.
+    /// Opens the store, or creates it.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let mut connection = connect(file)?;
-        // Before anything is written: what a later program wrote is left as it is.
+        // Before anything is written: a newer store stays as it is.
         schema::version(&connection)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -74,10 +74,10 @@ impl Store {
         schema::migrate(&mut connection)?;
         let mut log = file.as_os_str().to_owned();
         log.push("-wal");
-        Ok(Self { connection, log: log.into(), waits: true })
+        Ok(Self { connection, log: log.into(), synced: true })
     }
 
-    /// Writes all of `write` or nothing; it outlives a loss of power, as does all that was written before.
+    /// Commits one transaction with fsync: it and all earlier ones survive a power failure.
     pub fn write(
         &mut self,
         write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
@@ -85,8 +85,8 @@ impl Store {
         self.commit(true, write)
     }
 
-    /// Writes all of `write` or nothing. It outlives this process at once, and a loss of power after the
-    /// next `write` or `sync`.
+    /// Commits one transaction without fsync: it survives a crash of the daemon at once, and a power failure
+    /// after the next `write` or `sync`.
     pub fn write_unsynced(
         &mut self,
         write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
@@ -94,7 +94,7 @@ impl Store {
         self.commit(false, write)
     }
 
-    /// Makes all that was written outlive a loss of power.
+    /// Fsyncs the write-ahead log: all committed transactions survive a power failure.
     pub fn sync(&self) -> Result<(), StoreError> {
         let io = |cause| StoreError::Io { file: self.log.display().to_string(), cause };
         File::open(&self.log).and_then(|log| log.sync_data()).map_err(io)
@@ -102,13 +102,13 @@ impl Store {
 
     fn commit(
         &mut self,
-        waits: bool,
+        synced: bool,
         write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        if self.waits != waits {
-            let level = if waits { "FULL" } else { "NORMAL" };
+        if self.synced != synced {
+            let level = if synced { "FULL" } else { "NORMAL" };
             self.connection.pragma_update(None, "synchronous", level)?;
-            self.waits = waits;
+            self.synced = synced;
         }
         let transaction = self.connection.transaction()?;
         write(&StoreTransaction(&transaction))?;
@@ -122,7 +122,7 @@ impl Store {
         Ok(select.query_row([key], |row| row.get(0)).optional()?)
     }
 
-    /// The instant of the last record.
+    /// The time of the last journal record.
     pub fn last_time(&self) -> Result<Option<Now>, StoreError> {
         let select = "SELECT at_us, unix_us FROM journal ORDER BY seq DESC LIMIT 1";
         let now = |row: &rusqlite::Row<'_>| {
@@ -131,14 +131,14 @@ impl Store {
         Ok(self.connection.query_row(select, [], now).optional()?)
     }
 
-    /// The number after that of the last job.
+    /// The id of the next job.
     pub fn next_job(&self) -> Result<u64, StoreError> {
         let last: Option<i64> =
             self.connection.query_row("SELECT max(id) FROM jobs", [], |row| row.get(0))?;
         Ok(last.map_or(1, |last| last as u64 + 1))
     }
 
-    /// Jobs that are not over, in order, without their environments.
+    /// Active jobs by id, without their environments.
     pub fn active(&self) -> Result<Vec<Job>, StoreError> {
         let mut requests: BTreeMap<i64, Arc<JobRequest>> = BTreeMap::new();
         let mut select = self
@@ -164,12 +164,12 @@ impl Store {
         Ok(jobs)
     }
 
-    /// A job, over or not.
+    /// A job, active or ended.
     pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
         reader::job(&self.connection, id)
     }
 
-    /// Jobs that are over and whose webhooks have not been called to the end.
+    /// Ended jobs whose webhooks are pending.
     pub fn pending_webhooks(&self) -> Result<Vec<u64>, StoreError> {
         let mut select = self.connection.prepare("SELECT job FROM hooks ORDER BY job")?;
         let jobs = select.query_map([], |row| row.get::<_, i64>(0))?;
@@ -185,7 +185,7 @@ impl Store {
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// What was learned about classes.
+    /// The learned job classes.
     pub fn classes(&self) -> Result<BTreeMap<String, Class>, StoreError> {
         let mut select = self.connection.prepare("SELECT name, body FROM classes")?;
         let mut rows = select.query([])?;
@@ -198,7 +198,7 @@ impl Store {
     }
 }
 
-/// SQLite counts with a sign.
+/// SQLite integers are signed.
 fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -213,18 +213,18 @@ fn connect(file: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// One transaction.
+/// One transaction of the writer.
 pub struct StoreTransaction<'a>(&'a Transaction<'a>);
 
 impl StoreTransaction<'_> {
-    /// A value by its key.
+    /// Sets a value by its key.
     pub fn meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
         let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?;
         insert.execute([key, value])?;
         Ok(())
     }
 
-    /// The first record of a life of the daemon; those of lives long past go.
+    /// Journals a start of the daemon and deletes the journal of all but the last starts.
     pub fn start(&self, start: &Start) -> Result<(), StoreError> {
         self.record(start.now, "start", start)?;
         self.0.execute(
@@ -235,12 +235,12 @@ impl StoreTransaction<'_> {
         Ok(())
     }
 
-    /// Inputs of a cycle.
+    /// Journals the inputs of a cycle.
     pub fn inputs(&self, now: Now, inputs: &[Input]) -> Result<(), StoreError> {
         inputs.iter().try_for_each(|input| self.record(now, "input", input))
     }
 
-    /// A cycle is over: what was decided.
+    /// Journals the actions of a cycle.
     pub fn actions(&self, now: Now, actions: &[Action]) -> Result<(), StoreError> {
         self.record(now, "actions", &crate::journal::action_texts(actions))
     }
@@ -254,7 +254,7 @@ impl StoreTransaction<'_> {
         Ok(())
     }
 
-    /// A request, with the environment; the number of its first job is its own.
+    /// Adds a request and its environment; its id is the id of its first job.
     pub fn request(
         &self,
         first: u64,
@@ -267,7 +267,7 @@ impl StoreTransaction<'_> {
         Ok(())
     }
 
-    /// A new job.
+    /// Adds a job.
     pub fn insert(&self, job: &Job, request: u64) -> Result<(), StoreError> {
         let mut insert = self
             .0
@@ -287,7 +287,7 @@ impl StoreTransaction<'_> {
         Ok(())
     }
 
-    /// A job that changed.
+    /// Updates a job.
     pub fn update(&self, job: &Job) -> Result<(), StoreError> {
         let mut update = self.0.prepare_cached(
             "UPDATE jobs SET state = ?2, is_over = ?3, end_us = ?4, gpu_us = ?5,
@@ -306,29 +306,29 @@ impl StoreTransaction<'_> {
         Ok(())
     }
 
-    /// The webhook of a job is to be called.
+    /// Adds a pending webhook.
     pub fn add_webhook(&self, job: u64) -> Result<(), StoreError> {
         self.0.prepare_cached("INSERT OR IGNORE INTO hooks VALUES (?1)")?.execute([int(job)])?;
         Ok(())
     }
 
-    /// The webhook of a job was called, or that was given up.
+    /// Removes a webhook that was called or given up.
     pub fn remove_webhook(&self, job: u64) -> Result<(), StoreError> {
         self.0.prepare_cached("DELETE FROM hooks WHERE job = ?1")?.execute([int(job)])?;
         Ok(())
     }
 
-    /// What was learned about a class.
+    /// Saves a learned job class.
     pub fn class(&self, name: &str, class: &Class) -> Result<(), StoreError> {
         let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO classes VALUES (?1, ?2)")?;
         insert.execute([name, &serde_json::to_string(class)?])?;
         Ok(())
     }
 
-    /// Forgets jobs that were over before an instant.
+    /// Deletes jobs that ended before a time.
     pub fn prune(&self, before_unix_us: u64) -> Result<usize, StoreError> {
         let pruned = self.0.execute(
-            // The last number stays, so that it is not given again.
+            // The job with the largest id stays, so that ids are not reused.
             "DELETE FROM jobs WHERE is_over = 1 AND end_us < ?1
              AND id < (SELECT max(id) FROM jobs)",
             [int(before_unix_us)],

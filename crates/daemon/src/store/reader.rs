@@ -1,4 +1,4 @@
-//! Reading while the writer writes.
+//! Read connections, concurrent with the writer.
 
 use super::{StoreError, connect, int};
 use crate::job::{Job, JobState};
@@ -7,7 +7,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A connection that only reads.
+/// A read-only connection.
 pub struct StoreReader {
     connection: Connection,
 }
@@ -15,33 +15,33 @@ pub struct StoreReader {
 /// Which jobs to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFilter {
-    /// In one of these states; in any if empty.
+    /// In one of these states; in any state if empty.
     pub states: Vec<JobState>,
     /// Of this user.
     pub user: Option<String>,
-    /// Beyond this number.
+    /// After this id, in the order of the page.
     pub after: Option<u64>,
-    /// The latest first.
+    /// By descending id.
     pub descending: bool,
-    /// So many.
+    /// The most jobs.
     pub limit: u32,
 }
 
-/// What a user has used.
+/// The usage of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserTotal {
     /// The user.
     pub user: String,
     /// Jobs.
     pub jobs: u64,
-    /// Time on GPUs × GPUs.
+    /// GPU time.
     pub gpu_us: u64,
-    /// The part of it in which a GPU was shared.
+    /// GPU time spent co-located.
     pub shared_gpu_us: u64,
 }
 
 impl StoreReader {
-    /// Opens a store that exists.
+    /// Opens an existing store.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let connection = connect(file)?;
         connection.pragma_update(None, "query_only", true)?;
@@ -58,29 +58,29 @@ impl StoreReader {
         if filter.after.is_some() {
             clauses.push(format!("id {beyond} ?2"));
         }
-        let first = |state: Option<JobState>| {
-            // Names of states, never what a user wrote.
+        let subquery = |state: Option<JobState>| {
+            // Names of states, never user input.
             let state = state.map(|state| format!("state = '{}'", state.name()));
             let clauses: Vec<&str> = state.iter().chain(&clauses).map(String::as_str).collect();
             let clause = if clauses.is_empty() { "1" } else { &clauses.join(" AND ") };
             let index = if state.is_some() { "INDEXED BY jobs_by_state" } else { "" };
             format!("SELECT id FROM jobs {index} WHERE {clause} ORDER BY id {order} LIMIT ?3")
         };
-        // The first of every state, each from an index that has them in order: asked for all states at
-        // once, SQLite would sort every job in one of them.
+        // One subquery per state, each in index order: with all states in one
+        // condition SQLite would sort every matching job.
         let mut states = filter.states.clone();
         states.sort_unstable();
         states.dedup();
-        let firsts: Vec<String> = match states.as_slice() {
-            [] => vec![first(None)],
-            states => states.iter().map(|&state| first(Some(state))).collect(),
+        let subqueries: Vec<String> = match states.as_slice() {
+            [] => vec![subquery(None)],
+            states => states.iter().map(|&state| subquery(Some(state))).collect(),
         };
-        let firsts: Vec<String> =
-            firsts.iter().map(|one| format!("SELECT * FROM ({one})")).collect();
+        let subqueries: Vec<String> =
+            subqueries.iter().map(|one| format!("SELECT * FROM ({one})")).collect();
         let sql = format!(
             "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
              WHERE jobs.id IN ({}) ORDER BY jobs.id {order} LIMIT ?3",
-            firsts.join(" UNION ALL ")
+            subqueries.join(" UNION ALL ")
         );
         let mut select = self.connection.prepare_cached(&sql)?;
         let after = filter.after.map(int);
@@ -89,7 +89,7 @@ impl StoreReader {
         let mut last: Option<(String, Arc<JobRequest>)> = None;
         while let Some(row) = rows.next()? {
             let body = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
-            // Tasks of a submission follow each other and share their request.
+            // Tasks of a submission are adjacent and share their request.
             let request = match &last {
                 Some((text, request)) if text == body => request.clone(),
                 _ => {
@@ -120,7 +120,7 @@ impl StoreReader {
         Ok(text.map(|text| serde_json::from_str(&text)).transpose()?.unwrap_or_default())
     }
 
-    /// What users have used with jobs that ended since an instant, or have not.
+    /// Usage by user, of jobs that ended since a time or have not ended.
     pub fn usage(&self, since_unix_us: u64) -> Result<Vec<UserTotal>, StoreError> {
         let mut select = self.connection.prepare_cached(
             "SELECT user, count(*), sum(gpu_us), sum(shared_gpu_us) FROM jobs
@@ -141,7 +141,7 @@ impl StoreReader {
     }
 }
 
-/// A job as it was last written.
+/// A job as last written.
 pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, StoreError> {
     let mut select = connection.prepare_cached(
         "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request

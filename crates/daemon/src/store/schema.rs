@@ -1,9 +1,9 @@
-//! The tables, and how older ones become the present ones.
+//! The schema and its migrations.
 
 use rusqlite::Connection;
 
-/// One step per released version, in order; `user_version` counts those that were taken.
-const STEPS: &[&str] = &[
+/// One migration per schema version; `user_version` counts those that were applied.
+const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE requests (id INTEGER PRIMARY KEY, body TEXT NOT NULL, env TEXT NOT NULL);
@@ -37,21 +37,23 @@ const STEPS: &[&str] = &[
 ",
 ];
 
-/// The version that this program writes.
-pub(super) const VERSION: i64 = STEPS.len().cast_signed() as i64;
+/// The schema version of this program.
+pub(super) const VERSION: i64 = MIGRATIONS.len().cast_signed() as i64;
 
-/// The version of the tables, unless they are a later program's.
+/// The schema version of the store; an error if it is newer than this program.
 pub(super) fn version(connection: &Connection) -> Result<i64, super::StoreError> {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version > VERSION { Err(super::StoreError::Newer { version }) } else { Ok(version) }
 }
 
-/// Brings the tables up to date.
+/// Applies the missing migrations.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), super::StoreError> {
     let version = version(connection)?;
-    for (step, number) in STEPS.iter().zip(1..).skip(usize::try_from(version).unwrap_or(0)) {
+    for (migration, number) in
+        MIGRATIONS.iter().zip(1..).skip(usize::try_from(version).unwrap_or(0))
+    {
         let transaction = connection.transaction()?;
-        transaction.execute_batch(step)?;
+        transaction.execute_batch(migration)?;
         transaction.pragma_update(None, "user_version", number)?;
         transaction.commit()?;
     }

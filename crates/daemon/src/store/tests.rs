@@ -8,7 +8,7 @@ fn job(id: u64) -> Job {
 }
 
 #[test]
-fn a_page_holds_the_first_of_what_is_asked_for() {
+fn a_page_holds_the_first_jobs_that_match_the_filter() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state.db");
     let mut store = Store::open(&file).unwrap();
@@ -62,7 +62,7 @@ fn a_page_holds_the_first_of_what_is_asked_for() {
 }
 
 #[test]
-fn what_is_written_soon_is_there_at_once() {
+fn unsynced_writes_are_visible_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state.db");
     let mut store = Store::open(&file).unwrap();
@@ -75,7 +75,7 @@ fn what_is_written_soon_is_there_at_once() {
     store.sync().unwrap();
     store.write(|transaction| transaction.meta("two", "2")).unwrap();
     assert_eq!(level(&store), 2, "FULL");
-    // What fails leaves nothing behind.
+    // A failed transaction is rolled back.
     let fails = store.write_unsynced(|transaction| {
         transaction.meta("three", "3")?;
         Err(StoreError::Newer { version: 9 })
