@@ -10,8 +10,8 @@
 use super::cgroup::put;
 use super::record;
 use crate::op::RunId;
-use procfs::process::{MountInfo, MountInfos};
-use procfs::{FromBufRead, ProcessCGroups};
+use procfs_core::process::{MountInfo, MountInfos};
+use procfs_core::{FromBufRead, ProcessCGroups};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;

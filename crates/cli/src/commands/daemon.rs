@@ -15,17 +15,11 @@ use tandem_daemon::daemon::{self, BackendChoice, DaemonOptions};
 use tandem_daemon::meter::MeterOptions;
 use tandem_daemon::relays::RelayOptions;
 use tandem_policies::PolicySpec;
+use tracing_subscriber::filter::LevelFilter;
 
 pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
     let (config, _) = Config::load(&args.flags())?;
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.daemon.log)
-        .map_err(|error| Failure::bad_input(format!("daemon.log: {error}")))?;
-    // A log that cannot be written, on a full disk, is no reason to fail.
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false)
-        .init();
+    start_log(&config.daemon.log)?;
     let policy = PolicySpec::parse(&config.daemon.policy)?;
     let engine = engine(&config, &policy)?;
     let listen: Option<SocketAddr> = match &config.daemon.listen {
@@ -61,6 +55,20 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
     };
     let name = engine.name();
     daemon::run(&options, engine, || greet(&options, name))?;
+    Ok(())
+}
+
+/// Logs to standard error from this level up.
+fn start_log(level: &str) -> Result<(), Failure> {
+    let level: LevelFilter = level
+        .parse()
+        .map_err(|error| Failure::bad_input(format!("daemon.log: '{level}': {error}")))?;
+    // A log that cannot be written, on a full disk, is no reason to fail.
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .init();
     Ok(())
 }
 

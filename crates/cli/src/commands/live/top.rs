@@ -1,20 +1,18 @@
 //! `tandem top`: GPUs, tenants and queue, live on a terminal, once elsewhere.
 
-use super::queue::{Found, latest, number, rate};
+use super::queue::{Found, latest};
 use super::{connect, devices, queue};
 use crate::commands::print;
 use crate::failure::Failure;
 use crate::live_args::CommonArgs;
-use crate::output::{clean, name};
+use crate::output::clean;
 use crate::units;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout};
-use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::{Cell, Row, Table};
-use ratatui::{DefaultTerminal, Frame};
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Color, Stylize};
+use crossterm::terminal::{self, ClearType};
+use crossterm::{cursor, execute};
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 use tandem_daemon::api::types::{DaemonInfo, Devices, JobLine};
 use tandem_daemon::client::{ApiResponse, Client, ClientError, JobQuery};
@@ -44,6 +42,12 @@ impl Snapshot {
 
     fn jobs(&self) -> BTreeMap<u64, JobLine> {
         self.found.jobs.iter().map(|job| (job.id, job.clone())).collect()
+    }
+
+    /// Devices with their tenants, and the queue.
+    fn tables(&self, colors: bool) -> [String; 2] {
+        let devices = devices::table(&self.devices, &self.jobs(), colors);
+        [devices, queue::table(&self.found.jobs, colors)]
     }
 
     fn headline(&self) -> String {
@@ -79,31 +83,31 @@ pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return plain(&first, args);
     }
-    let mut terminal = ratatui::try_init()?;
-    let colors = args.color.is_on();
-    let ended = live(&mut terminal, &mut client, first, colors);
-    ratatui::try_restore()?;
-    ended
+    let mut screen = Screen::open()?;
+    live(&mut screen, &mut client, first, args.color.is_on())
 }
 
 fn plain(snapshot: &Snapshot, args: &CommonArgs) -> Result<(), Failure> {
-    let colors = args.color.is_on();
-    let devices = devices::table(&snapshot.devices, &snapshot.jobs(), colors);
-    let jobs = queue::table(&snapshot.found.jobs, colors);
+    let [devices, jobs] = snapshot.tables(args.color.is_on());
     print(&format!("{}\n\n{devices}\n\n{jobs}", snapshot.headline()))
 }
 
 fn live(
-    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
     client: &mut Client,
     first: Snapshot,
     colors: bool,
 ) -> Result<(), Failure> {
     let mut snapshot = first;
-    let mut problem = None;
+    let mut problem: Option<String> = None;
     let mut taken = Instant::now();
     loop {
-        terminal.draw(|frame| draw(frame, &snapshot, problem.as_deref(), colors))?;
+        let bottom = match &problem {
+            Some(problem) if colors => problem.as_str().with(Color::Red).to_string(),
+            Some(problem) => problem.clone(),
+            None => "q quits; a rate is relative to running alone, ~ marks a prediction".to_owned(),
+        };
+        screen.show(&snapshot.headline(), &snapshot.tables(colors), &bottom)?;
         if event::poll(REFRESH.saturating_sub(taken.elapsed()))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
@@ -125,98 +129,96 @@ fn live(
     }
 }
 
-fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, problem: Option<&str>, colors: bool) {
-    let area = frame.area();
-    // Devices get what they need, but leave at least half to the queue.
-    let devices =
-        u16::try_from(snapshot.devices.devices.len()).unwrap_or(u16::MAX).saturating_add(1);
-    let rows = [
-        Constraint::Length(1),
-        Constraint::Length(1),
-        Constraint::Length(devices.min(area.height / 2)),
-        Constraint::Length(1),
-        Constraint::Min(0),
-        Constraint::Length(1),
-    ];
-    let [top, _, gpus, _, jobs, bottom] = Layout::vertical(rows).areas(area);
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    frame.render_widget(Line::styled(snapshot.headline(), bold), top);
-    frame.render_widget(device_table(snapshot, colors), gpus);
-    frame.render_widget(job_table(snapshot, colors), jobs);
-    let last = match problem {
-        Some(problem) => Line::styled(problem.to_owned(), tinted(Some(Color::Red), colors)),
-        None => Line::raw("q quits; a rate is relative to running alone, ~ marks a prediction"),
-    };
-    frame.render_widget(last, bottom);
+/// The terminal's second screen. The first one comes back when this is dropped, or at a panic.
+struct Screen;
+
+impl Screen {
+    fn open() -> io::Result<Self> {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            report(panic);
+        }));
+        terminal::enable_raw_mode()?;
+        let screen = Self;
+        execute!(
+            io::stdout(),
+            terminal::EnterAlternateScreen,
+            terminal::DisableLineWrap,
+            cursor::Hide
+        )?;
+        Ok(screen)
+    }
+
+    fn show(&mut self, headline: &str, tables: &[String; 2], bottom: &str) -> io::Result<()> {
+        let (_, height) = terminal::size()?;
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        write!(out, "{}", cursor::MoveTo(0, 0))?;
+        let lines = page(headline, tables, bottom, height.into());
+        for (row, line) in lines.iter().enumerate() {
+            let line = if row == 0 {
+                line.attribute(Attribute::Bold).to_string()
+            } else {
+                line.to_string()
+            };
+            // Without wrapping the terminal cuts what is too long for it.
+            let end = if row + 1 < lines.len() { "\r\n" } else { "" };
+            write!(out, "{line}{}{end}", terminal::Clear(ClearType::UntilNewLine))?;
+        }
+        out.flush()
+    }
 }
 
-fn tinted(color: Option<Color>, colors: bool) -> Style {
-    color.filter(|_| colors).map_or_else(Style::new, |color| Style::new().fg(color))
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
 }
 
-fn header<const N: usize>(titles: [&'static str; N]) -> Row<'static> {
-    Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED))
+/// Best effort: there is nobody left to tell.
+fn restore() {
+    let _ = terminal::disable_raw_mode();
+    let _ = execute!(
+        io::stdout(),
+        terminal::EnableLineWrap,
+        terminal::LeaveAlternateScreen,
+        cursor::Show
+    );
 }
 
-fn device_table(snapshot: &Snapshot, colors: bool) -> Table<'static> {
-    let jobs = snapshot.jobs();
-    let rows = snapshot.devices.devices.iter().map(|device| {
-        let state = tinted((device.state != "up").then_some(Color::Yellow), colors);
-        let busy =
-            device.utilization.map(|busy| format!("{:.0} %", busy * 100.0)).unwrap_or_default();
-        Row::new([
-            Cell::new(device.index.to_string()),
-            Cell::new(name(&device.kind)),
-            Cell::new(clean(&device.state)).style(state),
-            Cell::new(devices::memory(device)),
-            Cell::new(busy),
-            Cell::new(devices::throughput(device)),
-            Cell::new(devices::tenant_list(device, &jobs)),
-        ])
-    });
-    let widths = [
-        Constraint::Length(4),
-        Constraint::Length(20),
-        Constraint::Length(8),
-        Constraint::Length(22),
-        Constraint::Length(6),
-        Constraint::Length(10),
-        Constraint::Min(20),
-    ];
-    let titles = ["gpu", "kind", "state", "memory", "busy", "throughput", "tenants"];
-    Table::new(rows.collect::<Vec<_>>(), widths).header(header(titles))
+/// The lines of a screen. The first table gets what it needs, but leaves half of the screen to the second.
+fn page<'a>(
+    headline: &'a str,
+    tables: &'a [String; 2],
+    bottom: &'a str,
+    height: usize,
+) -> Vec<&'a str> {
+    let [first, second] = tables;
+    let mut lines = vec![headline, ""];
+    lines.extend(first.lines().take(height / 2));
+    lines.push("");
+    lines.extend(second.lines());
+    lines.resize(height.saturating_sub(1), "");
+    lines.push(bottom);
+    lines
 }
 
-fn job_table(snapshot: &Snapshot, colors: bool) -> Table<'static> {
-    let rows = snapshot.found.jobs.iter().map(|job| {
-        let color = match job.state {
-            JobState::Running => Some(Color::Green),
-            JobState::Pending | JobState::Paused | JobState::Held => Some(Color::Yellow),
-            _ => None,
-        };
-        Row::new([
-            Cell::new(number(job)),
-            Cell::new(name(&job.name)),
-            Cell::new(name(&job.user)),
-            Cell::new(job.state.letters()).style(tinted(color, colors)),
-            Cell::new(units::clock(job.run_s)),
-            Cell::new(job.gpus.to_string()),
-            Cell::new(rate(job)),
-            Cell::new(queue::list(&job.beside)),
-            Cell::new(job.reason.as_deref().map(clean).unwrap_or_default()),
-        ])
-    });
-    let widths = [
-        Constraint::Length(12),
-        Constraint::Length(24),
-        Constraint::Length(10),
-        Constraint::Length(3),
-        Constraint::Length(11),
-        Constraint::Length(5),
-        Constraint::Length(6),
-        Constraint::Length(12),
-        Constraint::Min(10),
-    ];
-    let titles = ["job", "name", "user", "st", "time", "gpus", "rate", "beside", "reason"];
-    Table::new(rows.collect::<Vec<_>>(), widths).header(header(titles))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_screen_is_filled_and_both_tables_have_a_part_of_it() {
+        let table = |name: &str| (0..20).map(|row| format!("{name}{row}\n")).collect::<String>();
+        let tables = [table("gpu"), table("job")];
+        for height in [5, 10, 24, 100] {
+            let lines = page("head", &tables, "bottom", height);
+            assert_eq!(lines.len(), height);
+            assert_eq!((lines[0], lines[height - 1]), ("head", "bottom"));
+        }
+        let lines = page("head", &tables, "bottom", 24);
+        assert_eq!((lines[13], lines[14], lines[15]), ("gpu11", "", "job0"));
+        let lines = page("head", &tables, "bottom", 100);
+        assert_eq!((lines[21], lines[42], lines[43]), ("gpu19", "job19", ""));
+    }
 }
