@@ -18,11 +18,11 @@ use tandem_sim::{Estimates, FaultOptions, LoadFactor};
 #[command(name = "tandem", version, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Compare policies on a built-in trace; write report.html
     Demo(DemoArgs),
     /// Simulate a trace under one policy
@@ -94,7 +94,7 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "POLICY", default_value = "tandem")]
     pub(crate) policy: String,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: SimulationArgs,
 }
 
 #[derive(Args)]
@@ -103,7 +103,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "LIST")]
     pub(crate) policies: Option<String>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: SimulationArgs,
 }
 
 #[derive(Args)]
@@ -122,7 +122,7 @@ pub(crate) struct TraceInput {
 }
 
 #[derive(Args)]
-pub(crate) struct CommonArgs {
+pub(crate) struct SimulationArgs {
     /// Trace of jobs; - is standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: PathBuf,
@@ -138,16 +138,16 @@ pub(crate) struct CommonArgs {
     /// How whole GPUs are chosen
     #[arg(long, value_enum, default_value = "strict")]
     pub(crate) placement: PlacementArg,
-    /// Classes of the jobs: the trace's, or table:SEED for one of the table at random
+    /// ClassesArg of the jobs: the trace's, or table:SEED for one of the table at random
     #[arg(long, value_name = "trace|table:SEED", default_value = "trace", value_parser = parse_classes)]
-    pub(crate) classes: Classes,
+    pub(crate) classes: ClassesArg,
     /// What policies are told about durations: true, trace (its estimate column), history (from jobs
     /// that have finished), noisy:SIGMA
     #[arg(long, value_name = "KIND", default_value = "true", value_parser = parse_estimates)]
     pub(crate) estimates: Estimates,
     /// What policies are told about pair rates
     #[arg(long, value_enum, default_value = "true")]
-    pub(crate) beliefs: Beliefs,
+    pub(crate) beliefs: BeliefsArg,
     /// What says how fast jobs run together that were not measured together
     #[arg(long, value_enum, default_value = "closed-form")]
     pub(crate) unmeasured: UnmeasuredArg,
@@ -448,7 +448,7 @@ pub(crate) enum ProtocolArg {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Beliefs {
+pub(crate) enum BeliefsArg {
     /// The true rates
     True,
     /// Predicted from solo profiles and a share of the measured pairs
@@ -466,7 +466,7 @@ pub(crate) enum UnmeasuredArg {
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Classes {
+pub(crate) enum ClassesArg {
     Trace,
     Table { seed: u64 },
 }
@@ -486,12 +486,12 @@ fn parse_network(text: &str) -> Result<NetworkArg, String> {
     }
 }
 
-fn parse_classes(text: &str) -> Result<Classes, String> {
+fn parse_classes(text: &str) -> Result<ClassesArg, String> {
     match text.split_once(':') {
-        None if text == "trace" => Ok(Classes::Trace),
+        None if text == "trace" => Ok(ClassesArg::Trace),
         Some(("table", seed)) => seed
             .parse()
-            .map(|seed| Classes::Table { seed })
+            .map(|seed| ClassesArg::Table { seed })
             .map_err(|_| "table:SEED needs a whole number".to_owned()),
         _ => Err("known are trace, table:SEED".to_owned()),
     }

@@ -12,10 +12,10 @@ use tempfile::NamedTempFile;
 /// and nothing is left behind if that is cut short.
 pub(crate) struct OutputFile {
     path: PathBuf,
-    target: Target,
+    target: OutputTarget,
 }
 
-enum Target {
+enum OutputTarget {
     /// Renamed to its name in the end.
     Temporary(NamedTempFile),
     /// A pipe or a device has to be written to as it is. Opened only to write: whoever reads a pipe
@@ -38,13 +38,13 @@ impl OutputFile {
             _ => path.to_owned(),
         };
         let target = match std::fs::metadata(path) {
-            _ if path.as_os_str() == "/dev/stdout" => Target::StandardOutput,
-            Ok(_) if is_device(path) => Target::Special,
+            _ if path.as_os_str() == "/dev/stdout" => OutputTarget::StandardOutput,
+            Ok(_) if is_device(path) => OutputTarget::Special,
             Ok(found) if found.is_dir() => {
                 let problem = "is a folder; name a file";
                 return Err(Failure::bad_input(format!("{}: {problem}", path.display())));
             }
-            Ok(found) if !found.is_file() => Target::Special,
+            Ok(found) if !found.is_file() => OutputTarget::Special,
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cannot(cause)),
             _ => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -54,7 +54,7 @@ impl OutputFile {
                     .permissions(Permissions::from_mode(0o666))
                     .tempfile_in(parent.unwrap_or(Path::new(".")))
                     .map_err(cannot)?;
-                Target::Temporary(temporary)
+                OutputTarget::Temporary(temporary)
             }
         };
         Ok(Self { path: path.to_owned(), target })
@@ -75,12 +75,12 @@ impl OutputFile {
             buffered.flush()
         };
         match target {
-            Target::Special => {
+            OutputTarget::Special => {
                 let file = std::fs::File::options().write(true).open(&path);
                 file.and_then(|mut file| fill(&mut file)).map_err(cannot)
             }
-            Target::StandardOutput => fill(&mut io::stdout().lock()).map_err(cannot),
-            Target::Temporary(mut temporary) => {
+            OutputTarget::StandardOutput => fill(&mut io::stdout().lock()).map_err(cannot),
+            OutputTarget::Temporary(mut temporary) => {
                 fill(temporary.as_file_mut()).map_err(cannot)?;
                 temporary.persist(&path).map_err(|error| cannot(error.error))?;
                 Ok(())

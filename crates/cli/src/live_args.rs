@@ -51,7 +51,7 @@ pub(crate) enum LiveCommand {
     #[command(after_help = SELECTORS)]
     Wait(WaitArgs),
     /// Show GPUs, tenants and queue, live; q quits
-    Top(CommonArgs),
+    Top(ClientArgs),
     /// Show GPUs, queue, jobs and pair rates in a web browser, live
     Dashboard(DashboardArgs),
     /// List GPUs with tenants, rates and throughput; drain GPUs
@@ -64,7 +64,7 @@ pub(crate) enum LiveCommand {
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Check what keeps the daemon from working well
-    Doctor(CommonArgs),
+    Doctor(ClientArgs),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -83,7 +83,7 @@ const SCRIPTS: &str = "A script says more in lines that begin with #TANDEM or #S
                        command; the command line wins. It is run by its #! line and read when it starts.";
 
 #[derive(Args, Clone, Debug)]
-pub(crate) struct CommonArgs {
+pub(crate) struct ClientArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -110,7 +110,7 @@ pub(crate) struct DashboardArgs {
     #[arg(long)]
     pub(crate) no_open: bool,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -130,7 +130,7 @@ pub(crate) struct SubmitArgs {
     #[arg(long)]
     pub(crate) parsable: bool,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
     /// A script with its arguments, or a command after --
     #[arg(trailing_var_arg = true, required = true, value_name = "SCRIPT|-- COMMAND")]
     pub(crate) command: Vec<String>,
@@ -141,7 +141,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) job: JobOptions,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
     /// A script with its arguments, or a command after --
     #[arg(trailing_var_arg = true, required = true, value_name = "SCRIPT|-- COMMAND")]
     pub(crate) command: Vec<String>,
@@ -152,13 +152,13 @@ pub(crate) struct ListArgs {
     #[command(flatten)]
     pub(crate) output: ListOutput,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
 pub(crate) struct AccumArgs {
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
     /// Job: a number or `last`
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
@@ -217,7 +217,7 @@ pub(crate) struct JobsArgs {
     #[arg(required = true, value_name = "JOB")]
     pub(crate) jobs: Vec<String>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -229,7 +229,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -247,7 +247,7 @@ pub(crate) struct LogsArgs {
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) lines: Option<usize>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -262,7 +262,7 @@ pub(crate) struct WaitArgs {
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     pub(crate) timeout: Option<f64>,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -288,7 +288,7 @@ pub(crate) struct DevicesArgs {
     #[arg(value_name = "LIST")]
     pub(crate) devices: String,
     #[command(flatten)]
-    pub(crate) common: CommonArgs,
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -308,6 +308,6 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         origin: bool,
         #[command(flatten)]
-        common: CommonArgs,
+        common: ClientArgs,
     },
 }

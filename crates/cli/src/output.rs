@@ -10,7 +10,7 @@ use std::io::{IsTerminal, Write};
 const NAME_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum OutputFormat {
     /// For people
     Table,
     /// One object
@@ -49,24 +49,26 @@ impl ColorChoice {
 pub(crate) struct ListOutput {
     /// How to print it; TANDEM_OUTPUT if absent
     #[arg(short = 'o', long = "output", value_enum, value_name = "FORMAT")]
-    format: Option<Format>,
+    format: Option<OutputFormat>,
 }
 
 impl ListOutput {
     /// `--json`, then `-o`, then the environment.
-    pub(crate) fn format(self, json: bool) -> Result<Format, Failure> {
+    pub(crate) fn format(self, json: bool) -> Result<OutputFormat, Failure> {
         if json {
-            return Ok(Format::Json);
+            return Ok(OutputFormat::Json);
         }
         match (self.format, std::env::var("TANDEM_OUTPUT")) {
             (Some(format), _) => Ok(format),
-            (None, Ok(text)) if !text.is_empty() => Format::from_str(&text, false).map_err(|_| {
-                let text = text.escape_debug();
-                Failure::bad_input(format!(
-                    "TANDEM_OUTPUT is '{text}'; give table, json, jsonl or csv"
-                ))
-            }),
-            (None, _) => Ok(Format::Table),
+            (None, Ok(text)) if !text.is_empty() => {
+                OutputFormat::from_str(&text, false).map_err(|_| {
+                    let text = text.escape_debug();
+                    Failure::bad_input(format!(
+                        "TANDEM_OUTPUT is '{text}'; give table, json, jsonl or csv"
+                    ))
+                })
+            }
+            (None, _) => Ok(OutputFormat::Table),
         }
     }
 }
@@ -100,25 +102,25 @@ pub(crate) fn name(text: &str) -> String {
 }
 
 /// A cell of a table.
-pub(crate) struct Field {
+pub(crate) struct TableCell {
     text: String,
     color: Option<Color>,
 }
 
-impl Field {
+impl TableCell {
     pub(crate) fn colored(text: impl Into<String>, color: Option<Color>) -> Self {
         Self { text: text.into(), color }
     }
 }
 
-impl<T: Into<String>> From<T> for Field {
+impl<T: Into<String>> From<T> for TableCell {
     fn from(text: T) -> Self {
         Self { text: text.into(), color: None }
     }
 }
 
 /// A table; a header that begins with `>` is that of numbers.
-pub(crate) fn table(header: &[&str], rows: Vec<Vec<Field>>, colors: bool) -> String {
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<TableCell>>, colors: bool) -> String {
     let mut table = Table::new();
     let rule = LineStyle::none().fill('─').junction('─');
     table.load_style(TableStyle::new().header_separator(rule));
@@ -130,7 +132,7 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<Field>>, colors: bool) -> Str
         table.force_no_tty();
     }
     for row in rows {
-        table.add_row(row.into_iter().map(|Field { text, color }| {
+        table.add_row(row.into_iter().map(|TableCell { text, color }| {
             let cell = Cell::new(text);
             match color {
                 Some(color) if colors => cell.fg(color),

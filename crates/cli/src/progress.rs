@@ -11,13 +11,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REFRESH: Duration = Duration::from_millis(100);
 
 /// Shows how far `done` has come until it is dropped.
-pub(crate) struct Progress {
+pub(crate) struct ProgressDisplay {
     pub(crate) done: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     painter: Option<JoinHandle<()>>,
 }
 
-impl Progress {
+impl ProgressDisplay {
     pub(crate) fn start(total: u64, quiet: bool) -> Self {
         let done = Arc::new(AtomicU64::new(0));
         let stop = Arc::new(AtomicBool::new(false));
@@ -30,7 +30,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(painter) = self.painter.take() {

@@ -12,14 +12,14 @@ const US_MAX: f64 = 3.6e9;
 
 /// An item of a list and the `key=value` items that belong to it.
 #[derive(Debug, PartialEq)]
-struct Item<'a> {
+struct ListItem<'a> {
     head: &'a str,
     options: Vec<(&'a str, &'a str)>,
 }
 
 /// Takes `HEAD[:key=value,...],HEAD...` apart.
-fn items<'a>(text: &'a str, what: &str) -> Result<Vec<Item<'a>>, Failure> {
-    let mut items: Vec<Item<'a>> = Vec::new();
+fn items<'a>(text: &'a str, what: &str) -> Result<Vec<ListItem<'a>>, Failure> {
+    let mut items: Vec<ListItem<'a>> = Vec::new();
     for part in text.split(',').map(str::trim) {
         // A colon may be part of a path; only an option after it makes it the end of one.
         let (head, option) = match part.rsplit_once(':') {
@@ -34,7 +34,7 @@ fn items<'a>(text: &'a str, what: &str) -> Result<Vec<Item<'a>>, Failure> {
                 );
                 return Err(Failure::bad_input(problem));
             }
-            Some(head) => items.push(Item { head, options: Vec::new() }),
+            Some(head) => items.push(ListItem { head, options: Vec::new() }),
             None => {}
         }
         let Some(option) = option else { continue };
@@ -53,13 +53,13 @@ fn items<'a>(text: &'a str, what: &str) -> Result<Vec<Item<'a>>, Failure> {
 }
 
 /// One option of an item, and how to refuse it.
-struct Setting<'a> {
+struct ItemOption<'a> {
     of: &'a str,
     key: &'a str,
     value: &'a str,
 }
 
-impl Setting<'_> {
+impl ItemOption<'_> {
     fn refuse(&self, needs: impl Display) -> Failure {
         let Self { of, key, value } = self;
         Failure::bad_input(format!("{of}: {key}: needs {needs}, not '{value}'"))
@@ -100,12 +100,12 @@ impl Setting<'_> {
 /// Reads `NAME[:key=value,...]`.
 pub(crate) fn gpu(text: &str) -> Result<DeviceGpu, Failure> {
     let items = items(text, "--gpu")?;
-    let [Item { head, options }] = items.as_slice() else {
+    let [ListItem { head, options }] = items.as_slice() else {
         return Err(Failure::bad_input(format!("--gpu '{text}': name one GPU")));
     };
     let mut gpu = DeviceGpu::known(head)?;
     for &(key, value) in options {
-        let setting = Setting { of: &format!("GPU {head}"), key, value };
+        let setting = ItemOption { of: &format!("GPU {head}"), key, value };
         let constants = &mut gpu.constants;
         match key {
             "sms" => gpu = gpu.with_sms(setting.whole(u32::MAX)?)?,
@@ -150,14 +150,14 @@ pub(crate) fn tenants(text: &str, gpu: &DeviceGpu) -> Result<Vec<DeviceTenant>, 
     Ok(tenants)
 }
 
-fn tenant(item: &Item<'_>, gpu: &DeviceGpu) -> Result<DeviceTenant, Failure> {
+fn tenant(item: &ListItem<'_>, gpu: &DeviceGpu) -> Result<DeviceTenant, Failure> {
     let file = item.head;
     let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy();
     let mut tenant = DeviceTenant::new(&name, read_operators(file)?)?;
     let (mut batch, mut base) = (None, batch_in_name(file));
     let (mut arrivals, mut p99_ns) = (None, None);
     for &(key, value) in &item.options {
-        let setting = Setting { of: file, key, value };
+        let setting = ItemOption { of: file, key, value };
         match key {
             "batch" => batch = Some(setting.whole(BATCH_MAX)?),
             "base" => base = Some(setting.whole(BATCH_MAX)?),
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn options_belong_to_the_name_before_them() {
         let found = items("a/b:c:batch=32,h=28,d,e:slo=0.5", "--tenants").unwrap();
-        let item = |head, options: &[(&'static str, &'static str)]| Item {
+        let item = |head, options: &[(&'static str, &'static str)]| ListItem {
             head,
             options: options.to_vec(),
         };
@@ -216,7 +216,8 @@ mod tests {
 
     #[test]
     fn sizes_are_read_in_binary_units() {
-        let memory = |value| Setting { of: "f", key: "mem", value }.memory().map(|memory| memory.0);
+        let memory =
+            |value| ItemOption { of: "f", key: "mem", value }.memory().map(|memory| memory.0);
         let mib = |value| memory(value).unwrap();
         assert_eq!(
             ["4G", "4GiB", "512M", "512", "0"].map(mib),

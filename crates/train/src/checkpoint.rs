@@ -2,7 +2,7 @@
 
 use crate::args::{ModelKind, TrainArgs};
 use crate::error::TrainError;
-use crate::model::Model;
+use crate::model::SampleModel;
 use crate::optimiser::Optimiser;
 use candle_core::{DType, Device, Tensor, safetensors};
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ pub(crate) fn save(
     path: &Path,
     args: &TrainArgs,
     step: u64,
-    model: &Model,
+    model: &SampleModel,
     optimiser: &Optimiser,
 ) -> Result<(), TrainError> {
     let mut tensors = HashMap::new();
@@ -63,7 +63,7 @@ pub(crate) fn save(
 pub(crate) fn load(
     path: &Path,
     args: &TrainArgs,
-    model: &Model,
+    model: &SampleModel,
     optimiser: &mut Optimiser,
 ) -> Result<u64, TrainError> {
     let bytes = match std::fs::read(path) {

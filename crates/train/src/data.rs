@@ -49,14 +49,14 @@ pub(crate) fn setup(seed: u64) -> ChaCha8Rng {
 }
 
 /// What the data of a job have in common: a typical sample of each class.
-pub(crate) struct Source {
+pub(crate) struct BatchSource {
     kind: ModelKind,
     seed: u64,
     size: usize,
     typical: Vec<Vec<f32>>,
 }
 
-impl Source {
+impl BatchSource {
     pub(crate) fn new(kind: ModelKind, seed: u64, size: usize) -> Self {
         let numbers = match kind {
             ModelKind::Mlp => FEATURES,

@@ -12,13 +12,13 @@ const CHANNELS: [usize; 2] = [8, 16];
 const KERNEL: usize = 3;
 const EMBEDDING: usize = 64;
 
-pub(crate) struct Model {
+pub(crate) struct SampleModel {
     kind: ModelKind,
     /// Weights and offsets by turns, in the order of the layers.
     pub(crate) weights: Vec<Var>,
 }
 
-impl Model {
+impl SampleModel {
     pub(crate) fn new(kind: ModelKind, seed: u64) -> Result<Self> {
         let random = &mut setup(seed);
         let mut weights = Vec::new();

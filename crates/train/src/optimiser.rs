@@ -1,7 +1,7 @@
 //! Gradient descent with momentum, and gradients summed over the parts of a batch.
 
 use crate::data::Batch;
-use crate::model::Model;
+use crate::model::SampleModel;
 use candle_core::{Result, Tensor};
 
 const MOMENTUM: f64 = 0.9;
@@ -12,7 +12,7 @@ pub(crate) struct Optimiser {
 }
 
 impl Optimiser {
-    pub(crate) fn new(model: &Model) -> Result<Self> {
+    pub(crate) fn new(model: &SampleModel) -> Result<Self> {
         let still = model.weights.iter().map(|weights| weights.zeros_like());
         Ok(Self { velocities: still.collect::<Result<_>>()? })
     }
@@ -21,7 +21,7 @@ impl Optimiser {
     ///
     /// Every part counts by its share of the samples, so that losses and gradients add up to those of
     /// the whole batch.
-    pub(crate) fn step(&mut self, model: &Model, batch: &Batch, accum: usize) -> Result<f64> {
+    pub(crate) fn step(&mut self, model: &SampleModel, batch: &Batch, accum: usize) -> Result<f64> {
         let size = batch.classes.dim(0)?;
         let mut loss = 0.0;
         let mut sums: Vec<Option<Tensor>> = vec![None; model.weights.len()];

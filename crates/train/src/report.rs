@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// What the daemon wants of the job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct DaemonSettings {
     /// Parts in which a batch is computed.
     pub(crate) accum: usize,
     /// Wait before each step.
@@ -39,8 +39,8 @@ pub(crate) struct Reporter {
     path: Option<PathBuf>,
     job: String,
     batch: usize,
-    settings: Settings,
-    line: Option<Line>,
+    settings: DaemonSettings,
+    line: Option<DaemonLine>,
     try_again: Instant,
     /// When and at which step the last report was made.
     reported: (Instant, u64),
@@ -55,7 +55,7 @@ impl Reporter {
         accum: usize,
         done: u64,
     ) -> Self {
-        let settings = Settings { accum, gate: Duration::ZERO, stop: false };
+        let settings = DaemonSettings { accum, gate: Duration::ZERO, stop: false };
         let now = Instant::now();
         let reported = (now, done);
         let mut new = Self { path, job, batch, settings, line: None, try_again: now, reported };
@@ -64,7 +64,7 @@ impl Reporter {
     }
 
     /// Takes in what the daemon said, and returns what holds now.
-    pub(crate) fn poll(&mut self) -> Settings {
+    pub(crate) fn poll(&mut self) -> DaemonSettings {
         self.connect();
         let Some(line) = &mut self.line else { return self.settings };
         let mut heard = Vec::new();
@@ -79,7 +79,7 @@ impl Reporter {
     }
 
     /// Waits as long as the gate says, unless the daemon changes its mind or leaves.
-    pub(crate) fn pass_gate(&mut self) -> Settings {
+    pub(crate) fn pass_gate(&mut self) -> DaemonSettings {
         let start = Instant::now();
         loop {
             let settings = self.poll();
@@ -142,7 +142,8 @@ impl Reporter {
         }
         self.try_again = now + RECONNECT;
         let Some(stream) = open(path) else { return };
-        let mut line = Line { stream, unsent: Vec::new(), unread: Vec::new(), too_long: false };
+        let mut line =
+            DaemonLine { stream, unsent: Vec::new(), unread: Vec::new(), too_long: false };
         line.push(&json!({
             "op": "hello",
             "v": VERSION,
@@ -197,7 +198,7 @@ fn open(path: &PathBuf) -> Option<UnixStream> {
 }
 
 /// One connection.
-struct Line {
+struct DaemonLine {
     stream: UnixStream,
     /// The rest of a line that the socket did not take.
     unsent: Vec<u8>,
@@ -207,7 +208,7 @@ struct Line {
     too_long: bool,
 }
 
-impl Line {
+impl DaemonLine {
     fn push(&mut self, message: &Value) {
         self.unsent.extend_from_slice(message.to_string().as_bytes());
         self.unsent.push(b'\n');

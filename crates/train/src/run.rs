@@ -2,10 +2,10 @@
 
 use crate::args::TrainArgs;
 use crate::checkpoint;
-use crate::data::Source;
+use crate::data::BatchSource;
 use crate::error::TrainError;
 use crate::losses::Losses;
-use crate::model::Model;
+use crate::model::SampleModel;
 use crate::optimiser::Optimiser;
 use crate::report::Reporter;
 use rayon::ThreadPoolBuilder;
@@ -43,14 +43,14 @@ pub(crate) fn run(args: &TrainArgs) -> Result<Trained, TrainError> {
 
 fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<Trained, TrainError> {
     let ballast = ballast(args.allocate)?;
-    let model = Model::new(args.model, args.seed)?;
+    let model = SampleModel::new(args.model, args.seed)?;
     let mut optimiser = Optimiser::new(&model)?;
     let first = match &args.checkpoint {
         Some(path) => checkpoint::load(path, args, &model, &mut optimiser)?,
         None => 0,
     };
     let mut losses = args.losses.as_deref().map(|path| Losses::open(path, first)).transpose()?;
-    let source = Source::new(args.model, args.seed, args.batch_size());
+    let source = BatchSource::new(args.model, args.seed, args.batch_size());
     let job = std::env::var("TANDEM_JOB_ID").unwrap_or_default();
     let mut accum = args.first_accum();
     let mut reporter = Reporter::new(socket, job, args.batch_size(), accum, first);

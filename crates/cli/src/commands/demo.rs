@@ -4,7 +4,7 @@ use super::{print, remark};
 use crate::args::DemoArgs;
 use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::table;
 use std::sync::Arc;
 use tandem_core::{ClosedForm, Cluster, Interference};
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     );
     let run_options = RunOptions { seed: args.seed, record: true, ..RunOptions::default() };
     let truth: Arc<dyn Interference> = Arc::new(ClosedForm);
-    let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
+    let progress = ProgressDisplay::start((workload.len() * policies.len()) as u64, args.quiet);
     let runs = tandem_sim::compare(&workload, &policies, &truth, &run_options, 0, &progress.done)?;
     drop(progress);
     let notes =

@@ -20,7 +20,7 @@ const STEPS: u32 = 500;
 const GAP_PERCENT: u32 = 50;
 const POLICIES: [&str; 2] = ["fifo", "tandem:slice_s=2"];
 
-struct Measured {
+struct MeasuredPolicy {
     policy: &'static str,
     mean_jct_s: f64,
     makespan_s: f64,
@@ -56,7 +56,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
         let object = serde_json::json!({ "schema": 1, "jobs": JOBS, "policies": policies });
         return print(&object.to_string());
     }
-    let row = |measured: &Measured| {
+    let row = |measured: &MeasuredPolicy| {
         vec![
             measured.policy.to_owned(),
             format!("{:.1}", measured.mean_jct_s),
@@ -136,7 +136,7 @@ impl Drop for Daemon {
     }
 }
 
-fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<Measured, Failure> {
+fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<MeasuredPolicy, Failure> {
     remark(&format!("under {policy} ..."), quiet);
     let mut daemon = Daemon::start(policy)?;
     let mut client = daemon.client()?;
@@ -181,7 +181,7 @@ fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<Measured, Fail
             throughput.push(now);
         }
     }
-    Ok(Measured {
+    Ok(MeasuredPolicy {
         policy: policy.split(':').next().unwrap_or(policy),
         mean_jct_s: completion.iter().sum::<f64>() / completion.len() as f64,
         makespan_s: completion.last().copied().unwrap_or(0.0),

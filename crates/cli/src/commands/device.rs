@@ -37,14 +37,14 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<(), Failure> {
 }
 
 /// What a command works on.
-struct Case {
+struct DeviceCase {
     gpu: DeviceGpu,
     tenants: Vec<DeviceTenant>,
     goal: Goal,
     seed: u64,
 }
 
-impl Case {
+impl DeviceCase {
     fn read(args: &DeviceArgs) -> Result<Self, Failure> {
         let mut gpu = tenants::gpu(&args.gpu)?;
         gpu.scheduler = args.scheduler.into();
@@ -155,7 +155,7 @@ fn given(text: &str, tenants: usize) -> Result<Mode, Failure> {
 }
 
 fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), Failure> {
-    let case = Case::read(args)?.with_arrivals()?;
+    let case = DeviceCase::read(args)?.with_arrivals()?;
     let modes = parse_modes(modes, case.tenants.len())?.into_iter().map(|mode| paced(mode, args));
     let page = chart.chart.as_deref().map(OutputFile::open).transpose()?;
     let mut device = case.device()?;
@@ -172,7 +172,7 @@ fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), 
     print(&outcomes_table(&outcomes, &case))
 }
 
-fn to_json(outcome: &ModeResult, case: &Case) -> Value {
+fn to_json(outcome: &ModeResult, case: &DeviceCase) -> Value {
     let measured = &outcome.measured;
     let v: Vec<f64> = outcome.budgets.iter().copied().map(share).collect();
     let mut object = json!({
@@ -188,7 +188,7 @@ fn to_json(outcome: &ModeResult, case: &Case) -> Value {
     object
 }
 
-fn outcomes_table(outcomes: &[ModeResult], case: &Case) -> String {
+fn outcomes_table(outcomes: &[ModeResult], case: &DeviceCase) -> String {
     let serves = case.tenants.iter().any(|tenant| tenant.requests.is_some());
     let names: Vec<&str> = case.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
     let y_header = format!("y of {}", names.join(" / "));
@@ -225,7 +225,7 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
     if args.thorough && model == ModelArg::Summary {
         return Err(Failure::bad_input("--thorough: the summary is not searched thoroughly"));
     }
-    let case = Case::read(args)?.with_arrivals()?;
+    let case = DeviceCase::read(args)?.with_arrivals()?;
     let page = chart.chart.as_deref().map(OutputFile::open).transpose()?;
     let mut device = case.device()?;
     let mut outcomes = Vec::new();
@@ -273,7 +273,7 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
 
 /// Searches with the summary and evaluates what it finds event by event.
 fn by_summary(
-    case: &Case,
+    case: &DeviceCase,
     device: &mut Operators<'_>,
 ) -> Result<ModeResult, Unallocated<DeviceError>> {
     let mut summary = Summary::new(&case.gpu, &case.tenants).map_err(Unallocated::Measure)?;
@@ -295,7 +295,7 @@ fn floors(budgets: &[Ppm]) -> Vec<f64> {
     budgets.iter().map(|budget| floor(budget) as f64 / f64::from(PPM_ONE)).collect()
 }
 
-fn allocation_table(found: &ModeResult, case: &Case) -> String {
+fn allocation_table(found: &ModeResult, case: &DeviceCase) -> String {
     let floors = floors(&found.budgets);
     let row = |index: usize| {
         let budget = found.budgets[index];
@@ -324,7 +324,7 @@ fn allocation_table(found: &ModeResult, case: &Case) -> String {
 
 fn write_chart(
     page: OutputFile,
-    case: &Case,
+    case: &DeviceCase,
     outcomes: &[ModeResult],
     chart_ms: f64,
 ) -> Result<(), Failure> {
@@ -352,7 +352,7 @@ fn write_chart(
 }
 
 /// What a sweep shows at one arrival rate.
-struct Step {
+struct SweepStep {
     per_second: f64,
     alone_ns: Vec<Option<f64>>,
     uncapped: ModeResult,
@@ -362,7 +362,7 @@ struct Step {
 }
 
 fn run_sweep(args: &DeviceArgs, arrivals: &[f64]) -> Result<(), Failure> {
-    let mut case = Case::read(args)?;
+    let mut case = DeviceCase::read(args)?;
     if !case.goal.guarantees.iter().any(|guarantee| guarantee.p99_ns.is_some()) {
         let problem = "no tenant has a latency to keep; give one p99=MS";
         return Err(Failure::bad_input(format!("--tenants: {problem}")));
@@ -382,7 +382,7 @@ fn run_sweep(args: &DeviceArgs, arrivals: &[f64]) -> Result<(), Failure> {
     }
     let p99 = |outcome: &ModeResult| milliseconds(&outcome.measured.p99_ns);
     let y = |outcome: &ModeResult| joined(outcome.measured.y.iter().map(|y| format!("{y:.2}")));
-    let row = |step: &Step| {
+    let row = |step: &SweepStep| {
         let found = |of: &dyn Fn(&ModeResult) -> String| {
             step.found.as_ref().map_or("cannot be kept".to_owned(), of)
         };
@@ -414,7 +414,7 @@ fn run_sweep(args: &DeviceArgs, arrivals: &[f64]) -> Result<(), Failure> {
     print(&table::plain(&header, steps.iter().map(row).collect()))
 }
 
-fn sweep_step(case: &Case, per_second: f64) -> Result<Step, Failure> {
+fn sweep_step(case: &DeviceCase, per_second: f64) -> Result<SweepStep, Failure> {
     let mut device = case.device()?;
     let mut outcome = |mode: &Mode| compare(&mut device, mode, &case.goal);
     let uncapped = outcome(&Mode::Uncapped).map_err(|why| case.refuse(why))?;
@@ -427,10 +427,10 @@ fn sweep_step(case: &Case, per_second: f64) -> Result<Step, Failure> {
     let window_ns = uncapped.measured.window_ns;
     let alone_ns =
         (0..case.tenants.len()).map(|index| device.p99_alone_ns(index, window_ns)).collect();
-    Ok(Step { per_second, alone_ns, uncapped, equal, found })
+    Ok(SweepStep { per_second, alone_ns, uncapped, equal, found })
 }
 
-fn step_json(step: &Step, case: &Case) -> Value {
+fn step_json(step: &SweepStep, case: &DeviceCase) -> Value {
     let alone: Vec<Option<f64>> = step.alone_ns.iter().map(|ns| ns.map(|ns| ns / 1e6)).collect();
     json!({
         "arrivals": step.per_second, "p99_alone_ms": alone,

@@ -19,22 +19,22 @@ const WHOLE: u32 = 7;
 const COPIES_SHOWN: [u32; 3] = [2, 3, 5];
 
 /// Measurements of one model.
-struct Model {
+struct MeasuredModel {
     name: String,
     points: Vec<CopiesPoint>,
 }
 
 /// Where the duty comes from.
 #[derive(Clone, Copy, PartialEq)]
-enum Source {
+enum DutySource {
     /// Solo throughput ÷ the best over batch sizes.
     Batch,
     /// Solo throughput ÷ that of the smallest instance that fits, scaled up to the whole GPU.
     Slice,
 }
 
-impl Source {
-    const ALL: [Source; 2] = [Source::Batch, Source::Slice];
+impl DutySource {
+    const ALL: [DutySource; 2] = [DutySource::Batch, DutySource::Slice];
 
     fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-impl Model {
+impl MeasuredModel {
     fn throughput(&self, instance: u32, batch: u32, copies: u32) -> Option<f64> {
         let is_it = |point: &&CopiesPoint| {
             (point.instance, point.batch, point.copies) == (instance, batch, copies)
@@ -65,7 +65,7 @@ impl Model {
     }
 
     /// What one process keeps busy of the GPU; `None` where nothing was measured to tell.
-    fn duty(&self, source: Source, batch: u32, batch_max: u32) -> Option<f64> {
+    fn duty(&self, source: DutySource, batch: u32, batch_max: u32) -> Option<f64> {
         let solo = self.throughput(WHOLE, batch, 1)?;
         let best = || {
             let batches = self.batches().into_iter().filter(|&batch| batch <= batch_max);
@@ -76,8 +76,8 @@ impl Model {
             Some(part * f64::from(WHOLE) / f64::from(instance))
         };
         let full = match source {
-            Source::Batch => best(),
-            Source::Slice => (1..WHOLE).find_map(scaled_up).or_else(best),
+            DutySource::Batch => best(),
+            DutySource::Slice => (1..WHOLE).find_map(scaled_up).or_else(best),
         };
         full.map(|full| solo / full)
     }
@@ -89,7 +89,7 @@ impl Model {
     }
 
     /// The points that count in the errors.
-    fn duty_points(&self, source: Source, batch_max: u32) -> Vec<DutyPoint> {
+    fn duty_points(&self, source: DutySource, batch_max: u32) -> Vec<DutyPoint> {
         let counts = |point: &&CopiesPoint| {
             point.instance == WHOLE && point.copies > 1 && point.batch <= batch_max
         };
@@ -104,7 +104,7 @@ impl Model {
 
 /// How far one law is off.
 struct Judged {
-    source: Source,
+    source: DutySource,
     points: usize,
     mape: f64,
     p95: f64,
@@ -124,24 +124,24 @@ pub(super) fn validate(
     for file in files {
         let points = read_copies(&file.display().to_string())?;
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        models.push(Model { name, points });
+        models.push(MeasuredModel { name, points });
     }
     if let Some(name) = without.iter().find(|name| !models.iter().any(|model| model.name == **name))
     {
         return Err(Failure::bad_input(format!("--without '{name}': no file is of this model")));
     }
     let measured = measured(&models);
-    let counted: Vec<&Model> =
+    let counted: Vec<&MeasuredModel> =
         models.iter().filter(|model| !without.contains(&model.name)).collect();
-    let judged = Source::ALL.map(|source| judge(&counted, source, batch_max));
+    let judged = DutySource::ALL.map(|source| judge(&counted, source, batch_max));
     if json { print_json(&measured, &judged) } else { print_tables(&measured, &judged) }
 }
 
 /// STP by batch and copies: mean, least, largest over the models that were measured there.
 type MeasuredStp = BTreeMap<(u32, u32), (f64, f64, f64)>;
 
-fn measured(models: &[Model]) -> MeasuredStp {
-    let batches: BTreeSet<u32> = models.iter().flat_map(Model::batches).collect();
+fn measured(models: &[MeasuredModel]) -> MeasuredStp {
+    let batches: BTreeSet<u32> = models.iter().flat_map(MeasuredModel::batches).collect();
     let mut found = MeasuredStp::new();
     for batch in batches {
         for copies in COPIES_SHOWN {
@@ -160,7 +160,7 @@ fn measured(models: &[Model]) -> MeasuredStp {
     found
 }
 
-fn judge(models: &[&Model], source: Source, batch_max: u32) -> Judged {
+fn judge(models: &[&MeasuredModel], source: DutySource, batch_max: u32) -> Judged {
     let law = source.law();
     let points: Vec<(&str, Vec<DutyPoint>)> = models
         .iter()

@@ -17,7 +17,7 @@ mod simulate;
 mod slurm;
 mod trace;
 
-use crate::args::{BenchCommand, Cli, Command};
+use crate::args::{BenchCommand, Cli, CliCommand};
 use crate::failure::Failure;
 pub(crate) use bench_live::BenchLiveArgs;
 pub(crate) use daemon::step_of_a_run;
@@ -26,21 +26,21 @@ use std::io::Write;
 
 pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
-        Command::Demo(args) => demo::run(&args),
-        Command::Sim(args) => simulate::sim(&args),
-        Command::Compare(args) => simulate::compare(&args),
-        Command::Trace(command) => trace::run(command),
-        Command::Matching(command) => matching::run(&command),
-        Command::Bench(BenchCommand::Live(args)) => bench_live::run(&args),
-        Command::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
-        Command::Bench(BenchCommand::Quality(args)) => quality::run(&args),
-        Command::Model(command) => model::run(&command),
-        Command::Device(command) => device::run(&command),
-        Command::Daemon(args) => daemon::daemon(&args),
-        Command::Slurm(command) => slurm::run(&command),
-        Command::Replay { file, json } => replay::replay(&file, json),
-        Command::Train { args } => sample_job::exec(&args),
-        Command::Live(command) => live::run(command),
+        CliCommand::Demo(args) => demo::run(&args),
+        CliCommand::Sim(args) => simulate::sim(&args),
+        CliCommand::Compare(args) => simulate::compare(&args),
+        CliCommand::Trace(command) => trace::run(command),
+        CliCommand::Matching(command) => matching::run(&command),
+        CliCommand::Bench(BenchCommand::Live(args)) => bench_live::run(&args),
+        CliCommand::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
+        CliCommand::Bench(BenchCommand::Quality(args)) => quality::run(&args),
+        CliCommand::Model(command) => model::run(&command),
+        CliCommand::Device(command) => device::run(&command),
+        CliCommand::Daemon(args) => daemon::daemon(&args),
+        CliCommand::Slurm(command) => slurm::run(&command),
+        CliCommand::Replay { file, json } => replay::replay(&file, json),
+        CliCommand::Train { args } => sample_job::exec(&args),
+        CliCommand::Live(command) => live::run(command),
     }
 }
 

@@ -2,12 +2,12 @@
 
 use super::{print, remark};
 use crate::args::{
-    Beliefs as BeliefsArg, Classes, CommonArgs, CompareArgs, NetworkArg, SimArgs, TraceInput,
+    BeliefsArg, ClassesArg, CompareArgs, NetworkArg, SimArgs, SimulationArgs, TraceInput,
     UnmeasuredArg,
 };
 use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
-use crate::progress::Progress;
+use crate::progress::ProgressDisplay;
 use crate::table;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ pub(crate) fn read_trace(
     Ok((trace::read(path, &options)?, table))
 }
 
-fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
-    let Prepared { workload, truth, beliefs, pairs } = prepare(args)?;
+fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failure> {
+    let PreparedRun { workload, truth, beliefs, pairs } = prepare(args)?;
     let network = read_network(&args.network)?;
     if !workload.trace.skipped.is_empty() {
         let skipped = &workload.trace.skipped;
@@ -103,7 +103,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
         log_actions: false,
         verify: false,
     };
-    let progress = Progress::start((workload.len() * policies.len()) as u64, args.quiet);
+    let progress = ProgressDisplay::start((workload.len() * policies.len()) as u64, args.quiet);
     let runs =
         tandem_sim::compare(&workload, policies, &truth, &options, args.threads, &progress.done)?;
     drop(progress);
@@ -130,7 +130,7 @@ fn simulate(policies: &[PolicySpec], args: &CommonArgs) -> Result<(), Failure> {
 }
 
 /// What a simulation needs.
-struct Prepared {
+struct PreparedRun {
     workload: Workload,
     truth: Arc<dyn Interference>,
     beliefs: Option<Beliefs>,
@@ -147,12 +147,12 @@ fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
 }
 
 /// Everything that can be wrong with the input is found here, before anything is written.
-fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
+fn prepare(args: &SimulationArgs) -> Result<PreparedRun, Failure> {
     let cluster = Arc::new(clusters::cluster(&args.cluster)?);
     let (mut trace, table) = read_trace(&args.trace, &args.input)?;
     let measured = match (&table, args.classes) {
         (Some(table), classes) => {
-            if let Classes::Table { seed } = classes {
+            if let ClassesArg::Table { seed } = classes {
                 assign_classes(&mut trace, table, seed);
             }
             let measured = table.for_trace(&trace)?;
@@ -161,8 +161,8 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
                 UnmeasuredArg::Device => measured.with_device(DutyShares::default()),
             }))
         }
-        (None, Classes::Trace) => None,
-        (None, Classes::Table { .. }) => {
+        (None, ClassesArg::Trace) => None,
+        (None, ClassesArg::Table { .. }) => {
             let problem = "--classes table:SEED needs a table: give --interference FILE";
             return Err(Failure::bad_input(problem));
         }
@@ -193,11 +193,11 @@ fn prepare(args: &CommonArgs) -> Result<Prepared, Failure> {
     if let Some(solo) = &solo {
         workload.offer_measured_sub_batches(solo);
     }
-    Ok(Prepared { workload, truth, beliefs, pairs })
+    Ok(PreparedRun { workload, truth, beliefs, pairs })
 }
 
 fn beliefs(
-    args: &CommonArgs,
+    args: &SimulationArgs,
     kind: BeliefsArg,
     trace: &Trace,
     truth: &Arc<dyn Interference>,
@@ -221,7 +221,7 @@ fn beliefs(
 }
 
 /// What a reader of the report should know about how the figures came about.
-fn notes(args: &CommonArgs, runs: &[SimRun]) -> Vec<String> {
+fn notes(args: &SimulationArgs, runs: &[SimRun]) -> Vec<String> {
     let mut notes = Vec::new();
     let unmeasured = match args.unmeasured {
         UnmeasuredArg::ClosedForm => "min(1, 100 / (sum of GPU utilisations))",
@@ -266,7 +266,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    fn open(args: &CommonArgs, policies: &[PolicySpec]) -> Result<Self, Failure> {
+    fn open(args: &SimulationArgs, policies: &[PolicySpec]) -> Result<Self, Failure> {
         let is_trace = |path: &&Path| {
             let (output, trace) = (path.canonicalize().ok(), args.trace.canonicalize().ok());
             output.is_some() && output == trace

@@ -1,13 +1,13 @@
-//! Times and what is said about them.
+//! Latencies and what is said about them.
 
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Times in milliseconds.
+/// Latencies in milliseconds.
 #[derive(Default)]
-pub(super) struct Times(Vec<f64>);
+pub(super) struct Latencies(Vec<f64>);
 
-impl Times {
+impl Latencies {
     pub(super) fn add(&mut self, millis: f64) {
         self.0.push(millis);
     }
@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn quantiles_are_values_that_were_measured() {
-        let mut times = Times::default();
+        let mut times = Latencies::default();
         (1..=100).rev().for_each(|time| times.add(f64::from(time)));
         assert_eq!((times.median(), times.p99(), times.quantile(1.0)), (50.0, 99.0, 100.0));
-        assert!(Times::default().median().is_nan());
+        assert!(Latencies::default().median().is_nan());
     }
 }

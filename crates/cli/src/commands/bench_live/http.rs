@@ -9,12 +9,12 @@ use std::time::Duration;
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 /// One connection, kept for all requests.
-pub(super) struct Connection {
+pub(super) struct HttpConnection {
     stream: UnixStream,
     buffer: Vec<u8>,
 }
 
-impl Connection {
+impl HttpConnection {
     pub(super) fn open(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;

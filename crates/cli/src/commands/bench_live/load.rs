@@ -1,7 +1,7 @@
 //! Many clients that submit at once.
 
-use super::figures::{Times, millis};
-use super::server::Server;
+use super::figures::{Latencies, millis};
+use super::server::BenchDaemon;
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,18 +14,18 @@ use tandem_daemon::request::JobRequest;
 const CLASSES: u32 = 200;
 
 /// What became of it.
-pub(super) struct Load {
+pub(super) struct SubmissionLoad {
     /// Jobs that the daemon has acknowledged.
     pub(super) acknowledged: Vec<u64>,
     /// Until the last acknowledgement that counts.
     pub(super) took: Duration,
     /// From the request to its acknowledgement.
-    pub(super) latency: Times,
+    pub(super) latency: Latencies,
     /// Acknowledged in each whole second.
     pub(super) by_second: Vec<u64>,
 }
 
-impl Load {
+impl SubmissionLoad {
     pub(super) fn per_second(&self) -> f64 {
         self.latency.len() as f64 / self.took.as_secs_f64()
     }
@@ -56,19 +56,19 @@ fn environment() -> BTreeMap<String, String> {
 /// Submits from many threads for some time. With `then`, that is done in the middle of it, and what was
 /// acknowledged until it was too late for an answer counts.
 pub(super) fn submit(
-    server: &mut Server,
+    server: &mut BenchDaemon,
     clients: u32,
     time: Duration,
     hold: bool,
-    then: impl FnOnce(&mut Server) -> Result<(), Failure>,
-) -> Result<Load, Failure> {
+    then: impl FnOnce(&mut BenchDaemon) -> Result<(), Failure>,
+) -> Result<SubmissionLoad, Failure> {
     let enough = Arc::new(AtomicBool::new(false));
     let ready = Arc::new(Barrier::new(clients as usize + 1));
     let socket = server.socket();
     let client = |number: u32| {
         let (enough, ready, socket) = (enough.clone(), ready.clone(), socket.clone());
         let work = move || -> Result<Vec<(Vec<u64>, Instant, Duration)>, String> {
-            let mut connection = super::http::Connection::open(&socket);
+            let mut connection = super::http::HttpConnection::open(&socket);
             let body = |number| serde_json::to_vec(&waiting(number, hold)).unwrap_or_default();
             let bodies: Vec<Vec<u8>> = (0..8).map(|turn| body(number * 8 + turn)).collect();
             ready.wait();
@@ -99,7 +99,7 @@ pub(super) fn submit(
     enough.store(true, Ordering::Relaxed);
     then(server)?;
     let mut acknowledged = Vec::new();
-    let mut latency = Times::default();
+    let mut latency = Latencies::default();
     let mut by_second = vec![0; time.as_secs() as usize];
     let mut last = began;
     for thread in threads {
@@ -115,7 +115,7 @@ pub(super) fn submit(
             }
         }
     }
-    Ok(Load { acknowledged, took: last - began, latency, by_second })
+    Ok(SubmissionLoad { acknowledged, took: last - began, latency, by_second })
 }
 
 /// The numbers in an acknowledgement.

@@ -12,10 +12,10 @@ pub(crate) use args::BenchLiveArgs;
 use super::{print, remark};
 use crate::failure::Failure;
 use crate::table;
-use figures::{Times, machine_load, millis};
-use load::Load;
+use figures::{Latencies, machine_load, millis};
+use load::SubmissionLoad;
 use serde_json::{Value, json};
-use server::Server;
+use server::BenchDaemon;
 use starts::Starts;
 use std::time::{Duration, Instant};
 use tandem_daemon::request::JobRequest;
@@ -28,19 +28,19 @@ const START_MAX_MS: f64 = 50.0;
 const PAGE: u32 = 1000;
 
 /// All that was measured.
-struct Report {
+struct LiveReport {
     load_before: f64,
-    idle: Times,
+    idle: Latencies,
     alone: Starts,
-    held: Load,
+    held: SubmissionLoad,
     lost: usize,
     kept: usize,
     restart: Duration,
     separate: usize,
     grown: Duration,
-    pages: Vec<(&'static str, Times)>,
+    pages: Vec<(&'static str, Latencies)>,
     beside: Starts,
-    crowded: Load,
+    crowded: SubmissionLoad,
     memory: Option<u64>,
     restart_crowded: Duration,
     waiting: usize,
@@ -63,11 +63,11 @@ pub(crate) fn run(args: &BenchLiveArgs) -> Result<(), Failure> {
     }
 }
 
-fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<Report, Failure> {
+fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<LiveReport, Failure> {
     let say = |text: &str| remark(text, args.quiet);
     let load_before = machine_load();
     let time = Duration::from_secs(args.seconds.into());
-    let mut server = Server::start(folder, &args.policy, args.devices)?;
+    let mut server = BenchDaemon::start(folder, &args.policy, args.devices)?;
 
     say("short jobs, one at a time");
     let idle = starts::idle(&server)?;
@@ -75,7 +75,7 @@ fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<Report, Fai
     let alone = short_jobs(&server, args.short, || Ok(()))?;
 
     say("submissions of held jobs, and the daemon killed in the middle of them");
-    let held = load::submit(&mut server, args.clients, time, true, Server::kill)?;
+    let held = load::submit(&mut server, args.clients, time, true, BenchDaemon::kill)?;
     let restart = server.restart()?;
     let kept = starts::all(&server)?;
     let lost = held.acknowledged.iter().filter(|id| !kept.contains(id)).count();
@@ -100,7 +100,7 @@ fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<Report, Fai
     server.kill()?;
     let restart_crowded = server.restart()?;
     let waiting = starts::all(&server)?.len();
-    Ok(Report {
+    Ok(LiveReport {
         load_before,
         idle,
         alone,
@@ -122,7 +122,7 @@ fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<Report, Fai
 
 /// Submits short jobs, does something else and waits until they are over.
 fn short_jobs(
-    server: &Server,
+    server: &BenchDaemon,
     count: u32,
     meanwhile: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Starts, Failure> {
@@ -133,7 +133,7 @@ fn short_jobs(
 }
 
 /// Submits jobs that wait until there are so many: a tenth of them one by one, the rest as arrays.
-fn grow(server: &Server, jobs: u32) -> Result<usize, Failure> {
+fn grow(server: &BenchDaemon, jobs: u32) -> Result<usize, Failure> {
     let mut connection = server.connect()?;
     let separate = jobs / 10;
     for number in 0..separate {
@@ -154,9 +154,9 @@ fn grow(server: &Server, jobs: u32) -> Result<usize, Failure> {
 
 /// Reads pages here and there.
 fn read_pages(
-    server: &Server,
+    server: &BenchDaemon,
     args: &BenchLiveArgs,
-) -> Result<Vec<(&'static str, Times)>, Failure> {
+) -> Result<Vec<(&'static str, Latencies)>, Failure> {
     let last = starts::all(server)?.last().copied().unwrap_or(0);
     let from = |share: u64| last.saturating_sub(u64::from(args.jobs) / 100 * share);
     let user = server.user()?;
@@ -169,7 +169,7 @@ fn read_pages(
         ("not over, the last", "state=active&order=desc".to_owned()),
     ];
     let mut connection = server.connect()?;
-    let mut pages: Vec<_> = kinds.iter().map(|(name, _)| (*name, Times::default())).collect();
+    let mut pages: Vec<_> = kinds.iter().map(|(name, _)| (*name, Latencies::default())).collect();
     for _ in 0..args.pages {
         for ((_, query), (_, times)) in kinds.iter().zip(&mut pages) {
             let began = Instant::now();
@@ -189,7 +189,7 @@ fn count(page: &[u8]) -> Result<usize, Failure> {
     Ok(page["jobs"].as_array().map_or(0, Vec::len))
 }
 
-fn as_table(args: &BenchLiveArgs, report: &Report) -> String {
+fn as_table(args: &BenchLiveArgs, report: &LiveReport) -> String {
     let mut rows = Vec::new();
     let mut row = |what: String, aim: String, cells: [String; 3]| {
         let mut row = vec![what];
@@ -199,7 +199,7 @@ fn as_table(args: &BenchLiveArgs, report: &Report) -> String {
     };
     let none = || "-".to_owned();
     let ms = |value: f64| format!("{value:.1}");
-    let times = |times: &Times| [times.len().to_string(), ms(times.median()), ms(times.p99())];
+    let times = |times: &Latencies| [times.len().to_string(), ms(times.median()), ms(times.p99())];
     let loads = [("held jobs", &report.held), ("jobs that wait", &report.crowded)];
     for (what, load) in loads {
         let (rate, least) = (load.per_second(), load.by_second.iter().min().copied().unwrap_or(0));
@@ -247,8 +247,8 @@ fn as_table(args: &BenchLiveArgs, report: &Report) -> String {
     )
 }
 
-fn as_json(args: &BenchLiveArgs, report: &Report) -> Value {
-    let load = |load: &Load| {
+fn as_json(args: &BenchLiveArgs, report: &LiveReport) -> Value {
+    let load = |load: &SubmissionLoad| {
         json!({ "per_second": load.per_second(), "by_second": load.by_second,
             "latency": load.latency.json() })
     };

@@ -1,6 +1,6 @@
 //! The daemon that is measured: this very program, in a folder of its own.
 
-use super::http::Connection;
+use super::http::HttpConnection;
 use crate::failure::Failure;
 use serde_json::Value;
 use std::fs::File;
@@ -14,14 +14,14 @@ use tandem_daemon::client::{Address, Client, JobQuery};
 const LISTENS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A daemon.
-pub(super) struct Server {
+pub(super) struct BenchDaemon {
     child: Child,
     folder: PathBuf,
     policy: String,
     devices: u32,
 }
 
-impl Server {
+impl BenchDaemon {
     pub(super) fn start(folder: &Path, policy: &str, devices: u32) -> Result<Self, Failure> {
         let child = spawn(folder, policy, devices)?;
         let mut server =
@@ -65,8 +65,8 @@ impl Server {
         }
     }
 
-    pub(super) fn connect(&self) -> io::Result<Connection> {
-        Connection::open(&self.socket())
+    pub(super) fn connect(&self) -> io::Result<HttpConnection> {
+        HttpConnection::open(&self.socket())
     }
 
     /// A client as everybody uses it.
@@ -129,7 +129,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for BenchDaemon {
     fn drop(&mut self) {
         let _ = self.end_jobs();
         let _ = self.child.kill();

@@ -1,8 +1,8 @@
 //! How soon a job runs after what it waited for: a free device, or its submission.
 
-use super::figures::{Times, millis};
+use super::figures::{Latencies, millis};
 use super::load::ids;
-use super::server::Server;
+use super::server::BenchDaemon;
 use crate::failure::Failure;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +20,15 @@ const IDLE: u32 = 50;
 #[derive(Default)]
 pub(super) struct Starts {
     /// From the instant at which the daemon learned of an end to the first word of the next process.
-    pub(super) seen_to_run: Times,
+    pub(super) seen_to_run: Latencies,
     /// From the word of a process, which it ends with, to that of the next.
-    pub(super) word_to_word: Times,
+    pub(super) word_to_word: Latencies,
     /// From the first start to the last end.
     pub(super) took: Duration,
 }
 
 /// A job that says when it runs and is over.
-fn short(server: &Server) -> JobRequest {
+fn short(server: &BenchDaemon) -> JobRequest {
     let path = ("PATH".to_owned(), "/usr/bin:/bin".to_owned());
     JobRequest {
         command: ["date", "+%s%N"].map(str::to_owned).to_vec(),
@@ -43,7 +43,7 @@ fn short(server: &Server) -> JobRequest {
 }
 
 /// Submits short jobs, each on its own.
-pub(super) fn submit(server: &Server, count: u32) -> Result<BTreeSet<u64>, Failure> {
+pub(super) fn submit(server: &BenchDaemon, count: u32) -> Result<BTreeSet<u64>, Failure> {
     let body = body(&short(server))?;
     let mut connection = server.connect()?;
     let mut submitted = BTreeSet::new();
@@ -59,7 +59,7 @@ pub(super) fn body(request: &JobRequest) -> Result<Vec<u8>, Failure> {
 }
 
 /// Waits until jobs are over. The files that they write tell without a word from the daemon.
-pub(super) fn wait(server: &Server, jobs: &BTreeSet<u64>) -> Result<(), Failure> {
+pub(super) fn wait(server: &BenchDaemon, jobs: &BTreeSet<u64>) -> Result<(), Failure> {
     let began = Instant::now();
     let mut client = server.client()?;
     for &id in jobs {
@@ -82,7 +82,7 @@ pub(super) fn wait(server: &Server, jobs: &BTreeSet<u64>) -> Result<(), Failure>
 }
 
 /// Looks at short jobs that are over.
-pub(super) fn measure(server: &Server, jobs: &BTreeSet<u64>) -> Result<Starts, Failure> {
+pub(super) fn measure(server: &BenchDaemon, jobs: &BTreeSet<u64>) -> Result<Starts, Failure> {
     let mut client = server.client()?;
     let mut by_device: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
     let mut after = jobs.first().map_or(0, |first| first.saturating_sub(1));
@@ -119,10 +119,10 @@ pub(super) fn measure(server: &Server, jobs: &BTreeSet<u64>) -> Result<Starts, F
 }
 
 /// From the request to the word of the process, one job at a time on idle devices.
-pub(super) fn idle(server: &Server) -> Result<Times, Failure> {
+pub(super) fn idle(server: &BenchDaemon) -> Result<Latencies, Failure> {
     let body = body(&short(server))?;
     let mut connection = server.connect()?;
-    let mut times = Times::default();
+    let mut times = Latencies::default();
     for _ in 0..IDLE {
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let answer = connection.ask("POST", "/v1/jobs", &body)?;
@@ -136,7 +136,7 @@ pub(super) fn idle(server: &Server) -> Result<Times, Failure> {
 }
 
 /// What a job said about the time, in milliseconds since 1970.
-fn word(server: &Server, id: u64) -> Result<f64, Failure> {
+fn word(server: &BenchDaemon, id: u64) -> Result<f64, Failure> {
     let file = server.output().join(format!("word-{id}"));
     let text = std::fs::read_to_string(&file)?;
     let nanos: f64 = text.trim().parse().map_err(|_| {
@@ -152,7 +152,7 @@ fn instant(text: &str) -> Result<f64, Failure> {
 }
 
 /// Numbers of all jobs.
-pub(super) fn all(server: &Server) -> Result<BTreeSet<u64>, Failure> {
+pub(super) fn all(server: &BenchDaemon) -> Result<BTreeSet<u64>, Failure> {
     let mut connection = server.connect()?;
     let mut found = BTreeSet::new();
     loop {

@@ -12,7 +12,7 @@ use tandem_daemon::client::{Client, ClientError};
 const TOLD: usize = 5;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Change {
+pub(super) enum JobCommand {
     Cancel,
     Hold,
     Release,
@@ -20,30 +20,30 @@ pub(super) enum Change {
     Resume,
 }
 
-impl Change {
+impl JobCommand {
     fn make(self, client: &mut Client, id: u64) -> Result<(), ClientError> {
         match self {
-            Change::Cancel => client.cancel(id),
-            Change::Hold => client.hold(id),
-            Change::Release => client.release(id),
-            Change::Pause => client.pause(id),
-            Change::Resume => client.resume(id),
+            JobCommand::Cancel => client.cancel(id),
+            JobCommand::Hold => client.hold(id),
+            JobCommand::Release => client.release(id),
+            JobCommand::Pause => client.pause(id),
+            JobCommand::Resume => client.resume(id),
         }
         .map(|_| ())
     }
 
     fn done(self) -> &'static str {
         match self {
-            Change::Cancel => "cancelled",
-            Change::Hold => "held",
-            Change::Release => "released",
-            Change::Pause => "paused",
-            Change::Resume => "resumed",
+            JobCommand::Cancel => "cancelled",
+            JobCommand::Hold => "held",
+            JobCommand::Release => "released",
+            JobCommand::Pause => "paused",
+            JobCommand::Resume => "resumed",
         }
     }
 }
 
-pub(super) fn jobs(change: Change, args: &JobsArgs) -> Result<(), Failure> {
+pub(super) fn jobs(change: JobCommand, args: &JobsArgs) -> Result<(), Failure> {
     let mut client = connect(&args.common)?;
     let ids = select::jobs(&mut client, &args.jobs)?;
     if ids.is_empty() {

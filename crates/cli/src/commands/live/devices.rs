@@ -6,7 +6,7 @@ use super::queue::latest;
 use crate::commands::print;
 use crate::failure::Failure;
 use crate::live_args::{DevicesArgs, GpusArgs, GpusCommand};
-use crate::output::{self, Field, Format, clean, name};
+use crate::output::{self, OutputFormat, TableCell, clean, name};
 use crate::units;
 use comfy_table::Color;
 use serde_json::Value;
@@ -63,10 +63,10 @@ fn list(args: &GpusArgs) -> Result<(), Failure> {
         Ok(raw["devices"].take().as_array_mut().map(std::mem::take).unwrap_or_default())
     };
     match format {
-        Format::Json => print(answer.raw.trim_end()),
-        Format::Jsonl => output::json_lines(&rows()?),
-        Format::Csv => output::csv(&COLUMNS, &rows()?),
-        Format::Table => {
+        OutputFormat::Json => print(answer.raw.trim_end()),
+        OutputFormat::Jsonl => output::json_lines(&rows()?),
+        OutputFormat::Csv => output::csv(&COLUMNS, &rows()?),
+        OutputFormat::Table => {
             let jobs = tenants(&mut client)?;
             print(&table(&answer, &jobs, args.list.common.color.is_on()))
         }
@@ -88,13 +88,13 @@ pub(super) fn table(devices: &Devices, jobs: &BTreeMap<u64, JobLine>, colors: bo
     output::table(&header, rows, colors)
 }
 
-fn row(device: &DeviceInfo, jobs: &BTreeMap<u64, JobLine>) -> Vec<Field> {
+fn row(device: &DeviceInfo, jobs: &BTreeMap<u64, JobLine>) -> Vec<TableCell> {
     let color = (device.state != "up").then_some(Color::Yellow);
     vec![
         device.index.to_string().into(),
         name(&device.name).into(),
         name(&device.kind).into(),
-        Field::colored(clean(&device.state), color),
+        TableCell::colored(clean(&device.state), color),
         memory(device).into(),
         device.utilization.map(|busy| format!("{:.0} %", busy * 100.0)).unwrap_or_default().into(),
         tenant_list(device, jobs).into(),

@@ -3,8 +3,8 @@
 use super::configuration;
 use crate::commands::print;
 use crate::failure::Failure;
-use crate::live_args::CommonArgs;
-use crate::output::{self, Field, clean};
+use crate::live_args::ClientArgs;
+use crate::output::{self, TableCell, clean};
 use comfy_table::Color;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ const LIBRARY_FOLDERS: [&str; 6] = [
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Status {
+enum CheckStatus {
     Ok,
     Warn,
     Fail,
@@ -39,21 +39,26 @@ enum Status {
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
-    status: Status,
+    status: CheckStatus,
     found: String,
     /// What to do.
     advice: String,
 }
 
-fn finding(check: &'static str, status: Status, found: impl Into<String>, advice: &str) -> Finding {
+fn finding(
+    check: &'static str,
+    status: CheckStatus,
+    found: impl Into<String>,
+    advice: &str,
+) -> Finding {
     Finding { check, status, found: found.into(), advice: advice.to_owned() }
 }
 
-pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &ClientArgs) -> Result<(), Failure> {
     let mut findings = Vec::new();
     match configuration(args) {
         Ok((config, origins)) => {
-            findings.push(finding("configuration", Status::Ok, "no mistake in it", ""));
+            findings.push(finding("configuration", CheckStatus::Ok, "no mistake in it", ""));
             let (found, groups) = daemon(&config, &origins);
             findings.extend(found);
             findings.push(state_folder(&config.daemon.state));
@@ -66,28 +71,28 @@ pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
             }
         }
         Err(Failure::Said { message, .. }) => {
-            findings.push(finding("configuration", Status::Fail, message, "correct it"));
+            findings.push(finding("configuration", CheckStatus::Fail, message, "correct it"));
         }
         Err(failure) => return Err(failure),
     }
     findings.push(clock());
     findings.push(python());
     report(&findings, args)?;
-    let failed = findings.iter().any(|finding| finding.status == Status::Fail);
+    let failed = findings.iter().any(|finding| finding.status == CheckStatus::Fail);
     if failed { Err(Failure::Exit(1)) } else { Ok(()) }
 }
 
-fn report(findings: &[Finding], args: &CommonArgs) -> Result<(), Failure> {
+fn report(findings: &[Finding], args: &ClientArgs) -> Result<(), Failure> {
     if args.json {
         return print(&serde_json::json!({ "schema": 1, "checks": findings }).to_string());
     }
     let rows = findings.iter().map(|finding| {
         let (word, color) = match finding.status {
-            Status::Ok => ("ok", Color::Green),
-            Status::Warn => ("warn", Color::Yellow),
-            Status::Fail => ("fail", Color::Red),
+            CheckStatus::Ok => ("ok", Color::Green),
+            CheckStatus::Warn => ("warn", Color::Yellow),
+            CheckStatus::Fail => ("fail", Color::Red),
         };
-        let status = Field::colored(word, Some(color));
+        let status = TableCell::colored(word, Some(color));
         vec![
             finding.check.into(),
             status,
@@ -104,14 +109,14 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
         Ok(address) => address,
         Err(error) => {
             let advice = "remove that folder";
-            return (vec![finding("socket", Status::Fail, error.to_string(), advice)], None);
+            return (vec![finding("socket", CheckStatus::Fail, error.to_string(), advice)], None);
         }
     };
     let token = match config.client_token() {
         Ok(token) => token,
         Err(error) => {
             let advice = "correct token_file";
-            return (vec![finding("token", Status::Fail, error.to_string(), advice)], None);
+            return (vec![finding("token", CheckStatus::Fail, error.to_string(), advice)], None);
         }
     };
     let answer = Client::new(address.clone(), token).and_then(|mut client| client.info());
@@ -123,12 +128,20 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
                 info.pid, info.policy, info.devices, info.provider
             );
             let version = if info.version == own {
-                finding("version", Status::Ok, own, "")
+                finding("version", CheckStatus::Ok, own, "")
             } else {
                 let found = format!("the daemon's is {}, ours {own}", info.version);
-                finding("version", Status::Warn, found, "restart the daemon; jobs go on meanwhile")
+                finding(
+                    "version",
+                    CheckStatus::Warn,
+                    found,
+                    "restart the daemon; jobs go on meanwhile",
+                )
             };
-            (vec![finding("daemon", Status::Ok, text, ""), version], Some(info.cgroups.clone()))
+            (
+                vec![finding("daemon", CheckStatus::Ok, text, ""), version],
+                Some(info.cgroups.clone()),
+            )
         }
         Err(error @ ClientError::Unreachable { .. }) => {
             let ClientError::Unreachable { address, cause } = error else {
@@ -139,11 +152,14 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
             } else {
                 "start it with: tandem daemon"
             };
-            (vec![finding("daemon", Status::Warn, format!("{address}: {cause}"), advice)], None)
+            (
+                vec![finding("daemon", CheckStatus::Warn, format!("{address}: {cause}"), advice)],
+                None,
+            )
         }
         Err(error) => {
             let advice = "look at the daemon's log";
-            (vec![finding("daemon", Status::Fail, error.to_string(), advice)], None)
+            (vec![finding("daemon", CheckStatus::Fail, error.to_string(), advice)], None)
         }
     }
 }
@@ -153,7 +169,7 @@ fn state_folder(state: &Path) -> Finding {
     let shown = state.display().to_string();
     let advice = "set daemon.state to a folder of yours";
     let Some(folder) = state.ancestors().find(|folder| folder.exists()) else {
-        return finding("state", Status::Fail, format!("{shown}: no such folder"), advice);
+        return finding("state", CheckStatus::Fail, format!("{shown}: no such folder"), advice);
     };
     let probe = tempfile::Builder::new().prefix(".tandem-doctor-").tempfile_in(folder);
     let probe = match probe {
@@ -161,7 +177,7 @@ fn state_folder(state: &Path) -> Finding {
         Err(cause) => {
             return finding(
                 "state",
-                Status::Fail,
+                CheckStatus::Fail,
                 format!("{}: {cause}", folder.display()),
                 advice,
             );
@@ -175,9 +191,9 @@ fn state_folder(state: &Path) -> Finding {
     match skew {
         Some(skew) if skew > SKEW_MAX => {
             let found = format!("{shown}: its clock is {} s off", skew.as_secs());
-            finding("state", Status::Warn, found, "put daemon.state on a disk of this machine")
+            finding("state", CheckStatus::Warn, found, "put daemon.state on a disk of this machine")
         }
-        _ => finding("state", Status::Ok, format!("{shown} can be written"), ""),
+        _ => finding("state", CheckStatus::Ok, format!("{shown} can be written"), ""),
     }
 }
 
@@ -185,10 +201,10 @@ fn state_folder(state: &Path) -> Finding {
 fn slurm(config: &Config) -> Vec<Finding> {
     let checks = tandem_backends::slurm::check(&config.slurm.partition);
     let told = |check: tandem_backends::slurm::SetupCheck| match check.found {
-        Ok(found) => finding(check.name, Status::Ok, found, ""),
+        Ok(found) => finding(check.name, CheckStatus::Ok, found, ""),
         Err(fault) => {
             let (found, advice) = fault.split_once("; ").unwrap_or((&fault, ""));
-            finding(check.name, Status::Fail, found, advice)
+            finding(check.name, CheckStatus::Fail, found, advice)
         }
     };
     checks.into_iter().map(told).collect()
@@ -197,7 +213,7 @@ fn slurm(config: &Config) -> Vec<Finding> {
 /// Looked for, not loaded.
 fn nvml(config: &Config) -> Finding {
     let wanted = config.daemon.provider == ProviderKind::Nvidia;
-    let missing = if wanted { Status::Fail } else { Status::Ok };
+    let missing = if wanted { CheckStatus::Fail } else { CheckStatus::Ok };
     let library = match &config.nvidia.library {
         Some(path) => Some(path.clone()).filter(|path| path.exists()),
         None => {
@@ -211,16 +227,21 @@ fn nvml(config: &Config) -> Finding {
         Path::new("/proc/driver/nvidia/version").exists() || Path::new("/dev/dxg").exists();
     match (library, driver) {
         (Some(library), true) => {
-            finding("provider", Status::Ok, format!("nvidia: {}", library.display()), "")
+            finding("provider", CheckStatus::Ok, format!("nvidia: {}", library.display()), "")
         }
         (Some(library), false) => {
             let found = format!("{}, but no driver is loaded", library.display());
             let advice = "load NVIDIA's driver, or use CPU cores: daemon.provider = \"cpu\"";
-            finding("provider", if wanted { Status::Fail } else { Status::Warn }, found, advice)
+            finding(
+                "provider",
+                if wanted { CheckStatus::Fail } else { CheckStatus::Warn },
+                found,
+                advice,
+            )
         }
         (None, true) => {
             let advice = "install libnvidia-ml.so.1, or set nvidia.library";
-            let status = if wanted { Status::Fail } else { Status::Warn };
+            let status = if wanted { CheckStatus::Fail } else { CheckStatus::Warn };
             finding("provider", status, "NVIDIA's driver without its library", advice)
         }
         (None, false) => {
@@ -240,17 +261,17 @@ fn mps(config: &Config) -> Finding {
         std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
     };
     match (found, config.nvidia.mps) {
-        (Some(found), _) => finding("MPS", Status::Ok, found.display().to_string(), ""),
+        (Some(found), _) => finding("MPS", CheckStatus::Ok, found.display().to_string(), ""),
         (None, true) => {
             let found = format!("{} is not there", program.display());
             finding(
                 "MPS",
-                Status::Fail,
+                CheckStatus::Fail,
                 found,
                 "install it, set nvidia.mps_control, or nvidia.mps = false",
             )
         }
-        (None, false) => finding("MPS", Status::Ok, "not there, and not asked for", ""),
+        (None, false) => finding("MPS", CheckStatus::Ok, "not there, and not asked for", ""),
     }
 }
 
@@ -264,18 +285,23 @@ fn cgroups(config: &Config, daemon: Option<String>) -> Finding {
     let chosen = ["none: switched off", "none: they do not limit"];
     let complete = found.starts_with('v') && !found.contains(", no memory: ");
     if complete || chosen.iter().any(|reason| found.starts_with(reason)) {
-        return finding("cgroups", Status::Ok, found, "");
+        return finding("cgroups", CheckStatus::Ok, found, "");
     }
     let advice = "limits are only advisory; for more, run the daemon as a service with Delegate=yes and DelegateSubgroup=tandem-daemon";
-    finding("cgroups", Status::Warn, found, advice)
+    finding("cgroups", CheckStatus::Warn, found, advice)
 }
 
 fn clock() -> Finding {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     if now < EARLIEST_S {
-        return finding("clock", Status::Fail, "it is in the past", "set the clock of the machine");
+        return finding(
+            "clock",
+            CheckStatus::Fail,
+            "it is in the past",
+            "set the clock of the machine",
+        );
     }
-    finding("clock", Status::Ok, "plausible", "")
+    finding("clock", CheckStatus::Ok, "plausible", "")
 }
 
 /// From a folder where nothing else can be called `tandem`.
@@ -287,9 +313,9 @@ fn python() -> Finding {
     match command.output() {
         Ok(output) if output.status.success() => {
             let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-            finding("python", Status::Ok, format!("module tandem {version}").trim_end(), "")
+            finding("python", CheckStatus::Ok, format!("module tandem {version}").trim_end(), "")
         }
-        Ok(_) => finding("python", Status::Warn, "python3 has no module tandem", advice),
-        Err(_) => finding("python", Status::Warn, "there is no python3", advice),
+        Ok(_) => finding("python", CheckStatus::Warn, "python3 has no module tandem", advice),
+        Err(_) => finding("python", CheckStatus::Warn, "there is no python3", advice),
     }
 }

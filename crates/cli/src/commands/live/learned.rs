@@ -4,7 +4,7 @@ use super::connect;
 use crate::commands::print;
 use crate::failure::Failure;
 use crate::live_args::{ListArgs, UsageArgs};
-use crate::output::{self, Field, Format, name};
+use crate::output::{self, OutputFormat, TableCell, name};
 use crate::units;
 use serde_json::Value;
 use tandem_daemon::api::types::{ClassInfo, UserUsage};
@@ -36,7 +36,7 @@ pub(super) fn usage(args: &UsageArgs) -> Result<(), Failure> {
 
 /// A list in the format that was asked for.
 fn list(
-    format: Format,
+    format: OutputFormat,
     raw: &str,
     field: &str,
     columns: &[&str],
@@ -47,14 +47,14 @@ fn list(
         Ok(answer[field].take().as_array_mut().map(std::mem::take).unwrap_or_default())
     };
     match format {
-        Format::Json => print(raw.trim_end()),
-        Format::Jsonl => output::json_lines(&rows()?),
-        Format::Csv => output::csv(columns, &rows()?),
-        Format::Table => print(&table()),
+        OutputFormat::Json => print(raw.trim_end()),
+        OutputFormat::Jsonl => output::json_lines(&rows()?),
+        OutputFormat::Csv => output::csv(columns, &rows()?),
+        OutputFormat::Table => print(&table()),
     }
 }
 
-fn class_row(class: &ClassInfo) -> Vec<Field> {
+fn class_row(class: &ClassInfo) -> Vec<TableCell> {
     let speeds = class.steps_per_s.iter().map(|(parts, speed)| match parts {
         0 | 1 => format!("{speed:.3}"),
         parts => format!("{speed:.3} in {parts} parts"),
@@ -75,7 +75,7 @@ fn class_row(class: &ClassInfo) -> Vec<Field> {
     ]
 }
 
-fn user_row(usage: &UserUsage) -> Vec<Field> {
+fn user_row(usage: &UserUsage) -> Vec<TableCell> {
     vec![
         name(&usage.user).into(),
         usage.jobs.to_string().into(),

@@ -19,8 +19,8 @@ mod top;
 mod wait;
 
 use crate::failure::Failure;
-use crate::live_args::{CommonArgs, LiveCommand};
-use change::Change;
+use crate::live_args::{ClientArgs, LiveCommand};
+use change::JobCommand;
 use tandem_daemon::client::Client;
 use tandem_daemon::config::{Config, Origins};
 
@@ -32,11 +32,11 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Info(args) => info::run(&args),
         LiveCommand::Explain(args) => explain::run(&args),
         LiveCommand::Logs(args) => logs::run(&args),
-        LiveCommand::Cancel(args) => change::jobs(Change::Cancel, &args),
-        LiveCommand::Hold(args) => change::jobs(Change::Hold, &args),
-        LiveCommand::Release(args) => change::jobs(Change::Release, &args),
-        LiveCommand::Pause(args) => change::jobs(Change::Pause, &args),
-        LiveCommand::Resume(args) => change::jobs(Change::Resume, &args),
+        LiveCommand::Cancel(args) => change::jobs(JobCommand::Cancel, &args),
+        LiveCommand::Hold(args) => change::jobs(JobCommand::Hold, &args),
+        LiveCommand::Release(args) => change::jobs(JobCommand::Release, &args),
+        LiveCommand::Pause(args) => change::jobs(JobCommand::Pause, &args),
+        LiveCommand::Resume(args) => change::jobs(JobCommand::Resume, &args),
         LiveCommand::Accum(args) => change::accum(&args),
         LiveCommand::Wait(args) => wait::run(&args),
         LiveCommand::Top(args) => top::run(&args),
@@ -52,7 +52,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
 }
 
 /// The configuration with what the command line says.
-fn configuration(args: &CommonArgs) -> Result<(Config, Origins), Failure> {
+fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
     let mut flags = Vec::new();
     if let Some(socket) = &args.socket {
         flags.push(("daemon.socket", socket.display().to_string()));
@@ -72,7 +72,7 @@ fn configuration(args: &CommonArgs) -> Result<(Config, Origins), Failure> {
 }
 
 /// A client of the daemon that is configured.
-fn connect(args: &CommonArgs) -> Result<Client, Failure> {
+fn connect(args: &ClientArgs) -> Result<Client, Failure> {
     let (config, origins) = configuration(args)?;
     Ok(Client::new(config.client_address(&origins)?, config.client_token()?)?)
 }

@@ -4,7 +4,7 @@ use super::{connect, own_name};
 use crate::commands::{print, remark};
 use crate::failure::Failure;
 use crate::live_args::QueueArgs;
-use crate::output::{self, Field, Format, clean, name};
+use crate::output::{self, OutputFormat, TableCell, clean, name};
 use crate::units;
 use comfy_table::Color;
 use serde_json::{Value, json};
@@ -53,17 +53,17 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
     };
     let found = latest(&mut client, &query, args.limit)?;
     let has_more = found.next_after.is_some();
-    let Found { jobs, mut raw, next_after } = found;
+    let FoundJobs { jobs, mut raw, next_after } = found;
     match format {
-        Format::Json => {
+        OutputFormat::Json => {
             let mut answer = json!({ "schema": SCHEMA, "jobs": raw });
             if let Some(next) = next_after {
                 answer["next_after"] = json!(next);
             }
             print(&answer.to_string())
         }
-        Format::Jsonl => output::json_lines(&raw),
-        Format::Csv => {
+        OutputFormat::Jsonl => output::json_lines(&raw),
+        OutputFormat::Csv => {
             for row in &mut raw {
                 let task = row["task"].take();
                 row["array"] = task["first"].clone();
@@ -72,7 +72,7 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
             }
             output::csv(&COLUMNS, &raw)
         }
-        Format::Table => {
+        OutputFormat::Table => {
             print(&table(&jobs, args.list.common.color.is_on()))?;
             if has_more {
                 remark(&format!("these are the latest {}; --limit shows more", jobs.len()), false);
@@ -83,7 +83,7 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
 }
 
 /// Jobs in order of their numbers.
-pub(super) struct Found {
+pub(super) struct FoundJobs {
     pub(super) jobs: Vec<JobLine>,
     /// As the daemon gave them.
     pub(super) raw: Vec<Value>,
@@ -96,8 +96,8 @@ pub(super) fn latest(
     client: &mut Client,
     query: &JobQuery,
     limit: u32,
-) -> Result<Found, ClientError> {
-    let mut found = Found { jobs: Vec::new(), raw: Vec::new(), next_after: None };
+) -> Result<FoundJobs, ClientError> {
+    let mut found = FoundJobs { jobs: Vec::new(), raw: Vec::new(), next_after: None };
     loop {
         let left = limit - u32::try_from(found.jobs.len()).unwrap_or(limit).min(limit);
         if left == 0 {
@@ -131,7 +131,7 @@ pub(super) fn table(jobs: &[JobLine], colors: bool) -> String {
     output::table(&header, rows, colors)
 }
 
-fn row(job: &JobLine) -> [Field; 10] {
+fn row(job: &JobLine) -> [TableCell; 10] {
     let devices = list(&job.devices);
     // Where a job that waits was before says nothing.
     let sits = matches!(job.state, JobState::Running | JobState::Paused | JobState::Completing);
@@ -139,7 +139,7 @@ fn row(job: &JobLine) -> [Field; 10] {
         number(job).into(),
         name(&job.name).into(),
         name(&job.user).into(),
-        Field::colored(job.state.letters(), color(job.state)),
+        TableCell::colored(job.state.letters(), color(job.state)),
         units::clock(job.run_s).into(),
         job.gpus.to_string().into(),
         if sits { devices } else { String::new() }.into(),

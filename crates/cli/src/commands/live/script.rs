@@ -27,7 +27,7 @@ pub(super) struct Script {
     disable_help_flag = true,
     args_override_self = true
 )]
-struct Line {
+struct ScriptLine {
     #[command(flatten)]
     options: JobOptions,
 }
@@ -87,10 +87,11 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
             script.ignored.extend(ignored);
             words = used;
         }
-        let line = Line::try_parse_from(words).map_err(|error| match Failure::usage(&error) {
-            Failure::Said { message, .. } => bad(message),
-            other => other,
-        })?;
+        let line =
+            ScriptLine::try_parse_from(words).map_err(|error| match Failure::usage(&error) {
+                Failure::Said { message, .. } => bad(message),
+                other => other,
+            })?;
         // Of two lines of a script the later one wins.
         script.options = line.options.over(script.options);
     }
@@ -243,7 +244,7 @@ mod tests {
     fn the_command_line_wins() {
         let script =
             parse("job.sh", "#!/bin/sh\n#TANDEM -G 2 -J a --param x=1 --param y=2\n").unwrap();
-        let own = Line::try_parse_from(["-G", "1", "--param", "x=3"]).unwrap().options;
+        let own = ScriptLine::try_parse_from(["-G", "1", "--param", "x=3"]).unwrap().options;
         let both = own.over(script.options);
         assert_eq!((both.gpus, both.name.as_deref()), (Some(1.0), Some("a")));
         let names: Vec<_> = both

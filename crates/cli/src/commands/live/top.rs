@@ -1,10 +1,10 @@
 //! `tandem top`: GPUs, tenants and queue, live on a terminal, once elsewhere.
 
-use super::queue::{Found, latest};
+use super::queue::{FoundJobs, latest};
 use super::{connect, devices, queue};
 use crate::commands::print;
 use crate::failure::Failure;
-use crate::live_args::CommonArgs;
+use crate::live_args::ClientArgs;
 use crate::output::clean;
 use crate::units;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -26,7 +26,7 @@ const JOBS_MAX: u32 = 1000;
 struct Snapshot {
     info: ApiResponse<DaemonInfo>,
     devices: ApiResponse<Devices>,
-    found: Found,
+    found: FoundJobs,
 }
 
 impl Snapshot {
@@ -68,7 +68,7 @@ impl Snapshot {
     }
 }
 
-pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &ClientArgs) -> Result<(), Failure> {
     let mut client = connect(args)?;
     let first = Snapshot::take(&mut client)?;
     if args.json {
@@ -87,7 +87,7 @@ pub(super) fn run(args: &CommonArgs) -> Result<(), Failure> {
     live(&mut screen, &mut client, first, args.color.is_on())
 }
 
-fn plain(snapshot: &Snapshot, args: &CommonArgs) -> Result<(), Failure> {
+fn plain(snapshot: &Snapshot, args: &ClientArgs) -> Result<(), Failure> {
     let [devices, jobs] = snapshot.tables(args.color.is_on());
     print(&format!("{}\n\n{devices}\n\n{jobs}", snapshot.headline()))
 }

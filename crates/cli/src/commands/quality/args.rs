@@ -52,7 +52,7 @@ pub(crate) struct QualityArgs {
     pub(crate) estimates: String,
     /// What policies are told about pair rates in the grid
     #[arg(long, value_enum, default_value = "true")]
-    pub(crate) beliefs: crate::args::Beliefs,
+    pub(crate) beliefs: crate::args::BeliefsArg,
     /// Policy that the criteria are for; without it among the policies there are no verdicts
     #[arg(long, value_name = "POLICY", default_value = "tandem")]
     pub(crate) judge: String,

@@ -9,7 +9,7 @@ use tandem_sim::{Estimates, LoadFactor, LowerBound, SimRun};
 
 /// As it is written to the state file: texts, so that nothing is lost on the way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) struct Case {
+pub(super) struct QualityCase {
     pub(super) trace: String,
     pub(super) table: String,
     pub(super) load: String,
@@ -20,7 +20,7 @@ pub(super) struct Case {
     pub(super) gpu_mib: Option<u64>,
 }
 
-impl Case {
+impl QualityCase {
     pub(super) fn load(&self) -> Result<LoadFactor, Failure> {
         parse_load(&self.load).map_err(Failure::bad_input)
     }
@@ -35,7 +35,7 @@ impl Case {
 
     /// `window, lucid, ×1.5, spread 0.2`.
     pub(super) fn name(&self) -> String {
-        let Case { trace, table, load, spread, .. } = self;
+        let QualityCase { trace, table, load, spread, .. } = self;
         format!("{trace}, {table}, ×{load}, spread {spread}")
     }
 }
@@ -70,38 +70,38 @@ impl Figures {
 
 /// All results, by case and policy.
 #[derive(Debug, Default)]
-pub(super) struct Found(BTreeMap<Case, BTreeMap<String, Figures>>);
+pub(super) struct CaseResults(BTreeMap<QualityCase, BTreeMap<String, Figures>>);
 
-impl Found {
-    pub(super) fn insert(&mut self, case: &Case, policy: &str, figures: Figures) {
+impl CaseResults {
+    pub(super) fn insert(&mut self, case: &QualityCase, policy: &str, figures: Figures) {
         self.0.entry(case.clone()).or_default().insert(policy.to_owned(), figures);
     }
 
-    pub(super) fn has(&self, case: &Case, policy: &str) -> bool {
+    pub(super) fn has(&self, case: &QualityCase, policy: &str) -> bool {
         self.0.get(case).is_some_and(|policies| policies.contains_key(policy))
     }
 
     /// The results of a case that was planned and run.
-    pub(super) fn of(&self, case: &Case, policy: &str) -> Figures {
+    pub(super) fn of(&self, case: &QualityCase, policy: &str) -> Figures {
         let found = self.0.get(case).and_then(|policies| policies.get(policy));
         *found.expect("whatever is shown was planned, and whatever was planned has run")
     }
 
-    pub(super) fn mean(&self, case: &Case, policy: &str) -> f64 {
+    pub(super) fn mean(&self, case: &QualityCase, policy: &str) -> f64 {
         self.of(case, policy).avg_jct_s
     }
 
     /// Whichever of `policies` has the lowest mean JCT, and that.
     pub(super) fn best<'a>(
         &self,
-        case: &Case,
+        case: &QualityCase,
         policies: impl IntoIterator<Item = &'a str>,
     ) -> Option<(&'a str, f64)> {
         let means = policies.into_iter().map(|policy| (policy, self.mean(case, policy)));
         means.min_by(|one, other| one.1.total_cmp(&other.1))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Case, &str, &Figures)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&QualityCase, &str, &Figures)> {
         let cases = self.0.iter();
         cases.flat_map(|(case, policies)| {
             policies.iter().map(move |(policy, figures)| (case, policy.as_str(), figures))

@@ -1,9 +1,9 @@
 //! The chart: for every trace and table a panel, with the mean JCT of the sharing policies by load,
 //! relative to the best exclusive policy. One SVG that needs nothing else and follows light and dark.
 
-use super::case::{Case, Found};
+use super::case::{CaseResults, QualityCase};
 use super::inputs::{Inputs, TableSource, TraceSource};
-use super::plan::Plan;
+use super::plan::QualityPlan;
 use std::fmt::Write;
 
 /// Size of a panel's plot, and the room around it.
@@ -37,7 +37,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif;fill:var(--ink)}\
 .series{fill:none;stroke-width:1.75;stroke-linejoin:round}.judged{stroke-width:3.25}.spread{stroke-dasharray:4 3}\
 .end{text-anchor:end}.middle{text-anchor:middle}";
 
-pub(super) fn draw(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+pub(super) fn draw(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     let (columns, rows) = (inputs.traces.len() as f64, inputs.tables.len() as f64);
     let width = (LEFT + columns * (WIDTH + GAP_X) - GAP_X + RIGHT).max(560.0);
     let looks = Looks::new(plan);
@@ -58,7 +58,7 @@ pub(super) fn draw(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
         for (column, trace) in inputs.traces.iter().enumerate() {
             let corner =
                 (LEFT + column as f64 * (WIDTH + GAP_X), top + row as f64 * (HEIGHT + GAP_Y));
-            let panel = Panel { plan, found, looks: &looks, corner, trace, table };
+            let panel = ChartPanel { plan, found, looks: &looks, corner, trace, table };
             svg += &panel.draw(column == 0, row + 1 == inputs.tables.len());
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn draw(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
 struct Looks<'a>(Vec<&'a str>);
 
 impl<'a> Looks<'a> {
-    fn new(plan: &'a Plan) -> Self {
+    fn new(plan: &'a QualityPlan) -> Self {
         let judged = plan.judged.as_deref();
         let first = plan.sharing().filter(|name| Some(*name) == judged);
         let others = plan.sharing().filter(|name| Some(*name) != judged);
@@ -93,7 +93,7 @@ impl<'a> Looks<'a> {
 }
 
 /// The legend and how much room it takes beyond its first line.
-fn legend(looks: &Looks<'_>, plan: &Plan, width: f64) -> (String, f64) {
+fn legend(looks: &Looks<'_>, plan: &QualityPlan, width: f64) -> (String, f64) {
     let mut entries: Vec<(String, String)> = Vec::new();
     for (look, name) in looks.0.iter().enumerate() {
         let judged = plan.judged.as_deref() == Some(*name);
@@ -145,16 +145,16 @@ fn shortened(title: &str) -> String {
 }
 
 /// The plot of one trace and table.
-struct Panel<'a> {
-    plan: &'a Plan,
-    found: &'a Found,
+struct ChartPanel<'a> {
+    plan: &'a QualityPlan,
+    found: &'a CaseResults,
     looks: &'a Looks<'a>,
     corner: (f64, f64),
     trace: &'a TraceSource,
     table: &'a TableSource,
 }
 
-impl Panel<'_> {
+impl ChartPanel<'_> {
     fn draw(&self, first: bool, last: bool) -> String {
         let (left, top) = self.corner;
         let clip = format!("clip-{left:.0}-{top:.0}");
@@ -247,12 +247,12 @@ impl Panel<'_> {
 
     /// Where the values of this panel lie, relative to the best exclusive policy, or to the best of all
     /// where there is none.
-    fn points(&self, spread: &str, value: impl Fn(&Case) -> f64) -> Vec<(f64, f64)> {
-        let here = |case: &&Case| {
+    fn points(&self, spread: &str, value: impl Fn(&QualityCase) -> f64) -> Vec<(f64, f64)> {
+        let here = |case: &&QualityCase| {
             case.trace == self.trace.name && case.table == self.table.name && case.spread == spread
         };
         let cases = self.plan.grid.iter().filter(here).enumerate();
-        let point = |(index, case): (usize, &Case)| {
+        let point = |(index, case): (usize, &QualityCase)| {
             let exclusive = self.found.best(case, self.plan.exclusive());
             let (_, par) = exclusive.or_else(|| self.found.best(case, self.plan.names()))?;
             Some((self.x(index), self.y(value(case) / par)))

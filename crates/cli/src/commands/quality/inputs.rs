@@ -1,7 +1,7 @@
 //! Traces and tables, read once, and the workload of a case made from them.
 
 use super::args::{QualityArgs, TableName, TraceName};
-use super::case::Case;
+use super::case::QualityCase;
 use super::state::Fingerprint;
 use crate::failure::Failure;
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub(super) struct Inputs {
 }
 
 /// A case ready to be simulated.
-pub(super) struct Prepared {
+pub(super) struct PreparedCase {
     pub(super) workload: Workload,
     pub(super) truth: Arc<dyn Interference>,
     pub(super) options: RunOptions,
@@ -101,7 +101,7 @@ impl Inputs {
     }
 
     /// What a result of `case` depends on besides the case; `None` for a case of other inputs.
-    pub(super) fn fingerprint(&self, case: &Case) -> Option<Fingerprint> {
+    pub(super) fn fingerprint(&self, case: &QualityCase) -> Option<Fingerprint> {
         let (trace, table) = (self.trace(&case.trace)?, self.table(&case.table)?);
         let mut fingerprint = self.fingerprint.with(trace.fingerprint).with(table.fingerprint);
         if case.gpu_mib.is_some() {
@@ -110,7 +110,7 @@ impl Inputs {
         Some(fingerprint)
     }
 
-    pub(super) fn prepare(&self, case: &Case) -> Result<Prepared, Failure> {
+    pub(super) fn prepare(&self, case: &QualityCase) -> Result<PreparedCase, Failure> {
         let (Some(source), Some(table)) = (self.trace(&case.trace), self.table(&case.table)) else {
             return Err(Failure::bad_input(format!("{}: no such case", case.name())));
         };
@@ -151,7 +151,7 @@ impl Inputs {
         }
         let world = WorldOptions { spread_rate: case.spread_keeps()?, ..WorldOptions::default() };
         let options = RunOptions { world, seed: self.seed, beliefs, ..RunOptions::default() };
-        Ok(Prepared { workload, truth, options })
+        Ok(PreparedCase { workload, truth, options })
     }
 }
 

@@ -16,24 +16,24 @@ use super::simulate::tenants_max;
 use super::{print, remark};
 use crate::failure::Failure;
 use crate::files::OutputFile;
-use crate::progress::Progress;
-use case::{Case, Figures, Found};
+use crate::progress::ProgressDisplay;
+use case::{CaseResults, Figures, QualityCase};
 use inputs::Inputs;
 use page::Section;
-use plan::{Chosen, Plan};
+use plan::{Chosen, QualityPlan};
 use rayon::prelude::*;
 use serde::Serialize;
-use state::State;
+use state::ResultLog;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use tandem_policies::PolicySpec;
 use tandem_sim::LowerBound;
-use verdict::Verdict;
+use verdict::CriterionVerdict;
 
 pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
     let chosen = Chosen::new(args)?;
     let inputs = Inputs::read(args)?;
-    let plan = Plan::new(args, chosen, &inputs)?;
+    let plan = QualityPlan::new(args, chosen, &inputs)?;
     let chart = args.out.with_extension("svg");
     // Opened and dropped: what cannot be written is to be noticed now.
     for path in [&args.out, &chart] {
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
     let drawing = chart::draw(&plan, &inputs, &found);
     OutputFile::open(&chart)?.write(|out| out.write_all(drawing.as_bytes()))?;
     if args.json {
-        let results = Results::new(&sections, &found);
+        let results = QualityResults::new(&sections, &found);
         return print(&serde_json::to_string(&results).expect("plain data always serialises"));
     }
     let verdicts = sections.iter().flat_map(|section| &section.verdicts);
@@ -61,17 +61,21 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
 }
 
 /// Runs what the state file does not know yet.
-fn simulate(args: &QualityArgs, inputs: &Inputs, plan: &Plan) -> Result<Found, Failure> {
+fn simulate(
+    args: &QualityArgs,
+    inputs: &Inputs,
+    plan: &QualityPlan,
+) -> Result<CaseResults, Failure> {
     let tasks = plan.tasks();
-    let is_planned = |case: &Case| tasks.iter().any(|(planned, _)| planned == case);
-    let (state, found) = State::open(&args.state, |case, of| {
+    let is_planned = |case: &QualityCase| tasks.iter().any(|(planned, _)| planned == case);
+    let (state, found) = ResultLog::open(&args.state, |case, of| {
         inputs.fingerprint(case) == Some(of) && is_planned(case)
     })?;
-    let count = |tasks: &[(Case, Vec<PolicySpec>)]| -> usize {
+    let count = |tasks: &[(QualityCase, Vec<PolicySpec>)]| -> usize {
         tasks.iter().map(|(_, policies)| policies.len()).sum()
     };
     let all = count(&tasks);
-    let pending: Vec<(Case, Vec<PolicySpec>)> = tasks
+    let pending: Vec<(QualityCase, Vec<PolicySpec>)> = tasks
         .into_iter()
         .map(|(case, mut policies)| {
             policies.retain(|policy| !found.has(&case, &policy.text));
@@ -84,9 +88,10 @@ fn simulate(args: &QualityArgs, inputs: &Inputs, plan: &Plan) -> Result<Found, F
         let text = format!("{known} of {all} simulations are known from {}", args.state.display());
         remark(&text, args.quiet);
     }
-    let jobs = |case: &Case| inputs.trace(&case.trace).map_or(0, |source| source.trace.jobs.len());
+    let jobs =
+        |case: &QualityCase| inputs.trace(&case.trace).map_or(0, |source| source.trace.jobs.len());
     let total: usize = pending.iter().map(|(case, policies)| jobs(case) * policies.len()).sum();
-    let progress = Progress::start(total as u64, args.quiet);
+    let progress = ProgressDisplay::start(total as u64, args.quiet);
     let found = Mutex::new(found);
     let pool = rayon::ThreadPoolBuilder::new().num_threads(args.threads).build();
     pool.map_err(|cause| Failure::from(std::io::Error::other(cause)))?.install(|| {
@@ -99,10 +104,10 @@ fn simulate(args: &QualityArgs, inputs: &Inputs, plan: &Plan) -> Result<Found, F
 
 fn simulate_case(
     inputs: &Inputs,
-    case: &Case,
+    case: &QualityCase,
     policies: &[PolicySpec],
-    state: &State,
-    found: &Mutex<Found>,
+    state: &ResultLog,
+    found: &Mutex<CaseResults>,
     done: &AtomicU64,
 ) -> Result<(), Failure> {
     let prepared = inputs.prepare(case)?;
@@ -144,24 +149,24 @@ fn command() -> String {
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Results<'a> {
+struct QualityResults<'a> {
     schema: u32,
-    verdicts: Vec<&'a Verdict>,
-    runs: Vec<RunResult<'a>>,
+    verdicts: Vec<&'a CriterionVerdict>,
+    runs: Vec<QualityRun<'a>>,
 }
 
 #[derive(Serialize)]
-struct RunResult<'a> {
+struct QualityRun<'a> {
     #[serde(flatten)]
-    case: &'a Case,
+    case: &'a QualityCase,
     policy: &'a str,
     #[serde(flatten)]
     figures: &'a Figures,
 }
 
-impl<'a> Results<'a> {
-    fn new(sections: &'a [Section], found: &'a Found) -> Self {
-        let runs = found.iter().map(|(case, policy, figures)| RunResult { case, policy, figures });
+impl<'a> QualityResults<'a> {
+    fn new(sections: &'a [Section], found: &'a CaseResults) -> Self {
+        let runs = found.iter().map(|(case, policy, figures)| QualityRun { case, policy, figures });
         let verdicts = sections.iter().flat_map(|section| &section.verdicts).collect();
         Self { schema: 1, verdicts, runs: runs.collect() }
     }

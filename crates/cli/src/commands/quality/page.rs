@@ -1,9 +1,9 @@
 //! The results in Markdown.
 
-use super::case::{Case, Found};
+use super::case::{CaseResults, QualityCase};
 use super::inputs::Inputs;
-use super::plan::{Ablation, Plan};
-use super::verdict::{self, Verdict, percent, signed};
+use super::plan::{Ablation, QualityPlan};
+use super::verdict::{self, CriterionVerdict, percent, signed};
 use crate::table::{grouped, seconds};
 
 /// A longer list of misses is folded.
@@ -12,7 +12,7 @@ const MISSES_SHOWN: usize = 8;
 /// A section: its heading, what was asked of it, and its text.
 pub(super) struct Section {
     title: String,
-    pub(super) verdicts: Vec<Verdict>,
+    pub(super) verdicts: Vec<CriterionVerdict>,
     text: String,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn write(
 }
 
 /// Where a criterion does not hold; a long list is folded.
-fn misses(verdict: &Verdict) -> String {
+fn misses(verdict: &CriterionVerdict) -> String {
     let list: String = verdict.misses.iter().map(|miss| format!("- {miss}\n")).collect();
     let head =
         format!("Not so in {} of {}: {}", verdict.misses.len(), verdict.cells, verdict.claim);
@@ -66,9 +66,9 @@ fn sentence(line: &str) -> String {
     format!("{first}{}.", letters.as_str())
 }
 
-pub(super) fn sections(plan: &Plan, inputs: &Inputs, found: &Found) -> Vec<Section> {
+pub(super) fn sections(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> Vec<Section> {
     let judged = plan.judged.as_deref();
-    type Criteria = fn(&Plan, &Found, &str) -> Vec<Verdict>;
+    type Criteria = fn(&QualityPlan, &CaseResults, &str) -> Vec<CriterionVerdict>;
     let judge =
         |criteria: Criteria| judged.map_or_else(Vec::new, |name| criteria(plan, found, name));
     let mut sections = vec![Section {
@@ -76,7 +76,7 @@ pub(super) fn sections(plan: &Plan, inputs: &Inputs, found: &Found) -> Vec<Secti
         verdicts: judge(verdict::of_grid),
         text: grid(plan, inputs, found),
     }];
-    let mut add = |title: &str, verdicts: Vec<Verdict>, text: String| {
+    let mut add = |title: &str, verdicts: Vec<CriterionVerdict>, text: String| {
         if !text.is_empty() {
             sections.push(Section { title: title.to_owned(), verdicts, text });
         }
@@ -90,10 +90,10 @@ pub(super) fn sections(plan: &Plan, inputs: &Inputs, found: &Found) -> Vec<Secti
     sections
 }
 
-/// Rows of a Markdown table.
-struct Rows(String);
+/// MarkdownRows of a Markdown table.
+struct MarkdownRows(String);
 
-impl Rows {
+impl MarkdownRows {
     fn new(header: &[String]) -> Self {
         let mut rows = Self(String::new());
         rows.push(header);
@@ -117,8 +117,13 @@ fn prefixed(first: &str, cells: impl IntoIterator<Item = String>) -> Vec<String>
 
 /// Mean JCT by policy and case: the least of a column is bold, and below stands what no policy can
 /// beat.
-fn means(plan: &Plan, found: &Found, cases: &[&Case], heads: Vec<String>) -> String {
-    let mut rows = Rows::new(&prefixed("policy", heads));
+fn means(
+    plan: &QualityPlan,
+    found: &CaseResults,
+    cases: &[&QualityCase],
+    heads: Vec<String>,
+) -> String {
+    let mut rows = MarkdownRows::new(&prefixed("policy", heads));
     let best: Vec<f64> = cases
         .iter()
         .map(|case| found.best(case, plan.names()).map_or(0.0, |(_, mean)| mean))
@@ -149,10 +154,16 @@ fn means(plan: &Plan, found: &Found, cases: &[&Case], heads: Vec<String>) -> Str
 }
 
 /// Every case under the policies, a small table for each trace.
-fn means_by_trace(plan: &Plan, inputs: &Inputs, found: &Found, cases: &[Case]) -> String {
+fn means_by_trace(
+    plan: &QualityPlan,
+    inputs: &Inputs,
+    found: &CaseResults,
+    cases: &[QualityCase],
+) -> String {
     let mut text = String::new();
     for trace in &inputs.traces {
-        let cases: Vec<&Case> = cases.iter().filter(|case| case.trace == trace.name).collect();
+        let cases: Vec<&QualityCase> =
+            cases.iter().filter(|case| case.trace == trace.name).collect();
         let heads = cases.iter().map(|case| case.table.clone()).collect();
         text += &format!("\n{}:\n\n{}", trace.title, means(plan, found, &cases, heads));
     }
@@ -163,7 +174,7 @@ fn change(value: f64, against: f64) -> String {
     if against.is_nan() { "-".to_owned() } else { signed(percent(value, against)) }
 }
 
-fn grid(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+fn grid(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     let Some(first) = plan.grid.first() else { return String::new() };
     let mut text = format!(
         "Mean JCT in seconds with `--estimates {} --beliefs {}`. ×1.5 is the trace with its inter-arrival times divided by 1.5. A column with a spread \
@@ -173,8 +184,8 @@ fn grid(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
     );
     for trace in &inputs.traces {
         for table in &inputs.tables {
-            let here = |case: &&Case| case.trace == trace.name && case.table == table.name;
-            let cases: Vec<&Case> = plan.grid.iter().filter(here).collect();
+            let here = |case: &&QualityCase| case.trace == trace.name && case.table == table.name;
+            let cases: Vec<&QualityCase> = plan.grid.iter().filter(here).collect();
             let heads = cases.iter().map(|case| match case.spread.as_str() {
                 "0" => format!("×{}", case.load),
                 spread => format!("×{}, spread {spread}", case.load),
@@ -190,7 +201,7 @@ fn grid(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
 }
 
 /// The 99th percentile of the judged policy against the exclusive policy with the lowest mean.
-fn tails(plan: &Plan, inputs: &Inputs, found: &Found, judged: &str) -> String {
+fn tails(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults, judged: &str) -> String {
     if plan.exclusive().next().is_none() {
         return String::new();
     }
@@ -201,10 +212,10 @@ fn tails(plan: &Plan, inputs: &Inputs, found: &Found, judged: &str) -> String {
             spread => format!("×{load}, spread {spread}"),
         }));
     }
-    let mut rows = Rows::new(&prefixed("trace; table", heads));
+    let mut rows = MarkdownRows::new(&prefixed("trace; table", heads));
     for trace in &inputs.traces {
         for table in &inputs.tables {
-            let here = |case: &&Case| case.trace == trace.name && case.table == table.name;
+            let here = |case: &&QualityCase| case.trace == trace.name && case.table == table.name;
             let cells = plan.grid.iter().filter(here).map(|case| {
                 let best = found.best(case, plan.exclusive()).map_or(judged, |(best, _)| best);
                 let tail = |policy: &str| found.of(case, policy).p99_jct_s;
@@ -219,10 +230,11 @@ fn tails(plan: &Plan, inputs: &Inputs, found: &Found, judged: &str) -> String {
     )
 }
 
-fn weak(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+fn weak(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     let mut text = String::new();
     for trace in &inputs.traces {
-        let cases: Vec<&Case> = plan.weak.iter().filter(|case| case.trace == trace.name).collect();
+        let cases: Vec<&QualityCase> =
+            plan.weak.iter().filter(|case| case.trace == trace.name).collect();
         let Some(first) = cases.first() else { continue };
         text += &format!(
             "Mean JCT in seconds on {}, with `--estimates trace` and table {}.\n\n",
@@ -235,12 +247,12 @@ fn weak(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
     text
 }
 
-fn online(plan: &Plan, found: &Found) -> String {
+fn online(plan: &QualityPlan, found: &CaseResults) -> String {
     if plan.online.is_empty() || plan.sharing().next().is_none() {
         return String::new();
     }
     let heads = prefixed("trace; table", plan.sharing().map(str::to_owned));
-    let mut rows = Rows::new(&heads);
+    let mut rows = MarkdownRows::new(&heads);
     for (known, learned) in &plan.online {
         let cells = plan.sharing().map(|policy| {
             let (truth, belief) = (found.mean(known, policy), found.mean(learned, policy));
@@ -254,7 +266,7 @@ fn online(plan: &Plan, found: &Found) -> String {
     )
 }
 
-fn noisy(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+fn noisy(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     let Some(first) = plan.noisy.first() else { return String::new() };
     format!(
         "Mean JCT in seconds with `--estimates {}` at ×{}, true pair rates, by table.\n{}",
@@ -265,19 +277,19 @@ fn noisy(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
 }
 
 /// What sharing does to the GPUs, on the first trace.
-fn goodput(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
+fn goodput(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     let Some(trace) = inputs.traces.first() else { return String::new() };
-    let at_focus = |case: &&Case| {
+    let at_focus = |case: &&QualityCase| {
         case.trace == trace.name
             && case.load == plan.focus_load
             && plan.spreads.first() == Some(&case.spread)
     };
-    let cases: Vec<&Case> = plan.grid.iter().filter(at_focus).collect();
+    let cases: Vec<&QualityCase> = plan.grid.iter().filter(at_focus).collect();
     if cases.is_empty() || plan.sharing().next().is_none() {
         return String::new();
     }
     let heads = inputs.tables.iter().map(|table| table.title.to_owned());
-    let mut rows = Rows::new(&prefixed("policy", heads));
+    let mut rows = MarkdownRows::new(&prefixed("policy", heads));
     for policy in plan.sharing() {
         let cells = cases.iter().map(|case| {
             let figures = found.of(case, policy);
@@ -292,7 +304,7 @@ fn goodput(plan: &Plan, inputs: &Inputs, found: &Found) -> String {
 }
 
 /// GPUs of little memory: gradient accumulation makes pairs fit.
-fn sub_batches(plan: &Plan, found: &Found) -> String {
+fn sub_batches(plan: &QualityPlan, found: &CaseResults) -> String {
     if plan.small_gpus.is_empty() || plan.accumulating.is_empty() {
         return String::new();
     }
@@ -301,7 +313,7 @@ fn sub_batches(plan: &Plan, found: &Found) -> String {
         let name = &policy.text;
         heads.extend([format!("{name}, whole batches"), name.clone(), "change".to_owned()]);
     }
-    let mut rows = Rows::new(&heads);
+    let mut rows = MarkdownRows::new(&heads);
     for case in &plan.small_gpus {
         let mut cells = vec![format!("{} MiB", grouped(case.gpu_mib.unwrap_or_default()))];
         for Ablation { policy, without } in &plan.accumulating {
@@ -319,7 +331,7 @@ fn sub_batches(plan: &Plan, found: &Found) -> String {
     )
 }
 
-fn ablations(plan: &Plan, found: &Found) -> String {
+fn ablations(plan: &QualityPlan, found: &CaseResults) -> String {
     let mut text = String::new();
     for Ablation { policy, without } in &plan.ablations {
         if without.is_empty() || plan.ablation_cases.is_empty() {
@@ -331,7 +343,7 @@ fn ablations(plan: &Plan, found: &Found) -> String {
         });
         let mut heads = prefixed("without", heads);
         heads.push("mean".to_owned());
-        let mut rows = Rows::new(&heads);
+        let mut rows = MarkdownRows::new(&heads);
         for (flag, variant) in without {
             let changes: Vec<f64> = plan
                 .ablation_cases

@@ -1,7 +1,7 @@
 //! What is simulated: the cases of every section, and under which policies.
 
 use super::args::QualityArgs;
-use super::case::Case;
+use super::case::QualityCase;
 use super::inputs::Inputs;
 use crate::commands::simulate::every_policy;
 use crate::failure::Failure;
@@ -47,7 +47,7 @@ impl Chosen {
     }
 }
 
-pub(super) struct Plan {
+pub(super) struct QualityPlan {
     pub(super) policies: Vec<PolicySpec>,
     /// The policy that the criteria are for, if it is among them.
     pub(super) judged: Option<String>,
@@ -55,19 +55,19 @@ pub(super) struct Plan {
     pub(super) spreads: Vec<String>,
     pub(super) focus_load: String,
     /// Every trace, table, load and spread penalty.
-    pub(super) grid: Vec<Case>,
+    pub(super) grid: Vec<QualityCase>,
     /// Estimates of the trace, by load.
-    pub(super) weak: Vec<Case>,
+    pub(super) weak: Vec<QualityCase>,
     /// The truth is known, and learned instead.
-    pub(super) online: Vec<(Case, Case)>,
-    pub(super) noisy: Vec<Case>,
-    pub(super) small_gpus: Vec<Case>,
+    pub(super) online: Vec<(QualityCase, QualityCase)>,
+    pub(super) noisy: Vec<QualityCase>,
+    pub(super) small_gpus: Vec<QualityCase>,
     pub(super) accumulating: Vec<Ablation>,
     pub(super) ablations: Vec<Ablation>,
-    pub(super) ablation_cases: Vec<Case>,
+    pub(super) ablation_cases: Vec<QualityCase>,
 }
 
-impl Plan {
+impl QualityPlan {
     pub(super) fn new(
         args: &QualityArgs,
         Chosen { policies, judged, ablated }: Chosen,
@@ -84,7 +84,10 @@ impl Plan {
             grid: cases.grid(),
             weak: cases.weak(),
             online: cases.online(),
-            noisy: cases.focus().map(|case| Case { estimates: NOISY.to_owned(), ..case }).collect(),
+            noisy: cases
+                .focus()
+                .map(|case| QualityCase { estimates: NOISY.to_owned(), ..case })
+                .collect(),
             small_gpus: cases.small_gpus(),
             accumulating: accumulating
                 .map(|policy| ablation(policy, Some(ACCUMULATE)))
@@ -113,9 +116,9 @@ impl Plan {
     }
 
     /// Every simulation once: the policies of each case.
-    pub(super) fn tasks(&self) -> Vec<(Case, Vec<PolicySpec>)> {
-        let mut tasks: BTreeMap<Case, BTreeMap<String, PolicySpec>> = BTreeMap::new();
-        let mut add = |case: &Case, policy: &PolicySpec| {
+    pub(super) fn tasks(&self) -> Vec<(QualityCase, Vec<PolicySpec>)> {
+        let mut tasks: BTreeMap<QualityCase, BTreeMap<String, PolicySpec>> = BTreeMap::new();
+        let mut add = |case: &QualityCase, policy: &PolicySpec| {
             let policies = tasks.entry(case.clone()).or_default();
             policies.insert(policy.text.clone(), policy.clone());
         };
@@ -187,8 +190,8 @@ impl<'a> Cases<'a> {
         }
     }
 
-    fn case(&self, trace: &str, table: &str, load: &str) -> Case {
-        Case {
+    fn case(&self, trace: &str, table: &str, load: &str) -> QualityCase {
+        QualityCase {
             trace: trace.to_owned(),
             table: table.to_owned(),
             load: load.to_owned(),
@@ -199,13 +202,13 @@ impl<'a> Cases<'a> {
         }
     }
 
-    fn grid(&self) -> Vec<Case> {
+    fn grid(&self) -> Vec<QualityCase> {
         let mut grid = Vec::new();
         for trace in &self.inputs.traces {
             for table in &self.inputs.tables {
                 for spread in &self.args.spread {
                     for load in &self.args.loads {
-                        grid.push(Case {
+                        grid.push(QualityCase {
                             spread: spread.clone(),
                             estimates: self.args.estimates.clone(),
                             beliefs: self.beliefs.clone(),
@@ -219,12 +222,12 @@ impl<'a> Cases<'a> {
     }
 
     /// On recorded traces that come with estimates.
-    fn weak(&self) -> Vec<Case> {
+    fn weak(&self) -> Vec<QualityCase> {
         let recorded = self.inputs.traces.iter().filter(|trace| trace.name != "generated");
         let estimated = recorded.filter(|trace| trace.has_estimates());
         estimated
             .flat_map(|trace| {
-                self.args.loads.iter().map(|load| Case {
+                self.args.loads.iter().map(|load| QualityCase {
                     estimates: "trace".to_owned(),
                     ..self.case(&trace.name, &self.table, load)
                 })
@@ -233,29 +236,30 @@ impl<'a> Cases<'a> {
     }
 
     /// Every trace and table at the one load.
-    fn focus(&self) -> impl Iterator<Item = Case> {
+    fn focus(&self) -> impl Iterator<Item = QualityCase> {
         self.inputs.traces.iter().flat_map(move |trace| {
             let tables = self.inputs.tables.iter();
             tables.map(|table| self.case(&trace.name, table.name, &self.focus_load))
         })
     }
 
-    fn online(&self) -> Vec<(Case, Case)> {
-        let learned = |known: &Case| Case { beliefs: "online".to_owned(), ..known.clone() };
+    fn online(&self) -> Vec<(QualityCase, QualityCase)> {
+        let learned =
+            |known: &QualityCase| QualityCase { beliefs: "online".to_owned(), ..known.clone() };
         self.focus().map(|known| (known.clone(), learned(&known))).collect()
     }
 
-    fn small_gpus(&self) -> Vec<Case> {
+    fn small_gpus(&self) -> Vec<QualityCase> {
         let lucid = self.inputs.tables.iter().any(|table| table.name == "lucid");
         if !lucid || !self.inputs.has_solo() || self.inputs.trace("window").is_none() {
             return Vec::new();
         }
         let case = self.case("window", "lucid", &self.focus_load);
-        SMALL_GPUS_MIB.map(|mib| Case { gpu_mib: Some(mib), ..case.clone() }).to_vec()
+        SMALL_GPUS_MIB.map(|mib| QualityCase { gpu_mib: Some(mib), ..case.clone() }).to_vec()
     }
 
     /// Every trace with the first two tables, and the weak estimates.
-    fn ablation(&self) -> Vec<Case> {
+    fn ablation(&self) -> Vec<QualityCase> {
         let tables: Vec<&str> = self.inputs.tables.iter().take(2).map(|table| table.name).collect();
         let focus = self.focus().filter(|case| tables.contains(&case.table.as_str()));
         focus.chain(self.weak().into_iter().filter(|case| case.load == self.focus_load)).collect()

@@ -1,7 +1,7 @@
 //! The file in which finished simulations are kept, one line of JSON each: an interrupted run goes on
 //! where it was. A line counts only for the program and the inputs that it was made with.
 
-use super::case::{Case, Figures, Found};
+use super::case::{CaseResults, Figures, QualityCase};
 use crate::failure::Failure;
 use crate::files::Folder;
 use serde::{Deserialize, Serialize};
@@ -45,25 +45,25 @@ impl Fingerprint {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct ResultLine {
     of: Fingerprint,
-    case: Case,
+    case: QualityCase,
     policy: String,
     figures: Figures,
 }
 
-pub(super) struct State {
+pub(super) struct ResultLog {
     path: PathBuf,
     file: Mutex<File>,
 }
 
-impl State {
+impl ResultLog {
     /// Opens the file, or makes it, and takes from it what `is_valid` says was made under the same
     /// conditions. A line that an interruption tore is passed over.
     pub(super) fn open(
         path: &Path,
-        is_valid: impl Fn(&Case, Fingerprint) -> bool,
-    ) -> Result<(Self, Found), Failure> {
+        is_valid: impl Fn(&QualityCase, Fingerprint) -> bool,
+    ) -> Result<(Self, CaseResults), Failure> {
         let cannot = |cause: io::Error| {
             Failure::bad_input(format!("{}: cannot be used: {cause}", path.display()))
         };
@@ -75,9 +75,9 @@ impl State {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(cause) => return Err(cannot(cause)),
         };
-        let mut found = Found::default();
+        let mut found = CaseResults::default();
         for line in known.split(|&byte| byte == b'\n') {
-            if let Ok(Line { of, case, policy, figures }) = serde_json::from_slice(line)
+            if let Ok(ResultLine { of, case, policy, figures }) = serde_json::from_slice(line)
                 && is_valid(&case, of)
             {
                 found.insert(&case, &policy, figures);
@@ -94,11 +94,11 @@ impl State {
     pub(super) fn add(
         &self,
         of: Fingerprint,
-        case: &Case,
+        case: &QualityCase,
         policy: &str,
         figures: Figures,
     ) -> Result<(), Failure> {
-        let line = Line { of, case: case.clone(), policy: policy.to_owned(), figures };
+        let line = ResultLine { of, case: case.clone(), policy: policy.to_owned(), figures };
         let mut text = serde_json::to_string(&line).expect("plain data always serialises");
         text.push('\n');
         let mut file = self.file.lock().expect("no thread panics while it writes");

@@ -1,8 +1,8 @@
 //! The criteria that the judged policy is held against, and what came of it. Everything that is said
 //! follows from the numbers.
 
-use super::case::{Case, Found};
-use super::plan::Plan;
+use super::case::{CaseResults, QualityCase};
+use super::plan::QualityPlan;
 use crate::table::seconds;
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ const NO_GAIN_TABLE: &str = "k80";
 
 /// What a criterion came to.
 #[derive(Debug, Serialize)]
-pub(super) struct Verdict {
+pub(super) struct CriterionVerdict {
     /// What should hold.
     pub(super) claim: String,
     /// In how many cells it was looked at.
@@ -35,7 +35,7 @@ pub(super) struct Verdict {
     pub(super) range_percent: Option<(f64, f64)>,
 }
 
-impl Verdict {
+impl CriterionVerdict {
     /// `found` holds, for every cell, the distance in percent, and the miss if it is one.
     fn new(claim: String, found: Vec<(f64, Option<String>)>) -> Self {
         let cells = found.len();
@@ -82,7 +82,13 @@ pub(super) fn percent(value: f64, against: f64) -> f64 {
 }
 
 /// A cell's distance, and what to say if it is too large.
-fn cell(case: &Case, value: f64, against: f64, whose: &str, limit: f64) -> (f64, Option<String>) {
+fn cell(
+    case: &QualityCase,
+    value: f64,
+    against: f64,
+    whose: &str,
+    limit: f64,
+) -> (f64, Option<String>) {
     let distance = percent(value, against);
     let miss = (value > against * (1.0 + limit)).then(|| {
         let (value, against) = (seconds(value), seconds(against));
@@ -92,11 +98,17 @@ fn cell(case: &Case, value: f64, against: f64, whose: &str, limit: f64) -> (f64,
 }
 
 /// The criteria of the grid.
-pub(super) fn of_grid(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> {
+pub(super) fn of_grid(
+    plan: &QualityPlan,
+    found: &CaseResults,
+    judged: &str,
+) -> Vec<CriterionVerdict> {
     let limit = BEST_WITHIN * 100.0;
     let claim = format!("mean JCT of `{judged}` the lowest, or within {limit} % of it");
-    let mut verdicts =
-        vec![Verdict::new(claim, against_others(plan, found, &plan.grid, judged, BEST_WITHIN))];
+    let mut verdicts = vec![CriterionVerdict::new(
+        claim,
+        against_others(plan, found, &plan.grid, judged, BEST_WITHIN),
+    )];
     let limit = P99_WITHIN * 100.0;
     let claim = format!(
         "99th percentile of the JCT of `{judged}` at most {limit} % above that of the exclusive policy with the lowest mean"
@@ -106,7 +118,7 @@ pub(super) fn of_grid(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> 
         let tail = |policy: &str| found.of(case, policy).p99_jct_s;
         Some(cell(case, tail(judged), tail(best), best, P99_WITHIN))
     });
-    verdicts.push(Verdict::new(claim, tails.collect()));
+    verdicts.push(CriterionVerdict::new(claim, tails.collect()));
     let hopeless = plan.grid.iter().filter(|case| case.table == NO_GAIN_TABLE);
     let hopeless = hopeless.filter_map(|case| {
         let (best, mean) = found.best(case, plan.exclusive())?;
@@ -116,14 +128,14 @@ pub(super) fn of_grid(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> 
     let claim = format!(
         "where sharing cannot pay (K80), mean JCT of `{judged}` at most {limit} % above the best exclusive policy"
     );
-    verdicts.push(Verdict::new(claim, hopeless.collect()));
+    verdicts.push(CriterionVerdict::new(claim, hopeless.collect()));
     verdicts
 }
 
 fn against_others(
-    plan: &Plan,
-    found: &Found,
-    cases: &[Case],
+    plan: &QualityPlan,
+    found: &CaseResults,
+    cases: &[QualityCase],
     judged: &str,
     limit: f64,
 ) -> Vec<(f64, Option<String>)> {
@@ -135,19 +147,23 @@ fn against_others(
 }
 
 /// The criteria under the trace's own estimates.
-pub(super) fn of_weak(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> {
-    let cases: Vec<&Case> = plan.weak.iter().filter(|case| case.load == WEAK_LOAD).collect();
-    let below = |whose: &dyn Fn(&Case) -> Option<(String, f64)>, limit: f64| {
+pub(super) fn of_weak(
+    plan: &QualityPlan,
+    found: &CaseResults,
+    judged: &str,
+) -> Vec<CriterionVerdict> {
+    let cases: Vec<&QualityCase> = plan.weak.iter().filter(|case| case.load == WEAK_LOAD).collect();
+    let below = |whose: &dyn Fn(&QualityCase) -> Option<(String, f64)>, limit: f64| {
         let cells = cases.iter().filter_map(|case| {
             let (best, mean) = whose(case)?;
             Some(cell(case, found.mean(case, judged), mean, &best, -limit))
         });
         cells.collect::<Vec<_>>()
     };
-    let exclusive = |case: &Case| {
+    let exclusive = |case: &QualityCase| {
         found.best(case, plan.exclusive()).map(|(best, mean)| (best.to_owned(), mean))
     };
-    let gshare = |case: &Case| {
+    let gshare = |case: &QualityCase| {
         found.has(case, GSHARE).then(|| (GSHARE.to_owned(), found.mean(case, GSHARE)))
     };
     let claim = |limit: f64, whose: &str| {
@@ -156,19 +172,23 @@ pub(super) fn of_weak(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> 
             "with weak estimates at ×{WEAK_LOAD}, mean JCT of `{judged}` at least {limit} % below {whose}"
         )
     };
-    let mut verdicts = vec![Verdict::new(
+    let mut verdicts = vec![CriterionVerdict::new(
         claim(WEAK_BELOW_EXCLUSIVE, "the best exclusive policy"),
         below(&exclusive, WEAK_BELOW_EXCLUSIVE),
     )];
     if judged != GSHARE {
         let cells = below(&gshare, WEAK_BELOW_GSHARE);
-        verdicts.push(Verdict::new(claim(WEAK_BELOW_GSHARE, "`gshare`"), cells));
+        verdicts.push(CriterionVerdict::new(claim(WEAK_BELOW_GSHARE, "`gshare`"), cells));
     }
     verdicts
 }
 
 /// The criterion for rates that are learned.
-pub(super) fn of_online(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> {
+pub(super) fn of_online(
+    plan: &QualityPlan,
+    found: &CaseResults,
+    judged: &str,
+) -> Vec<CriterionVerdict> {
     let limit = ONLINE_WITHIN * 100.0;
     let claim = format!(
         "mean JCT of `{judged}` with learned pair rates at most {limit} % above that with true ones"
@@ -179,23 +199,27 @@ pub(super) fn of_online(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict
         let mean = |case| found.mean(case, judged);
         cell(known, mean(learned), mean(known), "true rates", ONLINE_WITHIN)
     });
-    vec![Verdict::new(claim, cells.collect())]
+    vec![CriterionVerdict::new(claim, cells.collect())]
 }
 
 /// The criterion for noisy estimates.
-pub(super) fn of_noisy(plan: &Plan, found: &Found, judged: &str) -> Vec<Verdict> {
+pub(super) fn of_noisy(
+    plan: &QualityPlan,
+    found: &CaseResults,
+    judged: &str,
+) -> Vec<CriterionVerdict> {
     let claim =
         format!("with noisy estimates, mean JCT of `{judged}` not above any other policy's");
-    vec![Verdict::new(claim, against_others(plan, found, &plan.noisy, judged, 0.0))]
+    vec![CriterionVerdict::new(claim, against_others(plan, found, &plan.noisy, judged, 0.0))]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn case() -> Case {
+    fn case() -> QualityCase {
         let text = |text: &str| text.to_owned();
-        Case {
+        QualityCase {
             trace: text("t"),
             table: text("k80"),
             load: text("2"),
@@ -208,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_miss_says_where_and_by_how_much() {
-        let verdict = Verdict::new(
+        let verdict = CriterionVerdict::new(
             "it holds".to_owned(),
             vec![
                 cell(&case(), 101.0, 100.0, "srtf", 0.01),
@@ -224,6 +248,6 @@ mod tests {
     fn a_negative_limit_asks_for_a_gain() {
         assert!(cell(&case(), 61.0, 100.0, "srtf", -0.4).1.is_some());
         assert!(cell(&case(), 60.0, 100.0, "srtf", -0.4).1.is_none());
-        assert_eq!(Verdict::new("x".to_owned(), Vec::new()).line(), "x: not looked at");
+        assert_eq!(CriterionVerdict::new("x".to_owned(), Vec::new()).line(), "x: not looked at");
     }
 }
