@@ -74,7 +74,7 @@ pub(crate) struct DemoArgs {
     /// Folder for report.html
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) out: PathBuf,
-    /// Train a few real jobs on this machine instead, one after the other and sharing, and measure
+    /// Measure real training jobs on this machine instead, first exclusive, then sharing; needs tandem-train
     #[arg(long)]
     pub(crate) live: bool,
     /// Seed of the built-in trace
@@ -83,7 +83,7 @@ pub(crate) struct DemoArgs {
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say nothing on standard error
+    /// Print nothing on standard error
     #[arg(long)]
     pub(crate) quiet: bool,
 }
@@ -99,7 +99,7 @@ pub(crate) struct SimArgs {
 
 #[derive(Args)]
 pub(crate) struct CompareArgs {
-    /// Policies: A,B:key=value,...; all of them if not given
+    /// Policies: A,B:key=value,... [default: all]
     #[arg(long, value_name = "LIST")]
     pub(crate) policies: Option<String>,
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub(crate) struct SimulationArgs {
     #[command(flatten)]
     pub(crate) input: TraceInput,
     /// Solo profiles of the classes at several batch sizes, Lucid's CSV: lets jobs run in sub-batches,
-    /// and tells a predictor what it learns from
+    /// and gives a predictor its features
     #[arg(long, value_name = "FILE")]
     pub(crate) solo: Option<String>,
     /// Cluster: NODESxGPUS[:MIB], a partition,nodes CSV, or a TOML file
@@ -138,7 +138,7 @@ pub(crate) struct SimulationArgs {
     /// How whole GPUs are chosen
     #[arg(long, value_enum, default_value = "strict")]
     pub(crate) placement: PlacementArg,
-    /// ClassesArg of the jobs: the trace's, or table:SEED for one of the table at random
+    /// Classes of the jobs: those of the trace, or table:SEED to draw one of the table's for each job
     #[arg(long, value_name = "trace|table:SEED", default_value = "trace", value_parser = parse_classes)]
     pub(crate) classes: ClassesArg,
     /// What policies are told about durations: true, trace (its estimate column), history (from jobs
@@ -148,32 +148,32 @@ pub(crate) struct SimulationArgs {
     /// What policies are told about pair rates
     #[arg(long, value_enum, default_value = "true")]
     pub(crate) beliefs: BeliefsArg,
-    /// What says how fast jobs run together that were not measured together
+    /// Rates of co-located jobs whose pair was not measured
     #[arg(long, value_enum, default_value = "closed-form")]
     pub(crate) unmeasured: UnmeasuredArg,
     /// Share of the table's pairs that a predictor is trained on
     #[arg(long, value_name = "SHARE", default_value = "0.5", value_parser = parse_up_to_one)]
     pub(crate) train_pairs: f64,
-    /// Fitted model to believe instead of training one: FILE[:gpu=NAME]
+    /// Fitted model to use instead of training one: FILE[:gpu=NAME]
     #[arg(long, value_name = "FILE[:gpu=NAME]")]
     pub(crate) model: Option<String>,
     /// Divide the inter-arrival times by this
     #[arg(long, value_name = "F", default_value = "1", allow_hyphen_values = true, value_parser = parse_load)]
     pub(crate) load: LoadFactor,
-    /// Share of its rate that a gang on more nodes than needed loses
+    /// Share of its rate that a gang loses when it spans more nodes than needed
     #[arg(long, value_name = "P", default_value = "0", allow_hyphen_values = true, value_parser = parse_penalty)]
     pub(crate) spread_penalty: Ratio,
-    /// What gangs across nodes pay for the network: off, or contention, with a CSV model,share of
+    /// Network cost of gangs that span nodes: off, or contention, with a CSV model,share of
     /// communication where it is known
     #[arg(long, value_name = "off|contention[:FILE]", default_value = "off", value_parser = parse_network)]
     pub(crate) network: NetworkArg,
-    /// Seed for whatever is drawn at random
+    /// Seed of everything random
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     /// Seconds to restore the state of a gang of up to 8 GPUs, and of a larger one
     #[arg(long, value_name = "S,L", default_value = "40,60", allow_hyphen_values = true, value_parser = parse_restore)]
     pub(crate) restore_s: (Span, Span),
-    /// Memory that each tenant takes on a GPU beyond its own
+    /// Memory overhead of each tenant on a GPU, such as its CUDA context
     #[arg(long, value_name = "MIB", default_value = "0", allow_hyphen_values = true, value_parser = parse_memory)]
     pub(crate) context_mib: Memory,
     /// Failures of GPUs: mtbf_h=HOURS,repair_h=HOURS[,checkpoint_min=MINUTES]
@@ -191,7 +191,7 @@ pub(crate) struct SimulationArgs {
     /// Threads; 0 is one per core
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) threads: usize,
-    /// No progress bar and no remarks
+    /// No progress bar and no messages
     #[arg(long)]
     pub(crate) quiet: bool,
 }
@@ -226,10 +226,10 @@ pub(crate) enum TraceCommand {
         /// Jobs
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
         jobs: u32,
-        /// GPUs of the cluster it is made for
+        /// GPUs of the cluster that the trace is made for
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
         gpus: u32,
-        /// Offered load: GPU-time asked for / GPU-time there is
+        /// Offered load: GPU time requested / GPU time available
         #[arg(long, default_value = "1", allow_hyphen_values = true, value_parser = parse_offered_load)]
         load: f64,
         /// Seed: the same seed gives the same trace
@@ -257,8 +257,8 @@ pub(crate) enum BenchCommand {
     Live(crate::commands::BenchLiveArgs),
     /// Minimum-cost assignment of a generated instance
     Matching(BenchMatchingArgs),
-    /// Every policy on published traces: writes docs/results.md and its chart. Exits with 0 whatever
-    /// the verdicts: it reports
+    /// Every policy on published traces: writes docs/results.md and its chart. The exit code is 0
+    /// even if a criterion is missed
     Quality(Box<QualityArgs>),
 }
 
@@ -267,7 +267,7 @@ pub(crate) struct BenchMatchingArgs {
     /// Rows, and columns
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) n: u32,
-    /// What the costs are like
+    /// Distribution of the costs
     #[arg(long, value_enum)]
     pub(crate) kind: MatchingKind,
     /// Seed: the same seed gives the same instance
@@ -303,21 +303,21 @@ impl MatchingKind {
 
 #[derive(Subcommand)]
 pub(crate) enum ModelCommand {
-    /// How well pair rates are predicted that the predictor was not shown
+    /// Evaluate predictions of held-out pair rates
     Eval {
         #[command(flatten)]
         data: PairDataArgs,
         /// What is held out
         #[arg(long, value_enum, default_value = "5fold")]
         protocol: ProtocolArg,
-        /// Seed of the folds and of what the predictor draws
+        /// Seed of the folds and of the predictor
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// The rates of two classes that share a GPU
+    /// Predict the rates of two classes that share a GPU
     Predict {
         /// A class by its name, or key=value,... with model, gpu_util, bandwidth_util (percent),
         /// memory_mib, steps_per_s, batch, amp
@@ -326,7 +326,7 @@ pub(crate) enum ModelCommand {
         /// The other class
         #[arg(long, value_name = "CLASS")]
         b: String,
-        /// Model file; the one that comes with the program if absent
+        /// Model file [default: the built-in model]
         #[arg(long, value_name = "FILE")]
         model: Option<String>,
         /// Kind of GPU, where the model has several
@@ -336,18 +336,18 @@ pub(crate) enum ModelCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Beside which classes to measure a class first: those that tell most about all its other pairs
+    /// Suggest partners to measure a class with: the most informative about its other pairs
     Partners {
         /// A class by its name, or key=value,... as for predict
         #[arg(long, value_name = "CLASS")]
         class: String,
-        /// How many
+        /// Number of partners
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=400))]
         count: u32,
         /// Standard deviation of a measured rate
         #[arg(long, default_value_t = 0.05, value_parser = parse_up_to_one)]
         noise: f64,
-        /// Model file; the one that comes with the program if absent
+        /// Model file [default: the built-in model]
         #[arg(long, value_name = "FILE")]
         model: Option<String>,
         /// Kind of GPU, where the model has several
@@ -357,7 +357,7 @@ pub(crate) enum ModelCommand {
         #[arg(long)]
         json: bool,
     },
-    /// How fast beliefs about held-out pairs approach the truth as rates are observed
+    /// Show how fast predictions of held-out pairs improve as rates are observed
     Online {
         #[command(flatten)]
         data: PairDataArgs,
@@ -381,14 +381,14 @@ pub(crate) enum ModelCommand {
         /// File to write
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
-        /// What the table is, for the record; its file name if absent
+        /// Description of the table, kept in the file [default: its file name]
         #[arg(long, value_name = "TEXT")]
         trained_on: Option<String>,
-        /// Seed of what the predictor draws
+        /// Seed of the predictor
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
-    /// Fit iteration times: α, β, γ, communication, and the price of gradient accumulation
+    /// Fit iteration times: α, β, γ, communication, cost of gradient accumulation
     Throughput {
         /// Step times: Pollux's placements.csv, or Lucid's table of solo speeds
         #[arg(required = true, value_name = "FILE")]
@@ -412,7 +412,7 @@ pub(crate) enum ModelCommand {
 pub(crate) enum PlacementArg {
     /// On the fewest nodes, or not at all
     Strict,
-    /// The first free GPUs, wherever they are
+    /// The first free GPUs, on any nodes
     Scatter,
 }
 
@@ -461,7 +461,7 @@ pub(crate) enum BeliefsArg {
 pub(crate) enum UnmeasuredArg {
     /// min(1, 100 / sum of utilisations) for a pair, the product for more
     ClosedForm,
-    /// The device model: by what each keeps busy alone and its budget, for any number of tenants
+    /// The device model: from the duty and the budget of each tenant, for any number of tenants
     Device,
 }
 
@@ -526,7 +526,7 @@ fn parse_offered_load(text: &str) -> Result<f64, String> {
     load.ok_or_else(|| "an offered load is a number from 0.001 to 1000".to_owned())
 }
 
-/// What is kept of the rate, exactly.
+/// The share of the rate that remains, as an exact ratio.
 pub(crate) fn parse_penalty(text: &str) -> Result<Ratio, String> {
     const ONE: u64 = 1_000_000_000_000;
     let parts = tandem_sim::parse_scaled(text, 12).ok().filter(|&parts| parts < ONE);

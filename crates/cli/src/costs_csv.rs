@@ -61,7 +61,7 @@ impl Cells {
             let field = field.trim_ascii();
             if !field.is_empty() {
                 let cost = number(field).ok_or_else(|| refusal(fields + 1, field))?;
-                // Beyond any limit, and where the mark of a forbidden cell is.
+                // Beyond any limit; the value that marks a forbidden cell is there, too.
                 if cost.unsigned_abs() > LIMIT.unsigned_abs() {
                     let problem = format!("field {}: beyond ±{LIMIT}", fields + 1);
                     return Err(format!("{problem}; scale the costs down"));
@@ -97,7 +97,7 @@ impl Cells {
     }
 }
 
-/// A whole number; one beyond every limit stays so without standing for a forbidden cell.
+/// A whole number. The value that marks a forbidden cell becomes another one beyond every limit.
 fn number(field: &[u8]) -> Option<i64> {
     let number: i64 = std::str::from_utf8(field).ok()?.parse().ok()?;
     Some(if number == FORBIDDEN { i64::MAX } else { number })

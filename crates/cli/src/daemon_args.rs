@@ -1,20 +1,20 @@
-//! Arguments of the daemon. What is given here wins over the environment and the configuration.
+//! Arguments of the daemon. They take precedence over the environment and the configuration file.
 
 use clap::Args;
 use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct DaemonArgs {
-    /// Where it keeps what outlives it
+    /// State folder: store, journal, output of runs
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Where it listens
+    /// Unix socket to listen on
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
-    /// Listen to TCP as well, for whoever has the token
+    /// Also listen on TCP, for clients that have the token
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// File of the token; made if it is not there
+    /// File of the token; created if missing
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Policy: NAME[:key=value,...]
@@ -23,10 +23,10 @@ pub(crate) struct DaemonArgs {
     /// Devices: auto, nvidia, cpu, fake, or slurm for those of a Slurm cluster
     #[arg(long, value_name = "KIND")]
     provider: Option<String>,
-    /// How many devices: cores of the CPU, or fake GPUs
+    /// Number of devices: CPU cores or fake GPUs
     #[arg(long, value_name = "N")]
     devices: Option<u32>,
-    /// So many fake GPUs: real processes on devices that are only counted
+    /// Use this many fake GPUs: real processes on devices that exist only as numbers
     #[arg(long, value_name = "N", conflicts_with_all = ["provider", "devices"])]
     fake_gpus: Option<u32>,
     /// Any other key of the configuration: SECTION.KEY=VALUE; see tandem config show
@@ -35,7 +35,7 @@ pub(crate) struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    /// Keys of the configuration and what is said about them here.
+    /// Configuration keys with the values given here.
     pub(crate) fn flags(&self) -> Vec<(&str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
         let given = [

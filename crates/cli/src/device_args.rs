@@ -44,7 +44,7 @@ pub(crate) enum DeviceCommand {
         #[command(flatten)]
         chart: ChartArgs,
     },
-    /// Let the arrival rate of requests grow and see whether their latency holds
+    /// Increase the arrival rate of requests and show whether their latency target holds
     #[command(after_help = TENANTS_HELP)]
     Sweep {
         #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) enum DeviceCommand {
         #[arg(long, value_name = "LIST", value_delimiter = ',', required = true, value_parser = parse_rate)]
         arrivals: Vec<f64>,
     },
-    /// Judge the law for several copies of one model by measurements in ParvaGPU's columns
+    /// Evaluate the law for several copies of one model against ParvaGPU's measurements
     Validate {
         /// Files of measurements, one for each model
         #[arg(required = true, value_name = "FILE")]
@@ -68,7 +68,7 @@ pub(crate) enum DeviceCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Judge the device model's rates of pairs by measured ones, beside the closed form's
+    /// Evaluate the pair rates of the device model and of the closed form against measured ones
     Pairs {
         #[command(flatten)]
         data: PairDataArgs,
@@ -104,10 +104,10 @@ pub(crate) struct DeviceArgs {
     /// Tenants: FILE[:key=value,...],...
     #[arg(long, value_name = "LIST")]
     pub(crate) tenants: String,
-    /// How operators get SMs that are wanted twice
+    /// How operators share SMs when they want more than there are
     #[arg(long, value_enum, default_value = "fifo")]
     pub(crate) scheduler: SchedulerArg,
-    /// What the search makes large
+    /// What the search maximises
     #[arg(long, value_enum, default_value = "nash")]
     pub(crate) objective: ObjectiveArg,
     /// Search by as many full evaluations as it takes: seconds instead of milliseconds
@@ -135,7 +135,7 @@ pub(crate) struct ChartArgs {
 pub(crate) enum SchedulerArg {
     /// In order of issue
     Fifo,
-    /// In proportion to what each wants
+    /// In proportion to demand
     Prop,
 }
 

@@ -16,24 +16,24 @@ use tandem_sim::clusters::ClusterError;
 use tandem_sim::interference::{BeliefsError, ModelFileError, TableError};
 use tandem_sim::trace::TraceError;
 
-/// Exit code of something that went wrong on the way.
+/// Exit code of a failure while the command runs.
 const FAILED: u8 = 1;
 /// Exit code of wrong usage or bad input.
 const BAD_INPUT: u8 = 2;
-/// Exit code of a daemon that is not there.
+/// Exit code of an unreachable daemon.
 const UNREACHABLE: u8 = 3;
-/// Exit code of what does not exist.
+/// Exit code of a job or device that does not exist.
 const NOT_FOUND: u8 = 4;
-/// Exit code of what is well said but can never run.
+/// Exit code of a valid request that can never run.
 const NEVER: u8 = 5;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// What to say, and the exit code.
+    /// A message and an exit code.
     Said { message: String, code: u8 },
-    /// An exit code that says it all, such as that of a job.
+    /// An exit code without a message, such as that of a job.
     Exit(u8),
-    /// The reader of our output has seen enough, which is no error.
+    /// The reader of our output has closed it; not an error.
     BrokenPipe,
 }
 
@@ -42,17 +42,17 @@ impl Failure {
         Self::Said { message: message.to_string(), code: BAD_INPUT }
     }
 
-    /// It went wrong on the way.
+    /// A failure while the command runs.
     pub(crate) fn failed(message: impl Display) -> Self {
         Self::Said { message: message.to_string(), code: FAILED }
     }
 
-    /// There is no such thing.
+    /// The object does not exist.
     pub(crate) fn not_found(message: impl Display) -> Self {
         Self::Said { message: message.to_string(), code: NOT_FOUND }
     }
 
-    /// The same exit code, with other words.
+    /// The same exit code with another message.
     pub(crate) fn saying(self, message: String) -> Self {
         match self {
             Self::Said { code, .. } => Self::Said { message, code },
@@ -60,17 +60,17 @@ impl Failure {
         }
     }
 
-    /// There is no daemon.
+    /// Whether the daemon is unreachable.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Said { code: UNREACHABLE, .. })
     }
 
-    /// Well said, but it can never run.
+    /// A valid request that can never run.
     pub(crate) fn never(message: impl Display) -> Self {
         Self::Said { message: message.to_string(), code: NEVER }
     }
 
-    /// Wrong usage, in one line, with the name that was probably meant.
+    /// Wrong usage, in one line, with the nearest name that exists.
     pub(crate) fn usage(error: &clap::Error) -> Self {
         let text = error.to_string();
         let sentence = text.split("\n\n").next().unwrap_or(&text);
@@ -91,7 +91,7 @@ impl Failure {
         } else {
             format!("tandem: {}", clean(&message.replace(['\n', '\r'], " ")))
         };
-        // Nothing more can be done if even this cannot be said.
+        // A closed standard error leaves nothing to report to.
         let _ = writeln!(io::stderr(), "{line}");
         ExitCode::from(code)
     }

@@ -7,21 +7,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
-/// A file that appears under its name when it is complete. Opened once before the work begins and
-/// dropped again, so that a place that cannot be written to is noticed before an hour of simulation
-/// and nothing is left behind if that is cut short.
+/// A file that gets its name when it is complete. It is opened and dropped once before a long simulation, so
+/// that an unwritable path is reported first, and an interrupted run leaves nothing behind.
 pub(crate) struct OutputFile {
     path: PathBuf,
     target: OutputTarget,
 }
 
 enum OutputTarget {
-    /// Renamed to its name in the end.
+    /// Renamed when complete.
     Temporary(NamedTempFile),
-    /// A pipe or a device has to be written to as it is. Opened only to write: whoever reads a pipe
-    /// takes it for finished when it is closed.
+    /// A pipe or a device cannot be replaced. Opened only for writing the content: a reader of a pipe takes
+    /// the first close for its end.
     Special,
-    /// Opened anew it would be written from its beginning, over what stands there.
+    /// Opening it again would overwrite a redirected file from its beginning.
     StandardOutput,
 }
 
@@ -30,7 +29,7 @@ impl OutputFile {
         let cannot = |cause: io::Error| {
             Failure::bad_input(format!("{}: cannot be written: {cause}", path.display()))
         };
-        // A link is written through, not replaced.
+        // A symbolic link is followed, not replaced.
         let path = &match std::fs::symlink_metadata(path) {
             Ok(found) if found.is_symlink() && !is_device(path) => {
                 std::fs::canonicalize(path).map_err(cannot)?
@@ -48,7 +47,7 @@ impl OutputFile {
             Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cannot(cause)),
             _ => {
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                // Readable as any new file is: the temporary's own default is the owner only.
+                // Permissions of any new file: a temporary file is private by default.
                 let temporary = tempfile::Builder::new()
                     .prefix(".tandem-")
                     .permissions(Permissions::from_mode(0o666))
@@ -89,14 +88,14 @@ impl OutputFile {
     }
 }
 
-/// Whatever the system keeps there, such as standard output, has to be written to as it is.
+/// Special files of the system, such as standard output, cannot be replaced.
 fn is_device(path: &Path) -> bool {
     path.starts_with("/dev") || path.starts_with("/proc")
 }
 
-/// A folder that is made if need be, and taken away again unless it is kept.
+/// A folder that is created if missing, and removed again unless it is kept.
 pub(crate) struct Folder {
-    /// What was made, outermost first.
+    /// Created folders, outermost first.
     made: Vec<PathBuf>,
 }
 
@@ -129,7 +128,7 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         for folder in self.made.iter().rev() {
-            // One that is not empty is somebody's by now.
+            // A folder that is not empty stays.
             let _ = std::fs::remove_dir(folder);
         }
     }

@@ -9,7 +9,7 @@ struct CommandGroup {
     commands: &'static [&'static str],
 }
 
-/// Every visible command is in exactly one group; a test insists on it.
+/// Every visible command is in exactly one group, which a test checks.
 const GROUPS: [CommandGroup; 5] = [
     CommandGroup {
         title: "Jobs",

@@ -1,4 +1,4 @@
-//! What can be said about a job, on the command line and in a script.
+//! Options of a job, on the command line and in a script.
 
 use crate::units;
 use clap::Args;
@@ -7,64 +7,64 @@ use tandem_daemon::request::Param;
 
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub(crate) struct JobOptions {
-    /// A name for people; the program's if absent
+    /// Name of the job [default: name of the script or program]
     #[arg(short = 'J', long = "job-name", visible_alias = "name", value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// GPUs; below one is a part of one [default: 1]
+    /// Number of GPUs; a fraction is a share of one [default: 1]
     #[arg(short = 'G', long, value_name = "N", value_parser = units::gpus)]
     pub(crate) gpus: Option<f64>,
-    /// The most time on its GPUs: 90 is minutes, HH:MM:SS, 1-00:00:00, 1h30m
+    /// Time limit on its GPUs: 90 is minutes, HH:MM:SS, 1-00:00:00, 1h30m
     #[arg(short = 't', long = "time", value_name = "TIME", value_parser = units::limit)]
     pub(crate) time: Option<f64>,
-    /// One job per number: 0-9:2,14%3, of which %3 lets three run at a time
+    /// Job array, one job per number: 0-9:2,14%3; %3 limits it to three running jobs
     #[arg(short = 'a', long, value_name = "LIST")]
     pub(crate) array: Option<String>,
-    /// Jobs that have to be over first: afterok:1:2,afterany:3,afternotok:4
+    /// Jobs that must end first: afterok:1:2,afterany:3,afternotok:4
     #[arg(short = 'd', long, value_name = "LIST")]
     pub(crate) dependency: Option<String>,
-    /// Not before: now+1h, HH:MM, 2026-12-24T18:00
+    /// Earliest start: now+1h, HH:MM, 2026-12-24T18:00
     #[arg(short = 'b', long, value_name = "MOMENT", value_parser = units::moment)]
     pub(crate) begin: Option<f64>,
-    /// File for standard output; %j is the job, %A the first one of its array, %a the task, %x the name [default: tandem-%j.out]
+    /// File for standard output; %j is the job, %A the first job of its array, %a the task, %x the name [default: tandem-%j.out]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// File for standard error; that of standard output if absent
+    /// File for standard error [default: that of standard output]
     #[arg(short = 'e', long, value_name = "FILE")]
     pub(crate) error: Option<PathBuf>,
-    /// Working directory [default: the present one]
+    /// Working directory [default: the current one]
     #[arg(short = 'D', long, value_name = "DIR")]
     pub(crate) chdir: Option<PathBuf>,
     /// Partition; there is one on a single machine
     #[arg(short = 'p', long, value_name = "NAME")]
     pub(crate) partition: Option<String>,
-    /// Memory that it takes on each GPU, such as 20G; measured if absent
+    /// Memory it needs on each GPU, such as 20G [default: measured]
     #[arg(long, value_name = "SIZE", value_parser = units::memory)]
     pub(crate) gpu_memory: Option<u64>,
-    /// Nobody beside it
+    /// Do not share its GPUs with other jobs
     #[arg(long)]
     pub(crate) exclusive: bool,
-    /// The most slow-down it puts up with beside others: 1.2 is a fifth longer
+    /// Largest slow-down it accepts from sharing: 1.2 is 20 % longer
     #[arg(long, value_name = "FACTOR")]
     pub(crate) max_slowdown: Option<f64>,
-    /// How often to try it again after it has failed
+    /// Number of retries after a failure
     #[arg(long, value_name = "N")]
     pub(crate) retries: Option<u32>,
-    /// Try it again after the machine was started anew
+    /// Requeue it after a reboot
     #[arg(long)]
     pub(crate) requeue: bool,
-    /// Try every value: {name} in the command is replaced, TANDEM_PARAM_NAME set; several combine
+    /// One job per value: replaces {name} in the command and sets TANDEM_PARAM_NAME; several combine
     #[arg(long = "param", value_name = "NAME=A,B", value_parser = param)]
     pub(crate) params: Vec<Param>,
-    /// Jobs of one class behave alike; program, script and batch size if absent
+    /// Class of jobs that behave alike [default: from program, script and batch size]
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Option<String>,
-    /// How long it takes alone, as far as is known
+    /// Estimated run time when it runs alone
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     pub(crate) estimate: Option<f64>,
     /// From -20 to 20; two steps double its weight
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) priority: Option<i8>,
-    /// Wait until it is released
+    /// Hold it until tandem release
     #[arg(short = 'H', long)]
     pub(crate) hold: bool,
     /// How its output shows progress, with a group for the steps: 'step (\d+)'

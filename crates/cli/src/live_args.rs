@@ -1,4 +1,4 @@
-//! The command line of what talks to the daemon.
+//! Arguments of the commands that talk to the daemon.
 
 use crate::job_options::JobOptions;
 use crate::output::{ColorChoice, ListOutput};
@@ -8,8 +8,8 @@ use clap_complete::Shell;
 use std::path::PathBuf;
 use tandem_daemon::job::JobState;
 
-const SELECTORS: &str = "Jobs: a number, 1-10:2,14, task 3 of array 17 as 17_3, last (the latest of \
-                         yours), all (yours that are not over)";
+const SELECTORS: &str = "Jobs: a number, 1-10:2,14, task 3 of array 17 as 17_3, last (your latest), \
+                         all (yours that have not ended)";
 
 #[derive(Subcommand)]
 pub(crate) enum LiveCommand {
@@ -79,8 +79,8 @@ pub(crate) enum LiveCommand {
     },
 }
 
-const SCRIPTS: &str = "A script says more in lines that begin with #TANDEM or #SBATCH, before its first \
-                       command; the command line wins. It is run by its #! line and read when it starts.";
+const SCRIPTS: &str = "A script may have options in lines that begin with #TANDEM or #SBATCH, before its first \
+                       command; the command line takes precedence. It is run by its #! line and read when it starts.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ClientArgs {
@@ -93,10 +93,10 @@ pub(crate) struct ClientArgs {
     /// Unix socket of the daemon
     #[arg(long, value_name = "FILE", conflicts_with = "host")]
     pub(crate) socket: Option<PathBuf>,
-    /// Daemon that listens on TCP
+    /// Address of a daemon that listens on TCP
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) host: Option<String>,
-    /// File of the token for it
+    /// File of the token for --host
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -117,16 +117,16 @@ pub(crate) struct DashboardArgs {
 pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub(crate) job: JobOptions,
-    /// Wait until it is over, and exit with its exit code
+    /// Wait until the job has ended, and exit with its exit code
     #[arg(short = 'W', long)]
     pub(crate) wait: bool,
-    /// Only say what would become of it
+    /// Do not submit it; show when and where it would run
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Under this policy
+    /// Policy for --dry-run
     #[arg(long, value_name = "POLICY", requires = "dry_run")]
     pub(crate) policy: Option<String>,
-    /// Print only the numbers, one per line
+    /// Print only the job numbers, one per line
     #[arg(long)]
     pub(crate) parsable: bool,
     #[command(flatten)]
@@ -162,12 +162,12 @@ pub(crate) struct AccumArgs {
     /// Job: a number or `last`
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// Parts, or auto to let the policy decide
+    /// Number of sub-batches, or auto to let the policy decide
     #[arg(value_name = "PARTS|auto", value_parser = parts)]
     pub(crate) parts: Parts,
 }
 
-/// In how many parts; the policy decides if none are given.
+/// Number of sub-batches; without one the policy decides.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts(pub(crate) Option<u32>);
 
@@ -183,19 +183,19 @@ fn parts(text: &str) -> Result<Parts, String> {
 
 #[derive(Args)]
 pub(crate) struct QueueArgs {
-    /// Also those that are over
+    /// Also show jobs that have ended
     #[arg(long, conflicts_with = "state")]
     pub(crate) all: bool,
-    /// Only those in these states: PD,R,S,H,CG,CD,F,CA,TO,OOM,UN or their names
+    /// Only jobs in these states: PD,R,S,H,CG,CD,F,CA,TO,OOM,UN or their names
     #[arg(short = 's', long, value_name = "LIST", value_delimiter = ',', value_parser = state)]
     pub(crate) state: Vec<JobState>,
-    /// Only those of this user
+    /// Only jobs of this user
     #[arg(short = 'u', long, value_name = "NAME")]
     pub(crate) user: Option<String>,
-    /// Only yours
+    /// Only your own jobs
     #[arg(long, conflicts_with = "user")]
     pub(crate) mine: bool,
-    /// Only so many of the latest
+    /// Only the latest N jobs
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
     #[command(flatten)]
@@ -225,7 +225,7 @@ pub(crate) struct ExplainArgs {
     /// The job
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// What if this policy decided
+    /// Explain as if this policy decided
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<String>,
     #[command(flatten)]
@@ -237,13 +237,13 @@ pub(crate) struct LogsArgs {
     /// The job
     #[arg(value_name = "JOB")]
     pub(crate) job: String,
-    /// Go on until it is over
+    /// Follow the output until the job has ended
     #[arg(short = 'f', long)]
     pub(crate) follow: bool,
     /// Standard error instead of standard output
     #[arg(long)]
     pub(crate) stderr: bool,
-    /// Only the last lines
+    /// Only the last N lines
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) lines: Option<usize>,
     #[command(flatten)]
@@ -255,7 +255,7 @@ pub(crate) struct WaitArgs {
     /// Jobs
     #[arg(required = true, value_name = "JOB")]
     pub(crate) jobs: Vec<String>,
-    /// Exit with the exit code of the job, the highest one of several
+    /// Exit with the exit code of the job; the highest of several
     #[arg(long)]
     pub(crate) exit_code: bool,
     /// Give up after this time: 90 is minutes, 45s, 1h30m
@@ -276,15 +276,15 @@ pub(crate) struct GpusArgs {
 
 #[derive(Subcommand)]
 pub(crate) enum GpusCommand {
-    /// Give them to no further job; those that run there go on
+    /// Start no further job on these GPUs; running jobs continue
     Drain(DevicesArgs),
-    /// Give them to jobs again
+    /// Allow jobs on these GPUs again
     Undrain(DevicesArgs),
 }
 
 #[derive(Args)]
 pub(crate) struct DevicesArgs {
-    /// Their numbers: 0-3,6
+    /// GPU numbers: 0-3,6
     #[arg(value_name = "LIST")]
     pub(crate) devices: String,
     #[command(flatten)]
@@ -293,7 +293,7 @@ pub(crate) struct DevicesArgs {
 
 #[derive(Args)]
 pub(crate) struct UsageArgs {
-    /// Since then: 7d is a week ago, HH:MM, 2026-12-24; since the beginning if absent
+    /// Start of the period: 7d is a week ago, HH:MM, 2026-12-24 [default: the beginning]
     #[arg(long, value_name = "MOMENT", value_parser = units::since)]
     pub(crate) since: Option<f64>,
     #[command(flatten)]
@@ -304,7 +304,7 @@ pub(crate) struct UsageArgs {
 pub(crate) enum ConfigCommand {
     /// Print every key with its value
     Show {
-        /// Also where the value comes from
+        /// Also show where each value comes from
         #[arg(long)]
         origin: bool,
         #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The binary `tandem`: parses, calls, prints. Data go to standard output, words to standard error.
+//! The binary `tandem`: parses, calls, prints. Data go to standard output, messages to standard error.
 
 mod args;
 mod commands;
@@ -23,7 +23,7 @@ use failure::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // The steps of a run are this program as well; they are started often and take no options.
+    // The supervisor of a run is this program, too; it is started often and takes no options.
     if let Some(code) = commands::step_of_a_run() {
         return code;
     }

@@ -11,7 +11,7 @@ const NAME_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people
+    /// A table
     Table,
     /// One object
     Json,
@@ -47,7 +47,7 @@ impl ColorChoice {
 
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ListOutput {
-    /// How to print it; TANDEM_OUTPUT if absent
+    /// Output format [default: $TANDEM_OUTPUT, or table]
     #[arg(short = 'o', long = "output", value_enum, value_name = "FORMAT")]
     format: Option<OutputFormat>,
 }
@@ -73,7 +73,7 @@ impl ListOutput {
     }
 }
 
-/// Text of others without characters that a terminal would obey.
+/// Text from other users without control characters, which a terminal would execute.
 pub(crate) fn clean(text: &str) -> String {
     let mut cleaned = String::with_capacity(text.len());
     for character in text.chars() {
@@ -86,7 +86,7 @@ pub(crate) fn clean(text: &str) -> String {
     cleaned
 }
 
-/// Control characters, and those that reorder or hide what is around them.
+/// Control characters, and those that reorder or hide the text around them.
 fn is_hostile(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -119,7 +119,7 @@ impl<T: Into<String>> From<T> for TableCell {
     }
 }
 
-/// A table; a header that begins with `>` is that of numbers.
+/// A table; a header that begins with `>` aligns its column to the right.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<TableCell>>, colors: bool) -> String {
     let mut table = Table::new();
     let rule = LineStyle::none().fill('─').junction('─');
@@ -158,7 +158,7 @@ pub(crate) fn json_lines(rows: &[Value]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// These fields of each object, with a header. Lists are separated by blanks.
+/// These fields of each object, with a header. The items of a list are separated by blanks.
 pub(crate) fn csv(columns: &[&str], rows: &[Value]) -> Result<(), Failure> {
     let mut text = csv_text(columns, rows);
     text.truncate(text.trim_end_matches('\n').len());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 const REFRESH: Duration = Duration::from_millis(100);
 
-/// Shows how far `done` has come until it is dropped.
+/// Shows the progress of `done` until it is dropped.
 pub(crate) struct ProgressDisplay {
     pub(crate) done: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -35,7 +35,7 @@ impl Drop for ProgressDisplay {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(painter) = self.painter.take() {
             painter.thread().unpark();
-            // A painter that panicked has nothing left to clean up.
+            // A panicked thread leaves nothing to clean up.
             let _ = painter.join();
         }
     }

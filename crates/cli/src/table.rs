@@ -1,4 +1,4 @@
-//! Tables for people.
+//! Tables of simulation results.
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use tandem_sim::{LowerBound, SimRun};
@@ -41,7 +41,7 @@ pub(crate) fn comparison(runs: &[SimRun]) -> String {
     plain(&header, rows)
 }
 
-/// What no policy can beat, and how far the best one is from it.
+/// The lower bound on the mean JCT, and the gap of the best policy to it.
 pub(crate) fn left(bound: LowerBound, runs: &[SimRun]) -> String {
     let LowerBound { exclusive_s, sharing_s } = bound;
     let mut text = format!(
@@ -74,9 +74,9 @@ pub(crate) fn plain(header: &[&str], rows: Vec<Vec<String>>) -> String {
     table.trim_fmt()
 }
 
-/// Seconds for people.
+/// Seconds as text.
 pub(crate) fn seconds(value: f64) -> String {
-    // Below a hundred seconds the tenths tell something.
+    // Below a hundred seconds, tenths are significant.
     if value < 100.0 { format!("{value:.1}") } else { grouped(value.round() as u64) }
 }
 

@@ -7,7 +7,7 @@ use tandem_core::Memory;
 use tandem_models::device::{BATCH_MAX, DeviceGpu, DeviceTenant, Requests};
 use tandem_sim::profiles::{batch_in_name, read_operators};
 
-/// What the latency and the gaps may be at most: an hour.
+/// Upper limit of latencies and gaps: an hour.
 const US_MAX: f64 = 3.6e9;
 
 /// An item of a list and the `key=value` items that belong to it.
@@ -17,7 +17,7 @@ struct ListItem<'a> {
     options: Vec<(&'a str, &'a str)>,
 }
 
-/// Takes `HEAD[:key=value,...],HEAD...` apart.
+/// Parses `HEAD[:key=value,...],HEAD...`.
 fn items<'a>(text: &'a str, what: &str) -> Result<Vec<ListItem<'a>>, Failure> {
     let mut items: Vec<ListItem<'a>> = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -185,7 +185,7 @@ fn tenant(item: &ListItem<'_>, gpu: &DeviceGpu) -> Result<DeviceTenant, Failure>
     }
     tenant.requests = match (arrivals, p99_ns) {
         (Some(per_second), p99_ns) => Some(Requests { per_second, p99_ns }),
-        // The rate may follow, from a sweep.
+        // A sweep sets the rate later.
         (None, Some(p99_ns)) => Some(Requests { per_second: 0.0, p99_ns: Some(p99_ns) }),
         (None, None) => None,
     };

@@ -1,4 +1,4 @@
-//! Times, sizes and moments as people write them.
+//! Parses and prints times, sizes and points in time.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
@@ -115,7 +115,7 @@ pub(crate) fn moment(text: &str) -> Result<f64, String> {
     })
 }
 
-/// A moment that is over, in seconds since 1970: as `moment`, and `7d` is a week ago.
+/// A past point in time, in seconds since 1970: as `moment`, and `7d` is a week ago.
 pub(crate) fn since(text: &str) -> Result<f64, String> {
     let now = Zoned::now();
     let now_s = now.timestamp().as_millisecond() as f64 / 1e3;
@@ -200,7 +200,7 @@ pub(crate) fn words(seconds: f64) -> String {
     }
 }
 
-/// A size for people.
+/// A size as text.
 pub(crate) fn bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

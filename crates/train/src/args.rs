@@ -3,7 +3,7 @@
 use clap::{Parser, ValueEnum};
 use std::path::PathBuf;
 
-/// The most of its time that a job may spend asleep, in per cent.
+/// Upper limit of `--gap`, in percent.
 const GAP_MAX: i64 = 95;
 
 /// What a step is bound by.
@@ -22,7 +22,7 @@ pub(crate) enum ModelKind {
 #[derive(Parser, Clone, Debug)]
 #[command(name = "tandem-train", version, max_term_width = 100)]
 pub(crate) struct TrainArgs {
-    /// What the steps are bound by
+    /// Model, by what bounds its steps
     #[arg(long, value_enum, default_value_t)]
     pub(crate) model: ModelKind,
     /// Steps to train in all, those before a checkpoint included
@@ -34,11 +34,10 @@ pub(crate) struct TrainArgs {
     /// Seed of the data and of the first weights
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Parts in which a batch is computed until the daemon says otherwise; by default
-    /// $TANDEM_ACCUM, or 1
+    /// Sub-batches per batch until the daemon sets another number [default: $TANDEM_ACCUM, or 1]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) accum: Option<u32>,
-    /// Part of the time to spend asleep: imitates a job that loads data while its device idles
+    /// Share of the time to sleep: imitates a job that loads data while its device idles
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=GAP_MAX))]
     pub(crate) gap: u8,
     /// File for the loss of every step: step,loss,accum
@@ -48,16 +47,16 @@ pub(crate) struct TrainArgs {
     /// If it exists, training continues from it
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
-    /// Write the checkpoint every so many steps, too
+    /// Also write the checkpoint every N steps
     #[arg(long, value_name = "N", requires = "checkpoint", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) checkpoint_every: Option<u64>,
-    /// Print a line `step N loss L` every so many steps
+    /// Print a line `step N loss L` every N steps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) print_every: Option<u64>,
     /// Print one JSON object at the end instead of lines
     #[arg(long)]
     pub(crate) json: bool,
-    /// Memory to occupy beside what training needs
+    /// Additional memory to occupy
     #[arg(long, value_name = "MIB")]
     pub(crate) allocate: Option<usize>,
     /// Fail after this step, with the code of --fail-code
@@ -73,8 +72,7 @@ impl TrainArgs {
         self.batch as usize
     }
 
-    /// The parts in which a batch is computed at first. A value that makes no sense in the
-    /// environment is no reason not to train.
+    /// The initial number of sub-batches. An invalid value in the environment is ignored.
     pub(crate) fn first_accum(&self) -> usize {
         let asked = self.accum.or_else(|| std::env::var("TANDEM_ACCUM").ok()?.parse().ok());
         (asked.unwrap_or(1) as usize).clamp(1, self.batch_size())

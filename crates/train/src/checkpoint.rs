@@ -15,7 +15,7 @@ use std::path::Path;
 const VERSION: i64 = 1;
 const META: &str = "meta";
 
-/// What the job was, and how far: version, step, seed, batch, model.
+/// Identity and progress of the job: version, step, seed, batch, model.
 fn meta(args: &TrainArgs, step: u64) -> [i64; 5] {
     let kind = match args.model {
         ModelKind::Mlp => 0,
@@ -53,7 +53,7 @@ pub(crate) fn save(
         .map_err(unwritable)?;
     safetensors::save(&tensors, temporary.path())
         .map_err(|error| unwritable(io::Error::other(error)))?;
-    // Written through its name and not through this handle; the data are on disk before the name is.
+    // fsync before the rename: the file was written by its path, not through this handle.
     File::open(temporary.path()).and_then(|file| file.sync_all()).map_err(unwritable)?;
     temporary.persist(path).map_err(|error| unwritable(error.error))?;
     Ok(())
@@ -69,7 +69,7 @@ pub(crate) fn load(
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
-            // Better now than after an hour of training.
+            // An unwritable folder is reported before the training.
             tempfile::tempfile_in(folder(path)).map_err(TrainError::unwritable(path))?;
             return Ok(0);
         }

@@ -6,7 +6,7 @@ use candle_core::{Device, Result, Tensor};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Kinds of samples to tell apart.
+/// Number of classes.
 pub(crate) const CLASSES: usize = 10;
 /// Numbers in a sample of the dense model.
 pub(crate) const FEATURES: usize = 256;

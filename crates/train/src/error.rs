@@ -26,7 +26,7 @@ pub(crate) enum TrainError {
         /// What is wrong with it.
         why: String,
     },
-    /// The memory asked for with `--allocate` is not to be had.
+    /// The memory of `--allocate` is not available.
     #[error("out of memory: {mib} MiB cannot be allocated; lower --allocate")]
     Memory {
         /// How much was asked for.
@@ -52,7 +52,7 @@ pub(crate) enum TrainError {
 }
 
 impl TrainError {
-    /// The exit code to leave with: 2 for bad input, 1 for what fails on the way.
+    /// The exit code to leave with: 2 for bad input, 1 for other failures.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::File { .. } | Self::Checkpoint { .. } => BAD_INPUT,

@@ -18,12 +18,12 @@ const LINE_MAX: usize = 64 * 1024;
 const GATE_MAX: Duration = Duration::from_secs(60);
 const RECONNECT: Duration = Duration::from_secs(2);
 const REPORT_EVERY: Duration = Duration::from_millis(10);
-/// How long the last line may take to leave.
+/// Time that the last line has to be sent.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How long to sleep between two looks at the socket.
+/// Interval between two polls of the socket.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What the daemon wants of the job.
+/// Settings that the daemon has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DaemonSettings {
     /// Parts in which a batch is computed.
@@ -34,7 +34,7 @@ pub(crate) struct DaemonSettings {
     pub(crate) stop: bool,
 }
 
-/// The line to the daemon, or to nobody.
+/// The connection to the daemon, if there is one.
 pub(crate) struct Reporter {
     path: Option<PathBuf>,
     job: String,
@@ -63,7 +63,7 @@ impl Reporter {
         new
     }
 
-    /// Takes in what the daemon said, and returns what holds now.
+    /// Reads the messages of the daemon and returns the current settings.
     pub(crate) fn poll(&mut self) -> DaemonSettings {
         self.connect();
         let Some(line) = &mut self.line else { return self.settings };
@@ -78,7 +78,7 @@ impl Reporter {
         self.settings
     }
 
-    /// Waits as long as the gate says, unless the daemon changes its mind or leaves.
+    /// Waits for the gate, unless the daemon changes it or disconnects.
     pub(crate) fn pass_gate(&mut self) -> DaemonSettings {
         let start = Instant::now();
         loop {
@@ -91,16 +91,16 @@ impl Reporter {
         }
     }
 
-    /// Says that step `n` is done, if the last report is old enough.
+    /// Reports step `n` if the last report is old enough.
     pub(crate) fn step(&mut self, n: u64, accum: usize) {
         if self.reported.0.elapsed() >= REPORT_EVERY {
             self.report(n, accum);
         }
     }
 
-    /// Says the last report and goodbye, and gives both a moment to leave.
+    /// Sends the last report and `bye`, and waits a moment until both are sent.
     pub(crate) fn bye(&mut self, n: u64, accum: usize, done: bool) {
-        // One that has just been restarted still learns it.
+        // A daemon that was just restarted gets the message, too.
         self.try_again = Instant::now();
         self.connect();
         self.report(n, accum);
@@ -124,7 +124,7 @@ impl Reporter {
             return;
         };
         let open = line.flush();
-        // A report that does not fit is left out; the next one covers its steps, too.
+        // A report that does not fit into the buffer is dropped; the next one covers its steps.
         if open && line.unsent.is_empty() {
             line.push(&json!({ "op": "step", "n": n, "dt": seconds, "accum": accum }));
             self.reported = (now, n);
@@ -155,7 +155,7 @@ impl Reporter {
         self.line = Some(line);
     }
 
-    /// A daemon that is gone holds nobody back; all else stays as it said.
+    /// Without a daemon the gate is open; the other settings stay.
     fn lost(&mut self) {
         self.line = None;
         self.settings.gate = Duration::ZERO;
@@ -189,7 +189,7 @@ fn whole(value: &Value) -> Option<usize> {
     }
 }
 
-/// Connecting, too, must not wait: a daemon that does not accept has a full backlog some day.
+/// Connecting must not block either: a daemon that does not accept may have a full backlog.
 fn open(path: &PathBuf) -> Option<UnixStream> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -214,7 +214,7 @@ impl DaemonLine {
         self.unsent.push(b'\n');
     }
 
-    /// Sends what the socket takes. False if nobody is at the other end.
+    /// Sends what the socket takes. Returns false if the connection is closed.
     fn flush(&mut self) -> bool {
         while !self.unsent.is_empty() {
             match self.stream.write(&self.unsent) {
@@ -228,10 +228,10 @@ impl DaemonLine {
         true
     }
 
-    /// Collects the lines that have arrived. False if nobody is at the other end.
+    /// Collects the lines that have arrived. Returns false if the connection is closed.
     fn receive(&mut self, lines: &mut Vec<Vec<u8>>) -> bool {
         let mut buffer = [0; 4096];
-        // A daemon that talks without end must not keep the job from its work.
+        // Bounded, so that a flood of messages does not stop the job.
         for _ in 0..2 * LINE_MAX / buffer.len() {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return false,

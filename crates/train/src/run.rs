@@ -1,4 +1,4 @@
-//! The loop of the job.
+//! The training loop.
 
 use crate::args::TrainArgs;
 use crate::checkpoint;
@@ -37,7 +37,7 @@ pub(crate) struct Trained {
 /// its checkpoint and returns like a job that is done. A missing daemon is never an error.
 pub(crate) fn run(args: &TrainArgs) -> Result<Trained, TrainError> {
     let socket = std::env::var_os("TANDEM_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from);
-    // Whatever part of the arithmetic wants to run in parallel does so in the pool it is called from.
+    // Parallel arithmetic runs in the pool that it is called from.
     ThreadPoolBuilder::new().num_threads(1).build()?.install(|| train(args, socket))
 }
 
@@ -108,8 +108,8 @@ fn is_due(every: Option<u64>, step: u64) -> bool {
     every.is_some_and(|every| step.is_multiple_of(every))
 }
 
-/// Sleeps so that `gap` per cent of the time are asleep if the job has a core to itself. What a step costs is
-/// counted in CPU time: loading data does not take longer because somebody else computes.
+/// Sleeps so that `gap` per cent of the time are asleep if the job has a core to itself. The cost of a step
+/// is its CPU time: loading data takes no longer when the core is shared.
 fn idle(work: Duration, gap: u8) {
     if gap > 0 {
         std::thread::sleep(work.mul_f64(f64::from(gap) / f64::from(100 - gap)));
@@ -121,7 +121,7 @@ fn cpu_time() -> Duration {
     Duration::try_from(time).unwrap_or_default()
 }
 
-/// Memory that is really there: every page is written to.
+/// Allocates memory and writes to every page of it.
 fn ballast(mib: Option<usize>) -> Result<Vec<u8>, TrainError> {
     let mib = mib.unwrap_or(0);
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! `tandem daemon`: configuration in, a daemon out; and the two hidden steps of every run.
+//! `tandem daemon`: from the configuration to a running daemon; and the two hidden commands of every run.
 
 use crate::daemon_args::DaemonArgs;
 use crate::failure::Failure;
@@ -21,7 +21,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
     let (config, _) = Config::load(&args.flags())?;
     start_log(&config.daemon.log)?;
     let policy = PolicySpec::parse(&config.daemon.policy)?;
-    let engine = engine(&config, &policy)?;
+    let engine = backend(&config, &policy)?;
     let listen: Option<SocketAddr> = match &config.daemon.listen {
         Some(text) => Some(text.parse().map_err(|_| {
             Failure::bad_input(format!("daemon.listen: '{text}' is not of the form 127.0.0.1:7007"))
@@ -63,7 +63,7 @@ fn start_log(level: &str) -> Result<(), Failure> {
     let level: LevelFilter = level
         .parse()
         .map_err(|error| Failure::bad_input(format!("daemon.log: '{level}': {error}")))?;
-    // A log that cannot be written, on a full disk, is no reason to fail.
+    // A full disk, where the log cannot be written, does not stop the daemon.
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
@@ -74,20 +74,18 @@ fn start_log(level: &str) -> Result<(), Failure> {
 
 fn greet(options: &DaemonOptions, provider: &str) {
     let devices = match provider {
-        "cpu" => {
-            "CPU cores as devices, since there is no GPU or so you wish: real processes, real sharing"
-        }
-        "fake" => "fake GPUs: real processes on devices that are only counted",
+        "cpu" => "CPU cores as devices: real processes, real sharing",
+        "fake" => "fake GPUs: real processes on devices that exist only as numbers",
         "slurm" => "jobs of Slurm; users go on with sbatch",
         _ => "NVIDIA GPUs",
     };
     eprintln!("tandem: ready at {} ({devices})", options.socket.display());
     if let Some(address) = options.listen {
-        eprintln!("tandem: and at http://{address} for whoever has the token");
+        eprintln!("tandem: and at http://{address} for clients with the token");
     }
 }
 
-/// Where jobs on nodes of Slurm are heard.
+/// The address for reports of jobs on Slurm's nodes.
 fn relays(config: &Config) -> Result<Option<RelayOptions>, Failure> {
     let Some(listen) = &config.slurm.listen else { return Ok(None) };
     let listen = listen.parse().map_err(|_| {
@@ -101,8 +99,8 @@ fn relays(config: &Config) -> Result<Option<RelayOptions>, Failure> {
     Ok(Some(RelayOptions { listen, secret }))
 }
 
-/// Who carries out what is decided.
-fn engine(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failure> {
+/// The back end that carries out decisions.
+fn backend(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failure> {
     if config.daemon.provider != ProviderKind::Slurm {
         return Ok(BackendChoice::Local(provider(config)?));
     }
@@ -118,7 +116,7 @@ fn engine(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failure
     Ok(BackendChoice::Slurm { options, job_memory_bytes: job_memory_mib.map(|mib| mib << 20) })
 }
 
-/// The devices that the configuration asks for; GPUs where there are some, else cores.
+/// The configured devices; by default GPUs if there are any, else CPU cores.
 fn provider(config: &Config) -> Result<Box<dyn Provider>, Failure> {
     let count = (config.daemon.devices > 0).then_some(config.daemon.devices as usize);
     let cpu = || Ok::<Box<dyn Provider>, ProviderError>(Box::new(Cpu::new(count)?));
@@ -150,7 +148,7 @@ fn provider(config: &Config) -> Result<Box<dyn Provider>, Failure> {
     made.map_err(|error| Failure::bad_input(format!("devices: {error}")))
 }
 
-/// Does the work of a step of a run if that is what this process is for.
+/// Acts as the supervisor, or as the process of a run, if this process was started as one.
 pub(crate) fn step_of_a_run() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next()?.to_str()? {

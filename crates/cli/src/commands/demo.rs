@@ -15,7 +15,7 @@ use tandem_sim::{LowerBound, RunOptions, SimResults, Workload, WorkloadOptions, 
 const JOBS: usize = 5000;
 const NODES: u32 = 16;
 const GPUS_PER_NODE: u32 = 8;
-/// Enough that jobs queue, not so much that the queue only grows.
+/// High enough for a queue, low enough that it does not grow without bound.
 const LOAD: f64 = 0.75;
 /// Named here, so that another policy in the registry does not change the table in the README.
 const POLICIES: &str = "fifo,sjf,srtf,srsf,tiresias,sjf-ffs,sjf-bsbf,gshare,lucid,tandem";

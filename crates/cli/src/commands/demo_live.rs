@@ -12,11 +12,11 @@ use tandem_daemon::client::{Address, Client, JobQuery};
 use tandem_daemon::job::JobState;
 use tandem_daemon::request::JobRequest;
 
-/// Jobs of the queue, after one that shows what they are like.
+/// Jobs of the queue, after a first one from which the class is learned.
 const JOBS: u64 = 4;
-/// A step of the sample model takes a few milliseconds; so many take a few seconds.
+/// A step of the sample model takes a few milliseconds; a job takes a few seconds.
 const STEPS: u32 = 500;
-/// Half of the time a job waits for its data, as many real ones do.
+/// Share of its time that a job sleeps, in place of waiting for its data.
 const GAP_PERCENT: u32 = 50;
 const POLICIES: [&str; 2] = ["fifo", "tandem:slice_s=2"];
 
@@ -24,7 +24,7 @@ struct MeasuredPolicy {
     policy: &'static str,
     mean_jct_s: f64,
     makespan_s: f64,
-    /// What the jobs on the core did together, relative to one alone: the mean of what was measured.
+    /// Mean of the measured normalised throughput of the co-located jobs.
     throughput: Option<f64>,
 }
 
@@ -32,8 +32,8 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let job = sample_job::find()?;
     remark(
         &format!(
-            "{JOBS} real training jobs on one core of this machine. Half of the time each sleeps, in the place of \
-             a job that waits for its data."
+            "{JOBS} real training jobs on one core of this machine. Each sleeps half of its time, in place of \
+             waiting for data."
         ),
         args.quiet,
     );
@@ -69,8 +69,8 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let [alone, shared] = &measured[..] else { return Ok(()) };
     remark(
         &format!(
-            "\nSharing changed the mean completion time by {:+.0} %. Throughput is what the jobs on the core did \
-             together,\nmeasured from their own steps; one job alone is 1.\n\n\
+            "\nSharing changed the mean completion time by {:+.0} %. Throughput is the sum of the rates of \
+             the co-located jobs,\nmeasured from their steps; one job alone is 1.\n\n\
              Next, on this machine:\n  tandem daemon &\n  tandem submit -- tandem-train --steps 2000 --gap 50\n  \
              tandem queue; tandem gpus; tandem top",
             (shared.mean_jct_s / alone.mean_jct_s - 1.0) * 100.0
@@ -80,7 +80,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A daemon of this very program that ends with the demonstration.
+/// A daemon that ends with the demo.
 struct Daemon {
     child: Child,
     folder: tempfile::TempDir,
@@ -103,7 +103,7 @@ impl Daemon {
         Ok(Self { child, folder })
     }
 
-    /// Whoever answers first is the daemon.
+    /// Waits until the daemon answers.
     fn client(&mut self) -> Result<Client, Failure> {
         let mut client = Client::new(Address::Unix(self.folder.path().join("daemon.sock")), None)?;
         let patience = Instant::now() + Duration::from_secs(20);
@@ -122,7 +122,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Jobs outlive their daemon, but not the demonstration.
+        // Jobs outlive their daemon, but must not outlive the demo.
         let socket = self.folder.path().join("daemon.sock");
         if let Ok(mut client) = Client::new(Address::Unix(socket), None)
             && let Ok(page) = client.jobs(&JobQuery::default())
@@ -140,7 +140,7 @@ fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<MeasuredPolicy
     remark(&format!("under {policy} ..."), quiet);
     let mut daemon = Daemon::start(policy)?;
     let mut client = daemon.client()?;
-    // The first of its kind runs alone: what it shows is known of the others.
+    // The first job of a class runs alone, and the daemon learns its memory and speed.
     let first = submit(&mut client, job, daemon.folder.path(), STEPS / 2)?;
     let began = Instant::now();
     while !client.job(first)?.job.line.state.is_over() {

@@ -36,7 +36,7 @@ pub(crate) fn run(command: &DeviceCommand) -> Result<(), Failure> {
     }
 }
 
-/// What a command works on.
+/// The tenants, the GPU and the options of a command.
 struct DeviceCase {
     gpu: DeviceGpu,
     tenants: Vec<DeviceTenant>,
@@ -59,7 +59,7 @@ impl DeviceCase {
         Ok(Self { gpu, tenants, goal, seed: args.seed })
     }
 
-    /// Insists that whoever has a latency to keep says how many requests arrive.
+    /// Requires an arrival rate of every tenant with a latency target.
     fn with_arrivals(self) -> Result<Self, Failure> {
         let without = |tenant: &&DeviceTenant| {
             tenant.requests.is_some_and(|requests| requests.per_second == 0.0)
@@ -73,13 +73,13 @@ impl DeviceCase {
         }
     }
 
-    /// The tenants on their GPU, if they fit: asked for when all that was said is understood.
+    /// The tenants on their GPU, if their memory fits; checked after all arguments are parsed.
     fn device(&self) -> Result<Operators<'_>, Failure> {
         check_memory(&self.gpu, &self.tenants)?;
         Ok(Operators::new(&self.gpu, &self.tenants, self.seed)?)
     }
 
-    /// Why there are no budgets, in words.
+    /// Why there are no budgets.
     fn refuse(&self, why: Unallocated<DeviceError>) -> Failure {
         let (failing, closest) = match why {
             Unallocated::Measure(error) => return error.into(),
@@ -130,7 +130,7 @@ fn parse_modes(text: &str, tenants: usize) -> Result<Vec<Mode>, Failure> {
     Ok(modes.concat())
 }
 
-/// The search that was asked for.
+/// The selected search.
 fn paced(mode: Mode, args: &DeviceArgs) -> Mode {
     match mode {
         Mode::Search if args.thorough => Mode::Thorough,
@@ -250,7 +250,7 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
             "model": model.name(), "tenants": names,
             "best_mode": best.mode.name(), "best_stp": best.measured.stp(),
         });
-        // Budgets that should not be used are not given.
+        // Budgets that break a promise are not printed.
         if shares {
             let (Value::Object(object), Value::Object(more)) = (&mut object, to_json(found, &case))
             else {
@@ -284,11 +284,11 @@ fn by_summary(
     if tenants.is_empty() {
         return Ok(ModeResult { mode: Mode::Search, evaluations, ..outcome });
     }
-    // Rough as it is, the summary must not make promises that the operators break.
+    // The summary is rough: its budgets count only if the operators confirm them.
     Err(Unallocated::Guarantees { tenants, closest: outcome.measured, evaluations })
 }
 
-/// What each tenant gets of the SMs even if all others take all they may.
+/// The guaranteed share of each tenant: what remains if all others use their whole budgets.
 fn floors(budgets: &[Ppm]) -> Vec<f64> {
     let sum: u64 = budgets.iter().map(|budget| u64::from(budget.0)).sum();
     let floor = |budget: &Ppm| u64::from(PPM_ONE).saturating_sub(sum - u64::from(budget.0));
@@ -351,13 +351,13 @@ fn write_chart(
     page.write(|file| file.write_all(html.as_bytes()))
 }
 
-/// What a sweep shows at one arrival rate.
+/// The results at one arrival rate.
 struct SweepStep {
     per_second: f64,
     alone_ns: Vec<Option<f64>>,
     uncapped: ModeResult,
     equal: ModeResult,
-    /// `None` where nothing keeps the promises.
+    /// `None` if no budgets meet the targets.
     found: Option<ModeResult>,
 }
 

@@ -64,7 +64,7 @@ impl MeasuredModel {
         self.points.iter().map(|point| point.batch).collect()
     }
 
-    /// What one process keeps busy of the GPU; `None` where nothing was measured to tell.
+    /// The duty of one process, its busy share of the GPU; `None` without a measurement.
     fn duty(&self, source: DutySource, batch: u32, batch_max: u32) -> Option<f64> {
         let solo = self.throughput(WHOLE, batch, 1)?;
         let best = || {
@@ -88,7 +88,7 @@ impl MeasuredModel {
         Some(f64::from(copies) * self.throughput(WHOLE, batch, copies)? / solo)
     }
 
-    /// The points that count in the errors.
+    /// The points that the errors are computed over.
     fn duty_points(&self, source: DutySource, batch_max: u32) -> Vec<DutyPoint> {
         let counts = |point: &&CopiesPoint| {
             point.instance == WHOLE && point.copies > 1 && point.batch <= batch_max
@@ -102,7 +102,7 @@ impl MeasuredModel {
     }
 }
 
-/// How far one law is off.
+/// The errors of one law.
 struct Judged {
     source: DutySource,
     points: usize,
@@ -189,7 +189,7 @@ fn judge(models: &[&MeasuredModel], source: DutySource, batch_max: u32) -> Judge
     }
 }
 
-/// Between the two nearest of sorted values; zero of none.
+/// A quantile of sorted values, interpolated; 0 if there are none.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let at = share * (sorted.len().max(1) - 1) as f64;
     let value = |index: f64| sorted.get(index as usize).copied().unwrap_or(0.0);

@@ -17,9 +17,9 @@ use tandem_sim::interference::{GpuModel, ModelFile, PairTable};
 use tandem_sim::profiles::SoloProfiles;
 use tandem_sim::thread_cpu_ns;
 
-/// How far the truth moves when drift is shown.
+/// Change of the true rates in the drift scenario.
 const DRIFT: f64 = -0.2;
-/// How often partners are drawn anew when a fourth one is predicted.
+/// Number of draws of the three known partners when a fourth one is predicted.
 const DRAWS: usize = 20;
 
 pub(super) fn eval(
@@ -82,7 +82,7 @@ pub(super) struct FittedModel {
 }
 
 impl FittedModel {
-    /// From a file, or the one that comes with the program.
+    /// From a file, or the built-in one.
     pub(super) fn read(file: Option<&str>, gpu: Option<&str>) -> Result<Self, Failure> {
         let models = match file {
             Some(file) => ModelFile::read(file)?,
@@ -251,7 +251,7 @@ pub(super) fn read(
     };
     let solo = args.solo.as_deref().map(SoloProfiles::read).transpose()?;
     let data = table.pair_data(solo.as_ref());
-    // Five parts, each of which leaves enough to learn from.
+    // Five folds need at least five pairs.
     let pairs = data.pairs.len();
     if pairs < 5 {
         return Err(FitError::TooFewPairs { pairs }.into());
@@ -259,7 +259,7 @@ pub(super) fn read(
     Ok((table, data))
 }
 
-/// A class of the model by name, or one described by what is known of it.
+/// A class of the model by name, or one described by its profile.
 fn find_class(text: &str, model: &GpuModel) -> Result<ClassProfile, Failure> {
     let known = model.profiles.iter().find(|class| class.name.eq_ignore_ascii_case(text));
     if let Some(known) = known {

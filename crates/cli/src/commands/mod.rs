@@ -52,7 +52,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says something to the person at the keyboard; nobody listening is no error.
+/// Prints a message for the user to standard error; a closed one is not an error.
 fn remark(text: &str, quiet: bool) {
     if !quiet {
         let _ = writeln!(std::io::stderr(), "{text}");

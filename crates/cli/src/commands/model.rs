@@ -15,7 +15,7 @@ use tandem_sim::profiles::{SoloProfiles, StepGroup, read_steps};
 
 /// Version of every JSON object that is printed.
 pub(super) const SCHEMA: u32 = 1;
-/// Numbers of sub-batches whose price is shown.
+/// Numbers of sub-batches whose cost is shown.
 const COUNTS: [u32; 4] = [1, 2, 4, 8];
 
 pub(crate) fn run(command: &ModelCommand) -> Result<(), Failure> {
@@ -57,7 +57,7 @@ fn print_fits<T: Serialize>(
     }
 }
 
-/// A file as the readers take it.
+/// A path as text.
 fn name(path: &Path) -> String {
     path.display().to_string()
 }
@@ -112,7 +112,7 @@ impl ThroughputRow {
     }
 }
 
-/// The last folder and the file: what tells the files of one collection from each other.
+/// The last folder and the file name, which distinguish the files of a collection.
 fn short(name: &str) -> String {
     let parts: Vec<&str> = name.rsplit('/').take(2).collect();
     parts.into_iter().rev().collect::<Vec<_>>().join("/")

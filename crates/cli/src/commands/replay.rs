@@ -1,4 +1,4 @@
-//! `tandem replay`: the journal of a daemon, decided again.
+//! `tandem replay`: decides the journal of a daemon again and compares.
 
 use crate::failure::Failure;
 use std::io::{Write, stdout};
@@ -41,6 +41,6 @@ pub(super) fn replay(file: &Path, json: bool) -> Result<(), Failure> {
     }
     match replay.differences.len() {
         0 => Ok(()),
-        count => Err(Failure::failed(format!("{count} cycles went another way"))),
+        count => Err(Failure::failed(format!("{count} cycles differ"))),
     }
 }

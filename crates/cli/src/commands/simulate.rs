@@ -83,7 +83,7 @@ fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failur
         let text = format!("{raised} {durations} below one second raised to one second");
         remark(&text, args.quiet);
     }
-    // Opened and dropped: what cannot be written is to be noticed now.
+    // Opened and dropped: an unwritable path is reported before the simulation.
     Outputs::open(args, policies)?;
     let options = RunOptions {
         placement: args.placement.into(),
@@ -107,7 +107,7 @@ fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failur
     let runs =
         tandem_sim::compare(&workload, policies, &truth, &options, args.threads, &progress.done)?;
     drop(progress);
-    // Whoever wants only the jobs of one policy does not wait for it.
+    // The bound takes time, and a single policy's jobs CSV does not need it.
     let bound = (args.json || args.out.is_some() || runs.len() > 1)
         .then(|| LowerBound::new(&workload, truth.as_ref(), tenants_max()));
     let Outputs { jobs_csv, folder } = Outputs::open(args, policies)?;
@@ -146,7 +146,7 @@ fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
     })
 }
 
-/// Everything that can be wrong with the input is found here, before anything is written.
+/// Reads and checks all inputs before anything is written.
 fn prepare(args: &SimulationArgs) -> Result<PreparedRun, Failure> {
     let cluster = Arc::new(clusters::cluster(&args.cluster)?);
     let (mut trace, table) = read_trace(&args.trace, &args.input)?;
@@ -220,7 +220,7 @@ fn beliefs(
     Ok(trace_beliefs(trace, truth.clone(), table, solo, model.as_ref(), learning)?)
 }
 
-/// What a reader of the report should know about how the figures came about.
+/// Notes for the report: the assumptions behind the figures.
 fn notes(args: &SimulationArgs, runs: &[SimRun]) -> Vec<String> {
     let mut notes = Vec::new();
     let unmeasured = match args.unmeasured {
@@ -259,7 +259,7 @@ fn notes(args: &SimulationArgs, runs: &[SimRun]) -> Vec<String> {
     notes
 }
 
-/// Everything that is to be written besides standard output.
+/// All outputs besides standard output.
 struct Outputs {
     jobs_csv: Option<OutputFile>,
     folder: Option<ResultFolder>,
@@ -288,7 +288,7 @@ struct ResultFolder {
     report: OutputFile,
     results: OutputFile,
     jobs: Vec<OutputFile>,
-    /// Last, so that it is empty when it goes.
+    /// Dropped last, when the files in it are gone.
     folder: Folder,
 }
 
@@ -326,7 +326,7 @@ impl ResultFolder {
     }
 }
 
-/// `jobs-POLICY.csv`, with the characters that file names are spared.
+/// `jobs-POLICY.csv`, with special characters replaced.
 fn jobs_file(policy: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "=._-".contains(c) { c } else { '-' };
     format!("jobs-{}.csv", policy.chars().map(plain).collect::<String>())

@@ -1,4 +1,4 @@
-//! `tandem trace`: look at, convert and generate traces.
+//! `tandem trace`: inspects, converts and generates traces.
 
 use super::simulate::read_trace;
 use super::{print, remark};

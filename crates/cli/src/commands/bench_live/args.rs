@@ -11,10 +11,10 @@ pub(crate) struct BenchLiveArgs {
     /// Clients that submit at once, each over a connection of its own
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) clients: u32,
-    /// How long they submit
+    /// Seconds of submitting
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub(crate) seconds: u32,
-    /// Waiting jobs out of which pages are read and beside which short ones run
+    /// Pending jobs while pages are read and short jobs run
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(2000..=1_000_000))]
     pub(crate) jobs: u32,
     /// Short jobs whose starts are timed
@@ -23,16 +23,16 @@ pub(crate) struct BenchLiveArgs {
     /// Fake devices
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) devices: u32,
-    /// Pages that are read of each kind
+    /// Pages to read of each kind
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) pages: u32,
-    /// Where the daemon keeps its state meanwhile; on a disk, for what is measured is its writing
+    /// Folder for the daemon's state; use a disk, because its writes are measured
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub(crate) json: bool,
-    /// No remarks
+    /// No messages
     #[arg(long)]
     pub(crate) quiet: bool,
 }

@@ -1,4 +1,4 @@
-//! Latencies and what is said about them.
+//! Latencies and their quantiles.
 
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Latencies {
         self.0.len()
     }
 
-    /// The smallest value that at least such a share of them does not exceed.
+    /// The quantile: the smallest value that at least this share does not exceed.
     pub(super) fn quantile(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -42,7 +42,7 @@ pub(super) fn millis(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-/// How busy the machine is: processes that ran or waited to, over the last minute.
+/// The load average of the last minute.
 pub(super) fn machine_load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(f64::NAN)

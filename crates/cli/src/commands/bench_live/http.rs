@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// The most time an answer may take.
+/// Timeout of an answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 
 /// One connection, kept for all requests.
@@ -21,7 +21,7 @@ impl HttpConnection {
         Ok(Self { stream, buffer: Vec::new() })
     }
 
-    /// Asks and reads the whole answer; any status but success is an error.
+    /// Sends a request and reads the whole answer; any status but success is an error.
     pub(super) fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> io::Result<&[u8]> {
         let length = body.len();
         let mut request = format!(

@@ -10,14 +10,14 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use tandem_daemon::request::JobRequest;
 
-/// Classes of the jobs that wait.
+/// Number of classes of the pending jobs.
 const CLASSES: u32 = 200;
 
-/// What became of it.
+/// The acknowledged submissions and their latencies.
 pub(super) struct SubmissionLoad {
     /// Jobs that the daemon has acknowledged.
     pub(super) acknowledged: Vec<u64>,
-    /// Until the last acknowledgement that counts.
+    /// Time until the last acknowledgement.
     pub(super) took: Duration,
     /// From the request to its acknowledgement.
     pub(super) latency: Latencies,
@@ -31,7 +31,7 @@ impl SubmissionLoad {
     }
 }
 
-/// A job that would sleep if it ever got a device; they differ in class and estimate.
+/// A job that would sleep if it were started; class and estimate depend on the number.
 pub(super) fn waiting(number: u32, hold: bool) -> JobRequest {
     let class = number % CLASSES;
     JobRequest {
@@ -53,8 +53,8 @@ fn environment() -> BTreeMap<String, String> {
     (0..16).map(setting).chain([("PATH".to_owned(), path)]).collect()
 }
 
-/// Submits from many threads for some time. With `then`, that is done in the middle of it, and what was
-/// acknowledged until it was too late for an answer counts.
+/// Submits from many threads for some time, then calls `then` while they still submit. Counts what was
+/// acknowledged.
 pub(super) fn submit(
     server: &mut BenchDaemon,
     clients: u32,

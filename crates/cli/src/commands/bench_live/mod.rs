@@ -1,4 +1,4 @@
-//! `tandem bench live`: what a daemon of this program stands up to on this machine.
+//! `tandem bench live`: measures a daemon under load on this machine.
 
 mod args;
 mod figures;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tandem_daemon::request::JobRequest;
 use tandem_policies::PolicySpec;
 
-/// What is aimed at.
+/// Targets.
 const PER_SECOND_MIN: f64 = 2000.0;
 const PAGE_MAX_MS: f64 = 50.0;
 const START_MAX_MS: f64 = 50.0;
@@ -120,7 +120,7 @@ fn measure(args: &BenchLiveArgs, folder: &std::path::Path) -> Result<LiveReport,
     })
 }
 
-/// Submits short jobs, does something else and waits until they are over.
+/// Submits short jobs, calls `meanwhile` and waits until they have ended.
 fn short_jobs(
     server: &BenchDaemon,
     count: u32,
@@ -132,7 +132,7 @@ fn short_jobs(
     starts::measure(server, &jobs)
 }
 
-/// Submits jobs that wait until there are so many: a tenth of them one by one, the rest as arrays.
+/// Submits this many pending jobs: a tenth of them one by one, the rest as arrays.
 fn grow(server: &BenchDaemon, jobs: u32) -> Result<usize, Failure> {
     let mut connection = server.connect()?;
     let separate = jobs / 10;
@@ -152,7 +152,7 @@ fn grow(server: &BenchDaemon, jobs: u32) -> Result<usize, Failure> {
     Ok(separate as usize)
 }
 
-/// Reads pages here and there.
+/// Times pages of the list of jobs.
 fn read_pages(
     server: &BenchDaemon,
     args: &BenchLiveArgs,

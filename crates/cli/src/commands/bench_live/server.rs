@@ -1,4 +1,4 @@
-//! The daemon that is measured: this very program, in a folder of its own.
+//! The measured daemon: this program, in a folder of its own.
 
 use super::http::HttpConnection;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tandem_daemon::client::{Address, Client, JobQuery};
 
-/// The most time it may take to listen; a restart reads all that was kept.
+/// Timeout until it listens; a restart reads the whole store.
 const LISTENS_WITHIN: Duration = Duration::from_secs(120);
 
 /// A daemon.
@@ -30,14 +30,14 @@ impl BenchDaemon {
         Ok(server)
     }
 
-    /// Ends it at once, in the middle of whatever it does.
+    /// Kills it with SIGKILL.
     pub(super) fn kill(&mut self) -> Result<(), Failure> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Starts it again; gives the time until it listened.
+    /// Starts it again and returns the time until it listened.
     pub(super) fn restart(&mut self) -> Result<Duration, Failure> {
         let began = Instant::now();
         self.child = spawn(&self.folder, &self.policy, self.devices)?;
@@ -69,7 +69,7 @@ impl BenchDaemon {
         HttpConnection::open(&self.socket())
     }
 
-    /// A client as everybody uses it.
+    /// A client of the library.
     pub(super) fn client(&self) -> Result<Client, Failure> {
         Ok(Client::new(Address::Unix(self.socket()), None)?)
     }
@@ -78,19 +78,19 @@ impl BenchDaemon {
         self.folder.join("socket")
     }
 
-    /// Whose it is.
+    /// The user of its jobs.
     pub(super) fn user(&self) -> Result<String, Failure> {
         let query = JobQuery { limit: Some(1), ..JobQuery::default() };
         let page = self.client()?.jobs(&query)?;
         Ok(page.jobs.first().map(|job| job.user.clone()).unwrap_or_default())
     }
 
-    /// Where jobs write.
+    /// The folder for the output of jobs.
     pub(super) fn output(&self) -> &Path {
         &self.folder
     }
 
-    /// Keeps all devices from jobs, or gives them back.
+    /// Drains or undrains all devices.
     pub(super) fn drain(&self, word: &str) -> Result<(), Failure> {
         let mut connection = self.connect()?;
         for device in 0..self.devices {
@@ -107,7 +107,7 @@ impl BenchDaemon {
         Some(kib * 1024)
     }
 
-    /// Lets no job of it live on.
+    /// Cancels all of its jobs.
     fn end_jobs(&self) -> Result<(), Failure> {
         self.drain("drain")?;
         let mut connection = self.connect()?;
@@ -142,7 +142,7 @@ fn spawn(folder: &Path, policy: &str, devices: u32) -> Result<Child, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("daemon").args(["--policy", policy, "--fake-gpus", &devices.to_string()]);
     command.arg("--state").arg(folder.join("state")).arg("--socket").arg(folder.join("socket"));
-    // Nobody's settings but ours.
+    // No settings from the environment.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TANDEM_") {
             command.env_remove(name);

@@ -1,4 +1,4 @@
-//! How soon a job runs after what it waited for: a free device, or its submission.
+//! Start latencies: from a free device, or from the submission, to the running process.
 
 use super::figures::{Latencies, millis};
 use super::load::ids;
@@ -11,23 +11,23 @@ use tandem_daemon::client::JobQuery;
 use tandem_daemon::job::JobState;
 use tandem_daemon::request::JobRequest;
 
-/// The most time that all of them may take.
+/// Timeout of all short jobs.
 const ENDS_WITHIN: Duration = Duration::from_secs(600);
 /// Jobs that are submitted one by one to idle devices.
 const IDLE: u32 = 50;
 
-/// What was measured of jobs that follow each other on a device.
+/// Latencies between consecutive jobs on a device.
 #[derive(Default)]
 pub(super) struct Starts {
-    /// From the instant at which the daemon learned of an end to the first word of the next process.
+    /// From the time at which the daemon saw a job end to the output of the next process.
     pub(super) seen_to_run: Latencies,
-    /// From the word of a process, which it ends with, to that of the next.
+    /// From the output of a process, with which it ends, to that of the next.
     pub(super) word_to_word: Latencies,
     /// From the first start to the last end.
     pub(super) took: Duration,
 }
 
-/// A job that says when it runs and is over.
+/// A job that prints the time and ends.
 fn short(server: &BenchDaemon) -> JobRequest {
     let path = ("PATH".to_owned(), "/usr/bin:/bin".to_owned());
     JobRequest {
@@ -58,7 +58,7 @@ pub(super) fn body(request: &JobRequest) -> Result<Vec<u8>, Failure> {
     serde_json::to_vec(request).map_err(Failure::failed)
 }
 
-/// Waits until jobs are over. The files that they write tell without a word from the daemon.
+/// Waits until jobs have ended, by their output files, without asking the daemon.
 pub(super) fn wait(server: &BenchDaemon, jobs: &BTreeSet<u64>) -> Result<(), Failure> {
     let began = Instant::now();
     let mut client = server.client()?;
@@ -81,7 +81,7 @@ pub(super) fn wait(server: &BenchDaemon, jobs: &BTreeSet<u64>) -> Result<(), Fai
     Ok(())
 }
 
-/// Looks at short jobs that are over.
+/// Evaluates short jobs that have ended.
 pub(super) fn measure(server: &BenchDaemon, jobs: &BTreeSet<u64>) -> Result<Starts, Failure> {
     let mut client = server.client()?;
     let mut by_device: BTreeMap<u32, Vec<(f64, f64)>> = BTreeMap::new();
@@ -118,7 +118,7 @@ pub(super) fn measure(server: &BenchDaemon, jobs: &BTreeSet<u64>) -> Result<Star
     Ok(starts)
 }
 
-/// From the request to the word of the process, one job at a time on idle devices.
+/// From the request to the output of the process, one job at a time on idle devices.
 pub(super) fn idle(server: &BenchDaemon) -> Result<Latencies, Failure> {
     let body = body(&short(server))?;
     let mut connection = server.connect()?;
@@ -135,7 +135,7 @@ pub(super) fn idle(server: &BenchDaemon) -> Result<Latencies, Failure> {
     Ok(times)
 }
 
-/// What a job said about the time, in milliseconds since 1970.
+/// The time that a job printed, in milliseconds since 1970.
 fn word(server: &BenchDaemon, id: u64) -> Result<f64, Failure> {
     let file = server.output().join(format!("word-{id}"));
     let text = std::fs::read_to_string(&file)?;

@@ -8,7 +8,7 @@ use crate::output::clean;
 use serde_json::json;
 use tandem_daemon::client::{Client, ClientError};
 
-/// Of several failures, so many are told in full.
+/// Number of failures that are reported in full.
 const TOLD: usize = 5;
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub(super) fn jobs(change: JobCommand, args: &JobsArgs) -> Result<(), Failure> {
     let mut client = connect(&args.common)?;
     let ids = select::jobs(&mut client, &args.jobs)?;
     if ids.is_empty() {
-        remark("none of your jobs is left", args.common.json);
+        remark("you have no jobs that have not ended", args.common.json);
     }
     several("job", &ids, change.done(), args.common.json, |id| change.make(&mut client, id))
 }
@@ -60,7 +60,7 @@ pub(super) fn accum(args: &AccumArgs) -> Result<(), Failure> {
     })
 }
 
-/// Does something to each of several things, also to those after a failure.
+/// Applies a command to each object, also after a failure.
 pub(super) fn several(
     what: &str,
     ids: &[u64],
@@ -72,7 +72,7 @@ pub(super) fn several(
     for &id in ids {
         match make(id) {
             Ok(()) => done.push(id),
-            // The others would fare no better.
+            // The others would fail, too.
             Err(error @ ClientError::Unreachable { .. }) => return Err(error.into()),
             Err(error) => failed.push((id, error)),
         }

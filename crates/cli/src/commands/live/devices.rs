@@ -16,7 +16,7 @@ use tandem_daemon::client::{Client, ClientError, JobQuery};
 use tandem_daemon::job::JobState;
 use tandem_daemon::request::parse_numbers;
 
-/// The most tenants of a machine whose rates are shown.
+/// Upper limit of the tenants that are fetched.
 const TENANTS_MAX: u32 = 100_000;
 const COLUMNS: [&str; 11] = [
     "index",
@@ -81,7 +81,7 @@ pub(super) fn tenants(client: &mut Client) -> Result<BTreeMap<u64, JobLine>, Cli
     Ok(found.jobs.into_iter().map(|job| (job.id, job)).collect())
 }
 
-/// Devices for people.
+/// Devices as a table.
 pub(super) fn table(devices: &Devices, jobs: &BTreeMap<u64, JobLine>, colors: bool) -> String {
     let header = [">gpu", "name", "kind", "state", ">memory", ">busy", "tenants", ">throughput"];
     let rows = devices.devices.iter().map(|device| row(device, jobs)).collect();
@@ -102,7 +102,7 @@ fn row(device: &DeviceInfo, jobs: &BTreeMap<u64, JobLine>) -> Vec<TableCell> {
     ]
 }
 
-/// Memory in use and in all, and that of strangers.
+/// Used and total memory, and the memory of foreign processes.
 pub(super) fn memory(device: &DeviceInfo) -> String {
     let used = device.memory_used_bytes.map_or_else(|| "?".to_owned(), units::bytes);
     let foreign = device.foreign_bytes.filter(|&bytes| bytes > 0);

@@ -1,4 +1,4 @@
-//! `tandem doctor`: what keeps the daemon from working well, and what to do about it.
+//! `tandem doctor`: checks the machine and the configuration, with advice.
 
 use super::configuration;
 use crate::commands::print;
@@ -16,7 +16,7 @@ use tandem_daemon::config::{Config, Origins, ProviderKind};
 
 /// No machine that runs this has an earlier clock: 2026-01-01.
 const EARLIEST_S: u64 = 1_767_225_600;
-/// More than this between two clocks of one machine is a fault.
+/// Larger differences between two clocks of one machine are a fault.
 const SKEW_MAX: Duration = Duration::from_secs(60);
 /// Where NVIDIA's library is, besides what `LD_LIBRARY_PATH` says.
 const LIBRARY_FOLDERS: [&str; 6] = [
@@ -164,7 +164,7 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
     }
 }
 
-/// A daemon makes the folder, so the nearest one that exists has to be writable.
+/// The daemon creates the folder, so its nearest existing ancestor must be writable.
 fn state_folder(state: &Path) -> Finding {
     let shown = state.display().to_string();
     let advice = "set daemon.state to a folder of yours";
@@ -197,7 +197,7 @@ fn state_folder(state: &Path) -> Finding {
     }
 }
 
-/// The cluster that the daemon is to place jobs in.
+/// The Slurm cluster.
 fn slurm(config: &Config) -> Vec<Finding> {
     let checks = tandem_backends::slurm::check(&config.slurm.partition);
     let told = |check: tandem_backends::slurm::SetupCheck| match check.found {
@@ -210,7 +210,7 @@ fn slurm(config: &Config) -> Vec<Finding> {
     checks.into_iter().map(told).collect()
 }
 
-/// Looked for, not loaded.
+/// Searches for the library without loading it.
 fn nvml(config: &Config) -> Finding {
     let wanted = config.daemon.provider == ProviderKind::Nvidia;
     let missing = if wanted { CheckStatus::Fail } else { CheckStatus::Ok };
@@ -275,7 +275,7 @@ fn mps(config: &Config) -> Finding {
     }
 }
 
-/// What the daemon found; without one, what it would find if it were started from here.
+/// The cgroups that the daemon found; without a daemon, those that it would find.
 fn cgroups(config: &Config, daemon: Option<String>) -> Finding {
     let found = match daemon.filter(|found| !found.is_empty()) {
         Some(found) => found,
@@ -304,7 +304,7 @@ fn clock() -> Finding {
     finding("clock", CheckStatus::Ok, "plausible", "")
 }
 
-/// From a folder where nothing else can be called `tandem`.
+/// Run in a folder without another module named `tandem`.
 fn python() -> Finding {
     let program = "import tandem; print(getattr(tandem, '__version__', '')); tandem.Job";
     let mut command = Command::new("python3");

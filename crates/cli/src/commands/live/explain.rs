@@ -1,4 +1,4 @@
-//! `tandem explain`, and what would become of a job that is not submitted.
+//! `tandem explain`, and the forecast of `submit --dry-run`.
 
 use super::submit::numbers;
 use super::{connect, select};
@@ -9,7 +9,7 @@ use crate::output::clean;
 use crate::units::words;
 use tandem_daemon::api::types::Explanation;
 
-/// Devices with the same reason are told in one line; others beyond this many are counted.
+/// Reasons to show, with one line each; further ones are only counted.
 const REASONS_MAX: usize = 16;
 
 pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
@@ -19,7 +19,7 @@ pub(super) fn run(args: &ExplainArgs) -> Result<(), Failure> {
     if args.common.json { print(answer.raw.trim_end()) } else { print(&text(&answer)) }
 }
 
-/// An explanation for people.
+/// An explanation as text.
 pub(super) fn text(explanation: &Explanation) -> String {
     let who = explanation.id.map_or_else(|| "the job".to_owned(), |id| format!("job {id}"));
     let mut lines = vec![match &explanation.waits {
@@ -102,7 +102,7 @@ fn range([earliest, median, latest]: [f64; 3]) -> String {
     format!("in {from} to {to}, probably {middle}")
 }
 
-/// Said only if not all draws agree.
+/// Only printed if not all draws agree.
 fn draws(explanation: &Explanation) -> String {
     let (started, all) = (explanation.draws_started, explanation.draws);
     if started == all { String::new() } else { format!(" (in {started} of {all} draws)") }

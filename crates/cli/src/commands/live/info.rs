@@ -99,7 +99,7 @@ fn text(job: &JobInfo) -> String {
     lines.0
 }
 
-/// With whom it shares what, how much slower that is, and what its share means.
+/// GPUs, co-located jobs, slow-down and enforcement.
 fn sharing(job: &JobInfo, lines: &mut Lines) {
     let line = &job.line;
     let place = if line.devices.is_empty() {
@@ -163,7 +163,7 @@ fn files(private: &JobPrivate, lines: &mut Lines) {
     lines.add("environment", format!("{} variables (--json shows them)", private.env.len()));
 }
 
-/// A word as a shell would need it.
+/// A word quoted for a shell.
 fn quoted(word: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "-_./=:,@%+{}".contains(character);
     if !word.is_empty() && word.chars().all(plain) {

@@ -7,11 +7,11 @@ use std::io::Write;
 use std::time::Duration;
 use tandem_daemon::client::{Client, ClientError, LogPiece, Stream};
 
-/// Read at a time.
+/// Bytes per request.
 const PIECE: u64 = 1 << 20;
-/// Read at a time when looking for the last lines.
+/// Bytes per request in search of the last lines.
 const TAIL_PIECE: u64 = 1 << 16;
-/// Time between two looks at a file that grows, from the first to the last of idle ones.
+/// Interval between two polls of a growing file; it doubles while nothing is written.
 const LOOK_FIRST: Duration = Duration::from_millis(100);
 const LOOK_LAST: Duration = Duration::from_millis(1000);
 
@@ -40,7 +40,7 @@ pub(super) fn run(args: &LogsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where one is in a file.
+/// A position in an output file.
 pub(super) struct Log {
     id: u64,
     stream: Stream,
@@ -52,7 +52,7 @@ impl Log {
         Self { id, stream, offset: 0 }
     }
 
-    /// Copies what there is now. Says whether there was anything.
+    /// Copies the available output. Returns whether there was any.
     fn copy(&mut self, client: &mut Client, out: &mut dyn Write) -> Result<bool, Failure> {
         let begin = self.offset;
         loop {
@@ -67,7 +67,7 @@ impl Log {
                     piece => piece?,
                 };
             if size < self.offset {
-                // The file was begun anew.
+                // The file was truncated.
                 self.offset = 0;
                 continue;
             }
@@ -81,7 +81,7 @@ impl Log {
     }
 }
 
-/// Copies what is written until the job is over.
+/// Copies the output until the job has ended.
 pub(super) fn follow(
     client: &mut Client,
     id: u64,
@@ -89,7 +89,7 @@ pub(super) fn follow(
 ) -> Result<(), Failure> {
     let mut pause = LOOK_FIRST;
     loop {
-        // Asked before the copy: what was written before the end is copied after it.
+        // Polled before the copy, so that the copy after the end is complete.
         let is_over = match client.job(id) {
             Err(ClientError::Unreachable { .. }) => false,
             answer => answer?.job.line.state.is_over(),
@@ -113,7 +113,7 @@ pub(super) fn follow(
     }
 }
 
-/// Where the last lines begin.
+/// The offset of the last lines.
 fn tail(client: &mut Client, id: u64, stream: Stream, lines: usize) -> Result<u64, Failure> {
     let size = match client.logs(id, stream, 0, 1) {
         Err(error) if error.code() == Some("not_found") && client.job(id).is_ok() => return Ok(0),

@@ -1,4 +1,4 @@
-//! What talks to the daemon: one file per subject.
+//! Commands that talk to the daemon, one file per subject.
 
 mod change;
 mod config;
@@ -51,7 +51,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
     }
 }
 
-/// The configuration with what the command line says.
+/// The configuration with the options of the command line.
 fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
     let mut flags = Vec::new();
     if let Some(socket) = &args.socket {
@@ -65,7 +65,7 @@ fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
     }
     let (mut config, origins) = Config::load(&flags)?;
     if args.socket.is_some() {
-        // A socket that is named is meant, whatever the files say.
+        // --socket takes precedence over a configured host.
         config.client.host = None;
     }
     Ok((config, origins))
@@ -77,7 +77,7 @@ fn connect(args: &ClientArgs) -> Result<Client, Failure> {
     Ok(Client::new(config.client_address(&origins)?, config.client_token()?)?)
 }
 
-/// The name of the user who asks.
+/// The name of the calling user.
 fn own_name() -> String {
     tandem_daemon::users::name(rustix::process::getuid().as_raw())
 }

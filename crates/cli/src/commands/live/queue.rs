@@ -85,13 +85,13 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
 /// Jobs in order of their numbers.
 pub(super) struct FoundJobs {
     pub(super) jobs: Vec<JobLine>,
-    /// As the daemon gave them.
+    /// The JSON of the daemon.
     pub(super) raw: Vec<Value>,
-    /// There are more before them.
+    /// Where the next page starts, if there are earlier jobs.
     pub(super) next_after: Option<u64>,
 }
 
-/// The latest jobs that a query finds.
+/// The latest jobs of a query.
 pub(super) fn latest(
     client: &mut Client,
     query: &JobQuery,
@@ -123,7 +123,7 @@ pub(super) fn latest(
     Ok(found)
 }
 
-/// Jobs for people.
+/// Jobs as a table.
 pub(super) fn table(jobs: &[JobLine], colors: bool) -> String {
     let header =
         [">job", "name", "user", "st", ">time", ">gpus", "on", "beside", ">rate", "reason"];
@@ -133,7 +133,7 @@ pub(super) fn table(jobs: &[JobLine], colors: bool) -> String {
 
 fn row(job: &JobLine) -> [TableCell; 10] {
     let devices = list(&job.devices);
-    // Where a job that waits was before says nothing.
+    // The previous devices of a pending job are irrelevant.
     let sits = matches!(job.state, JobState::Running | JobState::Paused | JobState::Completing);
     [
         number(job).into(),

@@ -1,4 +1,4 @@
-//! From the command line to a request.
+//! Builds the request of a job from the command line.
 
 use super::script;
 use crate::commands::remark;
@@ -10,9 +10,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use tandem_daemon::request::JobRequest;
 
-/// What a job gets with `--export=NONE`, so that programs are found at all.
+/// Variables that are always passed, so that programs are found.
 const LEAST: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM"];
-/// What a job is told about itself; a job that submits another does not pass it on.
+/// Variables of a job that it does not pass on to jobs that it submits.
 const OWN: [&str; 6] = [
     "TANDEM_JOB_ID",
     "TANDEM_ARRAY_TASK_ID",
@@ -22,7 +22,7 @@ const OWN: [&str; 6] = [
     "TANDEM_GPU_MEMORY_LIMIT",
 ];
 
-/// The request that options and words after them make.
+/// The request from the options and the words after them.
 pub(super) fn build(options: &JobOptions, words: &[String]) -> Result<JobRequest, Failure> {
     let all: Vec<OsString> = std::env::args_os().collect();
     if follows_dashes(&all, words) {
@@ -88,7 +88,7 @@ fn assemble(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Fai
         webhook: options.webhook,
         kill_grace_s: options.kill_grace,
     };
-    // What can be told without the daemon is told without it.
+    // Checked here, without the daemon.
     request.check().map_err(Failure::bad_input)?;
     Ok(request)
 }
@@ -102,7 +102,7 @@ fn text(path: PathBuf, what: &str) -> Result<String, Failure> {
     })
 }
 
-/// The variables that a list asks for.
+/// The variables of an `--export` list.
 fn environment(
     list: &str,
     variables: impl Iterator<Item = (OsString, OsString)>,
@@ -134,7 +134,7 @@ fn environment(
                 let passed: Vec<_> =
                     passed.map(|(name, value)| (name.clone(), value.clone())).collect();
                 for (name, value) in passed {
-                    // What is given a value in the list keeps it.
+                    // A value in the list takes precedence.
                     env.entry(name).or_insert(value);
                 }
             }

@@ -1,4 +1,4 @@
-//! Scripts: what their `#TANDEM` and `#SBATCH` lines ask for, and how they are run.
+//! Job scripts: options in `#TANDEM` and `#SBATCH` lines, and the interpreter.
 
 use crate::commands::remark;
 use crate::failure::Failure;
@@ -6,20 +6,20 @@ use crate::job_options::JobOptions;
 use crate::output::clean;
 use clap::Parser;
 
-/// More than enough for a script that is written by hand.
+/// Limit of the size of a script.
 const SCRIPT_MAX_BYTES: u64 = 16 << 20;
 
-/// A script as far as it matters here.
+/// The options and the interpreter of a script.
 #[derive(Debug, PartialEq)]
 pub(super) struct Script {
     /// The interpreter and its one argument, from the first line.
     pub(super) interpreter: Vec<String>,
     pub(super) options: JobOptions,
-    /// Options of Slurm that mean nothing here.
+    /// Options of Slurm that Tandem ignores.
     ignored: Vec<String>,
 }
 
-/// Options alone, as a line of a script has them.
+/// Options in a line of a script.
 #[derive(Parser)]
 #[command(
     name = "#TANDEM",
@@ -32,7 +32,7 @@ struct ScriptLine {
     options: JobOptions,
 }
 
-/// Reads a script, and says once what of it is not used.
+/// Reads a script and reports the ignored options once.
 pub(super) fn read(path: &str) -> Result<Script, Failure> {
     let shown = clean(path);
     let metadata = std::fs::metadata(path).map_err(|cause| match cause.kind() {
@@ -70,7 +70,7 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
     for (index, line) in text.lines().enumerate().skip(1) {
         let bad = |problem: String| Failure::bad_input(format!("{shown}:{}: {problem}", index + 1));
         let trimmed = line.trim();
-        // As in Slurm, options end where commands begin.
+        // As in Slurm, options end at the first command.
         if !trimmed.is_empty() && !trimmed.starts_with('#') {
             break;
         }
@@ -92,18 +92,18 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
                 Failure::Said { message, .. } => bad(message),
                 other => other,
             })?;
-        // Of two lines of a script the later one wins.
+        // The later of two lines takes precedence.
         script.options = line.options.over(script.options);
     }
     Ok(script)
 }
 
-/// What follows a word at the beginning of a line.
+/// The rest of a line after its first word.
 fn directive<'a>(line: &'a str, word: &str) -> Option<&'a str> {
     line.strip_prefix(word).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
 }
 
-/// As the kernel reads it: a program, and all the rest is one argument.
+/// As the kernel does: a program, and the rest as one argument.
 fn interpreter(line: &str) -> Vec<String> {
     let line = line.trim();
     let (program, rest) = line.split_once([' ', '\t']).unwrap_or((line, ""));
@@ -153,7 +153,7 @@ const SAME: [(&str, &str); 11] = [
 /// Those without one.
 const SAME_SWITCHES: [(&str, &str); 3] = [("", "--exclusive"), ("", "--requeue"), ("-H", "--hold")];
 
-/// Options of Slurm as options of ours, and those that mean nothing here.
+/// Translates options of Slurm; lists those that are ignored.
 fn translate(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     let (mut used, mut ignored) = (Vec::new(), Vec::new());
     let mut words = words.into_iter().peekable();

@@ -1,4 +1,4 @@
-//! Jobs as they are named on the command line.
+//! Job selectors of the command line.
 
 use super::own_name;
 use crate::failure::Failure;
@@ -9,7 +9,7 @@ use tandem_daemon::request::parse_numbers;
 
 const PAGE: u32 = 1000;
 
-/// How jobs can be named.
+/// A selector.
 #[derive(Debug, PartialEq, Eq)]
 enum Selector {
     Last,
@@ -39,7 +39,7 @@ fn parse(text: &str) -> Result<Selector, Failure> {
     }
 }
 
-/// The numbers of jobs that are named, each once, in order of their naming.
+/// The numbers of the selected jobs, each once, in the given order.
 pub(super) fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<u64>, Failure> {
     let selectors: Vec<Selector> =
         names.iter().map(|name| parse(name)).collect::<Result<_, _>>()?;
@@ -57,11 +57,11 @@ pub(super) fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<u64>, Fa
     Ok(ids)
 }
 
-/// The one job that is named.
+/// The only selected job.
 pub(super) fn job(client: &mut Client, name: &str) -> Result<u64, Failure> {
     match jobs(client, &[name.to_owned()])?.as_slice() {
         &[id] => Ok(id),
-        [] => Err(Failure::not_found("none of your jobs is left; see tandem queue --all")),
+        [] => Err(Failure::not_found("you have no jobs that have not ended; see tandem queue --all")),
         _ => Err(Failure::bad_input(format!("'{}' names several jobs; give one", clean(name)))),
     }
 }

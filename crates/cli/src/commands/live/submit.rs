@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tandem_daemon::client::{Address, Client, Stream};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Exit code of one who was interrupted.
+/// Exit code after an interruption.
 const INTERRUPTED: i32 = 130;
 
 pub(super) fn submit(args: &SubmitArgs) -> Result<(), Failure> {
@@ -43,7 +43,7 @@ pub(super) fn submit(args: &SubmitArgs) -> Result<(), Failure> {
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let request = request::build(&args.job, &args.command)?;
     let mut client = connect(&args.common)?;
-    // Nobody can interrupt between the submission and the watch for interruptions.
+    // Signals are handled from before the submission, so that none is missed.
     let ids = Arc::new(Mutex::new(Vec::new()));
     let token = super::configuration(&args.common)?.0.client_token()?;
     cancel_when_interrupted(client.address().clone(), token, Arc::clone(&ids));
@@ -72,7 +72,7 @@ fn exit(code: u8) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::Exit(code)) }
 }
 
-/// Shows the output of a job until it is over.
+/// Shows the output of a job until it has ended.
 fn stream(client: &mut Client, id: u64) -> Result<(), Failure> {
     let job = client.job(id)?;
     let has_own_stderr = job.job.private.as_ref().is_some_and(|files| files.stdout != files.stderr);
@@ -84,7 +84,7 @@ fn stream(client: &mut Client, id: u64) -> Result<(), Failure> {
     follow(client, id, &mut logs)
 }
 
-/// Cancels the jobs on Ctrl-C or SIGTERM; the second time it only leaves.
+/// Cancels the jobs on the first Ctrl-C or SIGTERM; exits on the second.
 fn cancel_when_interrupted(address: Address, token: Option<String>, ids: Arc<Mutex<Vec<u64>>>) {
     let watch = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;

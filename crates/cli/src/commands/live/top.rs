@@ -19,10 +19,10 @@ use tandem_daemon::client::{ApiResponse, Client, ClientError, JobQuery};
 use tandem_daemon::job::JobState;
 
 const REFRESH: Duration = Duration::from_secs(1);
-/// Jobs that are fetched; more do not fit on any screen.
+/// Jobs to fetch; no screen shows more.
 const JOBS_MAX: u32 = 1000;
 
-/// What is shown.
+/// The state that one screen shows.
 struct Snapshot {
     info: ApiResponse<DaemonInfo>,
     devices: ApiResponse<Devices>,
@@ -122,7 +122,7 @@ fn live(
             taken = Instant::now();
             match Snapshot::take(client) {
                 Ok(new) => (snapshot, problem) = (new, None),
-                // The last picture stays until the daemon is back.
+                // The last snapshot stays until the daemon is back.
                 Err(error) => problem = Some(clean(&error.to_string())),
             }
         }
@@ -175,7 +175,7 @@ impl Drop for Screen {
     }
 }
 
-/// Best effort: there is nobody left to tell.
+/// Best effort: an error cannot be reported any more.
 fn restore() {
     let _ = terminal::disable_raw_mode();
     let _ = execute!(

@@ -1,4 +1,4 @@
-//! `tandem wait`, and waiting for what was submitted.
+//! `tandem wait`, and the waiting of `run` and `submit -W`.
 
 use super::{connect, select};
 use crate::commands::{print, remark};
@@ -14,9 +14,9 @@ use tandem_daemon::job::JobState;
 
 /// The exit code of a job that ran out of memory.
 const OUT_OF_MEMORY: u8 = 253;
-/// All jobs are looked at that often, whatever the stream of changes says.
+/// Interval at which all jobs are polled besides the stream of changes.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
-/// Jobs outlive their daemon: so long it may be away.
+/// Jobs outlive their daemon: how long it may be unreachable.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
@@ -46,13 +46,13 @@ pub(super) fn run(args: &WaitArgs) -> Result<(), Failure> {
     }
 }
 
-/// How a job has ended, in a line.
+/// One line about the end of a job.
 pub(super) fn outcome(job: &JobLine) -> String {
     let mut text = format!("job {} ({}) {}", job.id, name(&job.name), job.state.name());
     if let Some(code) = job.exit_code.filter(|&code| code != 0) {
         text += &format!(", exit code {code}");
     }
-    // That there was an exit code is no further reason.
+    // The reason `exit code` repeats what the line says.
     let reason = job.reason.as_ref().filter(|reason| !reason.starts_with("exit code"));
     if let Some(reason) = reason.filter(|_| job.state != JobState::Completed) {
         text += &format!(": {}", crate::output::clean(reason));
@@ -60,7 +60,7 @@ pub(super) fn outcome(job: &JobLine) -> String {
     text
 }
 
-/// The exit code that stands for the end of a job.
+/// The exit code for the final state of a job.
 pub(super) fn exit_code(job: &JobLine) -> u8 {
     let own = job.exit_code.filter(|&code| code != 0);
     match (job.state, own) {
@@ -71,7 +71,7 @@ pub(super) fn exit_code(job: &JobLine) -> u8 {
     }
 }
 
-/// Waits until jobs are over or the time is. Gives those that are over.
+/// Waits until jobs have ended or the timeout. Returns those that have ended.
 pub(super) fn until_over(
     client: &mut Client,
     ids: &[u64],
@@ -79,7 +79,7 @@ pub(super) fn until_over(
 ) -> Result<BTreeMap<u64, JobLine>, Failure> {
     let mut waiting: BTreeSet<u64> = ids.iter().copied().collect();
     let mut over = BTreeMap::new();
-    // One that was never there is not waited for.
+    // A daemon that was never reachable is not waited for.
     client.info()?;
     while !waiting.is_empty() && !is_past(until) {
         match watch(client, &mut waiting, &mut over, until) {
@@ -90,7 +90,7 @@ pub(super) fn until_over(
     Ok(over)
 }
 
-/// Waits for a daemon that has gone: jobs outlive it.
+/// Waits for a daemon that is restarting; jobs outlive it.
 pub(super) fn until_back(client: &mut Client) -> Result<(), Failure> {
     let gone = Instant::now();
     let mut is_told = false;
@@ -113,14 +113,14 @@ fn is_past(until: Option<Instant>) -> bool {
     until.is_some_and(|until| Instant::now() >= until)
 }
 
-/// Looks at all jobs, then follows the changes for a while.
+/// Polls all jobs, then follows the stream of changes for a while.
 fn watch(
     client: &mut Client,
     waiting: &mut BTreeSet<u64>,
     over: &mut BTreeMap<u64, JobLine>,
     until: Option<Instant>,
 ) -> Result<(), ClientError> {
-    // The stream comes first, so that no change falls between it and the look.
+    // The stream is opened first, so that no change is missed between it and the poll.
     let mut events = client.events(None)?;
     for id in waiting.clone() {
         look(client, id, waiting, over)?;
@@ -137,7 +137,7 @@ fn watch(
     Ok(())
 }
 
-/// A job of which the stream says that it is over.
+/// A job that has ended according to the stream.
 fn ended(events: &mut Events, most: Duration) -> Result<Option<u64>, ClientError> {
     let change = events.next_within(most)?;
     Ok(change.filter(|change| change.state.is_over()).map(|change| change.id))

@@ -11,8 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// What the content of a file, or several of them, is recognised by. Compared only with what the same
-/// program has computed.
+/// A hash of the content of files. Compared only with hashes that the same program has computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Fingerprint(u64);
@@ -34,7 +33,7 @@ impl Fingerprint {
         Ok(Self::of([std::fs::read(path).map_err(cannot)?.as_slice()]))
     }
 
-    /// Of the running program: another one may simulate otherwise.
+    /// Hash of the running program, because another one may give other results.
     pub(super) fn of_program() -> Result<Self, Failure> {
         Self::of_file(&std::env::current_exe()?)
     }
@@ -58,8 +57,8 @@ pub(super) struct ResultLog {
 }
 
 impl ResultLog {
-    /// Opens the file, or makes it, and takes from it what `is_valid` says was made under the same
-    /// conditions. A line that an interruption tore is passed over.
+    /// Opens or creates the file and reads the results that `is_valid` accepts. A line that was cut off by an
+    /// interruption is ignored.
     pub(super) fn open(
         path: &Path,
         is_valid: impl Fn(&QualityCase, Fingerprint) -> bool,
@@ -90,7 +89,7 @@ impl ResultLog {
         Ok((Self { path: path.to_owned(), file: Mutex::new(file) }, found))
     }
 
-    /// Keeps a result at once, in one piece.
+    /// Appends a result in one write.
     pub(super) fn add(
         &self,
         of: Fingerprint,

@@ -1,35 +1,34 @@
-//! The criteria that the judged policy is held against, and what came of it. Everything that is said
-//! follows from the numbers.
+//! The criteria for the judged policy, and whether they hold.
 
 use super::case::{CaseResults, QualityCase};
 use super::plan::QualityPlan;
 use crate::table::seconds;
 use serde::Serialize;
 
-/// Within so much of the best it counts as the best.
+/// A policy within this of the best mean counts as the best.
 const BEST_WITHIN: f64 = 0.01;
-/// The 99th percentile may be so much above that of the best exclusive policy.
+/// Largest excess of the p99 over that of the best exclusive policy.
 const P99_WITHIN: f64 = 0.05;
-/// With weak estimates its mean is to be so much below the best exclusive policy, and below gshare.
+/// Required gain in mean JCT under weak estimates over the best exclusive policy, and over gshare.
 const WEAK_BELOW_EXCLUSIVE: f64 = 0.40;
 const WEAK_BELOW_GSHARE: f64 = 0.05;
 const WEAK_LOAD: &str = "1.5";
 const GSHARE: &str = "gshare";
-/// Rates that are learned may cost so much.
+/// Largest loss from learned rates.
 const ONLINE_WITHIN: f64 = 0.03;
-/// Where sharing cannot pay.
+/// The table on which sharing hardly ever pays.
 const NO_GAIN_TABLE: &str = "k80";
 
-/// What a criterion came to.
+/// The result of a criterion.
 #[derive(Debug, Serialize)]
 pub(super) struct CriterionVerdict {
     /// What should hold.
     pub(super) claim: String,
-    /// In how many cells it was looked at.
+    /// Number of cells that were checked.
     pub(super) cells: usize,
-    /// In how many it holds.
+    /// Number of cells in which it holds.
     pub(super) held: usize,
-    /// Where it does not, with numbers.
+    /// The cells in which it does not hold, with numbers.
     pub(super) misses: Vec<String>,
     /// The least and the greatest distance, in percent.
     pub(super) range_percent: Option<(f64, f64)>,
@@ -71,7 +70,7 @@ impl CriterionVerdict {
     }
 }
 
-/// A change in percent for people.
+/// A change in percent with its sign.
 pub(super) fn signed(percent: f64) -> String {
     let text = format!("{percent:+.1} %");
     if text == "-0.0 %" { "+0.0 %".to_owned() } else { text }
@@ -81,7 +80,7 @@ pub(super) fn percent(value: f64, against: f64) -> f64 {
     (value / against - 1.0) * 100.0
 }
 
-/// A cell's distance, and what to say if it is too large.
+/// The distance of a cell, and the miss if it is too large.
 fn cell(
     case: &QualityCase,
     value: f64,
