@@ -8,7 +8,7 @@ import time
 import unittest
 
 import tandem
-from tandem import _client
+from tandem import _api
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -31,7 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if data:
             self.wfile.write(data)
 
-    do_GET = do_POST = do_DELETE = handle_any
+    do_GET = do_POST = do_PUT = do_DELETE = handle_any
 
 
 class UnixServer(socketserver.UnixStreamServer):
@@ -58,7 +58,8 @@ class Requests(unittest.TestCase):
         return tandem.Client(socket=self.path)
 
     def test_submit(self):
-        client = self.client((201, {"schema": 1, "ids": [17]}), (201, {"schema": 1, "ids": [1, 2]}))
+        ids = [[17], [1, 2], [3]]
+        client = self.client(*((201, {"schema": 1, "ids": some}) for some in ids))
         job = client.submit(["python", "train.py"], name="first", gpus=1, env={"A": "b"}, time=None)
         self.assertEqual(job, 17)
         expected = {"command": ["python", "train.py"], "dir": os.getcwd(), "name": "first"}
@@ -66,6 +67,9 @@ class Requests(unittest.TestCase):
         self.assertEqual(self.server.seen, [("POST", "/v1/jobs", expected, None)])
         self.assertEqual(client.submit(["true"], dir="/", array="0-1"), [1, 2])
         self.assertEqual(self.server.seen[1][2]["dir"], "/")
+        # An array of one task is an array, too.
+        self.assertEqual(client.submit(["true"], array="7", class_="tiny"), [3])
+        self.assertEqual(self.server.seen[2][2]["class"], "tiny")
         with self.assertRaises(TypeError):
             client.submit("python train.py")
 
@@ -91,6 +95,42 @@ class Requests(unittest.TestCase):
             ],
         )
 
+    def test_changes_and_questions(self):
+        done = (200, {"schema": 1})
+        devices = [{"index": 0, "state": "up"}]
+        answers = [done] * 7 + [
+            (200, b"step 1\nstep 2\xff\n"),
+            (200, {"state": "pending", "waits": "for a GPU"}),
+            (200, {"devices": devices}),
+            (200, {"version": "0.1.0"}),
+        ]
+        client = self.client(*answers)
+        for change in [client.hold, client.release, client.pause, client.resume]:
+            self.assertIsNone(change(17))
+        self.assertIsNone(client.accum(17, 4))
+        self.assertIsNone(client.drain(0))
+        self.assertIsNone(client.undrain(0))
+        self.assertEqual(client.logs(17, stream="stderr", offset=3), "step 1\nstep 2\ufffd\n")
+        self.assertEqual(client.explain(17, policy="fifo")["waits"], "for a GPU")
+        self.assertEqual(client.devices(), devices)
+        self.assertEqual(client.daemon()["version"], "0.1.0")
+        self.assertEqual(
+            [seen[:3] for seen in self.server.seen],
+            [
+                ("POST", "/v1/jobs/17/hold", None),
+                ("POST", "/v1/jobs/17/release", None),
+                ("POST", "/v1/jobs/17/pause", None),
+                ("POST", "/v1/jobs/17/resume", None),
+                ("PUT", "/v1/jobs/17/accum", {"accum": 4}),
+                ("POST", "/v1/devices/0/drain", None),
+                ("POST", "/v1/devices/0/undrain", None),
+                ("GET", "/v1/jobs/17/logs?stream=stderr&offset=3", None),
+                ("GET", "/v1/jobs/17/explain?policy=fifo", None),
+                ("GET", "/v1/devices", None),
+                ("GET", "/v1/info", None),
+            ],
+        )
+
     def test_wait(self):
         def states(*states):
             return [(200, {"schema": 1, "job": {"state": state}}) for state in states]
@@ -102,7 +142,7 @@ class Requests(unittest.TestCase):
     def test_wait_no_longer_than_told(self):
         client = self.client(*[(200, {"schema": 1, "job": {"state": "running"}})] * 100)
         start = time.monotonic()
-        with self.assertRaisesRegex(TimeoutError, "job 3 is not at its end after 0.2 s"):
+        with self.assertRaisesRegex(TimeoutError, "job 3 has not ended after 0.2 s"):
             client.wait([3, 4], timeout=0.2)
         self.assertLess(time.monotonic() - start, 5)
         self.assertLess(len(self.server.seen), 30, "the polls get rarer")
@@ -149,11 +189,11 @@ class Requests(unittest.TestCase):
         for name in ["TANDEM_DAEMON_SOCKET", "XDG_RUNTIME_DIR"]:
             os.environ.pop(name, None)
         if not os.path.exists("/run/tandem/daemon.sock"):
-            self.assertEqual(_client.default_socket(), f"/tmp/tandem-{os.getuid()}/daemon.sock")
+            self.assertEqual(_api.default_socket(), f"/tmp/tandem-{os.getuid()}/daemon.sock")
             os.environ["XDG_RUNTIME_DIR"] = "/run/user/1"
-            self.assertEqual(_client.default_socket(), "/run/user/1/tandem/daemon.sock")
+            self.assertEqual(_api.default_socket(), "/run/user/1/tandem/daemon.sock")
         os.environ["TANDEM_DAEMON_SOCKET"] = "/a.sock"
-        self.assertEqual(_client.default_socket(), "/a.sock")
+        self.assertEqual(_api.default_socket(), "/a.sock")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ class Example(unittest.TestCase):
         self.assertEqual(found[-1]["accum"], "1")
         pairs = [(float(a["loss"]), float(b["loss"])) for a, b in zip(found, expected)]
         largest = max(abs(a - b) for a, b in pairs)
-        print(f"torch 1→4→1 and a stop: largest difference of losses {largest:.2g}", file=sys.stderr)
+        print(
+            f"torch 1→4→1 and a stop: largest difference of losses {largest:.2g}", file=sys.stderr
+        )
         self.assertLessEqual(largest, SAME)
 
 

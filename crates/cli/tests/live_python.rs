@@ -32,6 +32,21 @@ except tandem.TandemError as error:
 held = client.submit(['true'], hold=True)
 client.cancel(held)
 assert client.wait(held, timeout=60) == 'cancelled'
+
+import asyncio
+async def several():
+    client = tandem.AsyncClient(socket=socket)
+    jobs = await asyncio.gather(*(client.submit(['/bin/echo', word]) for word in 'abc'))
+    states = await client.wait(jobs, timeout=60)
+    assert states == {job: 'completed' for job in jobs}, states
+    assert [(await client.logs(job)).strip() for job in jobs] == ['a', 'b', 'c']
+    tasks = await client.submit(['true'], array='0-1', class_='tiny')
+    assert await client.wait(tasks, timeout=60) == {task: 'completed' for task in tasks}
+    assert (await client.info(tasks[0]))['class'] == 'tiny'
+    devices = await client.devices()
+    assert [device['index'] for device in devices] == [0], devices
+    assert (await client.daemon())['devices'] == 1
+asyncio.run(several())
 print('done')
 ";
 

@@ -1,10 +1,19 @@
-"""Tandem from Python: `Job` inside a training script, `Client` around one.
+"""Tandem from Python: `Job` inside a training script, `Client` around one, `compare` for traces.
 
-Only the standard library is needed.
+Only the standard library is needed. Adapters for frameworks are in `tandem.integrations`.
 """
 
-from tandem._client import Client, TandemError, Unreachable
+from tandem._api import TandemError, Unreachable, Untrusted
+from tandem._async_client import AsyncClient
+from tandem._client import Client
 from tandem._job import Job
 
-__all__ = ["Client", "Job", "TandemError", "Unreachable"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Job",
+    "TandemError",
+    "Unreachable",
+    "Untrusted",
+]
 __version__ = "0.1.0"

@@ -1,39 +1,20 @@
 """Submitting jobs and asking about them, over the daemon's HTTP API."""
 
+from __future__ import annotations
+
 import http.client
-import json
 import os
-import socket as sockets
 import time
-import urllib.parse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-# Everything that is known about the API's paths and names.
-JOBS = "/v1/jobs"
-JOB = "/v1/jobs/{id}"
-IDS, JOB_KEY, JOBS_KEY, ERROR, STATE = "ids", "job", "jobs", "error", "state"
-#: States that a job does not leave again.
-FINAL_STATES = frozenset({"completed", "failed", "cancelled", "timeout", "oom", "unknown"})
+from tandem import _api, _trust
+from tandem._types import DaemonInfo, DeviceInfo, Explanation, JobInfo, JobLine, JobOptions, Param
 
-#: How long the daemon may take to answer.
-TIMEOUT_S = 30.0
-POLL_FIRST_S, POLL_GROWTH, POLL_MAX_S = 0.05, 1.5, 1.0
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-
-class TandemError(Exception):
-    """The daemon refused: ``status`` (HTTP), ``code`` (such as ``not_found``), ``message``."""
-
-    def __init__(self, status, code, message):
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-
-
-class Unreachable(TandemError):
-    """No daemon answers."""
-
-    def __init__(self, where, cause):
-        super().__init__(None, "unreachable", f"no daemon answers at {where}: {cause}")
+Answer = TypeVar("Answer")
 
 
 class Client:
@@ -43,144 +24,182 @@ class Client:
         job = client.submit(["python", "train.py"], name="first", gpus=1)
         print(client.wait(job))
 
-    Without arguments the socket of this user's daemon is meant: ``$TANDEM_DAEMON_SOCKET``, else
+    Without arguments the socket of this user's daemon is used: ``$TANDEM_DAEMON_SOCKET``, else
     ``$XDG_RUNTIME_DIR/tandem/daemon.sock``, else ``/tmp/tandem-$UID/daemon.sock``, else
-    ``/run/tandem/daemon.sock`` if that one exists.
+    ``/run/tandem/daemon.sock`` if that one exists. Nothing is sent to a socket of another user:
+    see `tandem.Untrusted`.
     """
 
-    def __init__(self, socket=None, url=None, token=None, timeout=TIMEOUT_S):
-        if socket is not None and url is not None:
-            raise ValueError("either socket or url, not both")
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = _api.TIMEOUT_S,
+    ) -> None:
+        self._address = _api.Address.of(socket, url)
         self._token = token
         self._timeout = timeout
-        self._url = None
-        self._socket = None
-        if url is None:
-            self._socket = os.fspath(socket) if socket is not None else default_socket()
-        else:
-            self._url = urllib.parse.urlsplit(url)
-            if self._url.scheme not in ("http", "https") or not self._url.hostname:
-                raise ValueError(f"not an http or https URL: {url}")
 
-    def submit(self, command, **options):
-        """Submits a job and returns its id; a list of ids if it is an array.
+    @overload
+    def submit(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        array: None = None,
+        params: None = None,
+        **options: Unpack[JobOptions],
+    ) -> int: ...
+
+    @overload
+    def submit(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        array: str | None = None,
+        params: Sequence[Param] | None = None,
+        **options: Unpack[JobOptions],
+    ) -> list[int]: ...
+
+    def submit(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        *,
+        array: str | None = None,
+        params: Sequence[Param] | None = None,
+        **options: Any,
+    ) -> int | list[int]:
+        """Submits a job and returns its id; the list of ids with ``array`` or ``params``.
 
         ``command`` is a list of strings. ``options`` are the fields of the API: ``name``, ``gpus``,
-        ``env``, ``dir`` and so on. Without ``dir`` the job runs where this program does, without
-        ``env`` in the environment that this program has.
+        ``env``, ``dir`` and so on (``class_`` for ``class``). Without ``dir`` the job runs in the
+        folder of this program, without ``env`` in its environment.
         """
-        if isinstance(command, (str, bytes)):
-            raise TypeError('the command is a list of strings, such as ["python", "train.py"]')
-        body = {
-            "command": [os.fspath(word) for word in command],
-            "dir": os.getcwd(),
-            "env": dict(os.environ),
-        }
-        body.update((name, value) for name, value in options.items() if value is not None)
-        ids = self._call("POST", JOBS, body)[IDS]
-        return ids[0] if len(ids) == 1 else ids
+        options.update(array=array, params=params)
+        ids = self._do(_api.submit(command, options))
+        return ids if array is not None or params is not None else ids[0]
 
-    def info(self, job):
-        """All that is known about a job, as a dict."""
-        return self._call("GET", JOB.format(id=int(job)))[JOB_KEY]
+    def info(self, job: int) -> JobInfo:
+        """All that is known about a job."""
+        return self._do(_api.info(job))
 
-    def queue(self, state=None, limit=None):
-        """The jobs, as a list of dicts; those in ``state`` only, ``limit`` at most."""
-        wanted = {"state": state, "limit": limit}
-        query = urllib.parse.urlencode({k: v for k, v in wanted.items() if v is not None})
-        return self._call("GET", f"{JOBS}?{query}" if query else JOBS)[JOBS_KEY]
+    def queue(
+        self,
+        state: str | None = None,
+        limit: int | None = None,
+        *,
+        user: str | None = None,
+        after: int | None = None,
+    ) -> list[JobLine]:
+        """The jobs, in order of their ids: in ``state``, of ``user``, with ids above ``after``.
 
-    def cancel(self, job):
+        ``limit`` is the most that are returned.
+        """
+        return self._do(_api.queue(state, user, limit, after))
+
+    def cancel(self, job: int) -> None:
         """Cancels a job."""
-        self._call("DELETE", JOB.format(id=int(job)))
+        self._do(_api.cancel(job))
 
-    def wait(self, jobs, timeout=None):
-        """Waits until jobs are at their end and returns their state; a dict by id for several.
+    def hold(self, job: int) -> None:
+        """Keeps a pending job from starting until `release`."""
+        self._do(_api.change(job, "hold"))
+
+    def release(self, job: int) -> None:
+        """Lets a held job start."""
+        self._do(_api.change(job, "release"))
+
+    def pause(self, job: int) -> None:
+        """Suspends the processes of a job; it keeps its devices."""
+        self._do(_api.change(job, "pause"))
+
+    def resume(self, job: int) -> None:
+        """Lets a paused job continue."""
+        self._do(_api.change(job, "resume"))
+
+    def accum(self, job: int, parts: int | None) -> None:
+        """In how many sub-batches a job computes its batches; None leaves it to the policy."""
+        self._do(_api.accum(job, parts))
+
+    def logs(
+        self,
+        job: int,
+        stream: str | None = None,
+        offset: int | None = None,
+        limit: int | None = None,
+    ) -> str:
+        """The output of a job: ``stream`` is ``stdout`` or ``stderr``, the others count bytes."""
+        return self._do(_api.logs(job, stream, offset, limit))
+
+    def explain(self, job: int, policy: str | None = None) -> Explanation:
+        """Why a job waits and when it will start."""
+        return self._do(_api.explain(job, policy))
+
+    def devices(self) -> list[DeviceInfo]:
+        """The devices and the jobs on them."""
+        return self._do(_api.devices())
+
+    def drain(self, device: int) -> None:
+        """Lets no further job start on a device."""
+        self._do(_api.drain(device, True))
+
+    def undrain(self, device: int) -> None:
+        """Lets jobs start on a drained device again."""
+        self._do(_api.drain(device, False))
+
+    def daemon(self) -> DaemonInfo:
+        """Version, policy and devices of the daemon."""
+        return self._do(_api.daemon())
+
+    @overload
+    def wait(self, jobs: int, timeout: float | None = None) -> str: ...
+
+    @overload
+    def wait(self, jobs: Iterable[int], timeout: float | None = None) -> dict[int, str]: ...
+
+    def wait(self, jobs: int | Iterable[int], timeout: float | None = None) -> str | dict[int, str]:
+        """Waits until jobs have ended and returns their state; a dict by id for several.
 
         Raises TimeoutError after ``timeout`` seconds.
         """
-        several = not isinstance(jobs, int)
-        waiting = [int(job) for job in jobs] if several else [jobs]
-        end = None if timeout is None else time.monotonic() + timeout
-        states = {}
-        delay = POLL_FIRST_S
+        waiting = _api.Waiting(jobs, timeout)
+        pauses = waiting.pauses()
         while True:
-            for job in waiting:
-                state = self.info(job)[STATE]
-                if state in FINAL_STATES:
-                    states[job] = state
-            waiting = [job for job in waiting if job not in states]
-            if not waiting:
-                return states if several else states[jobs]
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"job {waiting[0]} is not at its end after {timeout} s")
-            time.sleep(delay if left is None else min(delay, left))
-            delay = min(delay * POLL_GROWTH, POLL_MAX_S)
+            for job in waiting.open:
+                waiting.note(job, self.info(job)["state"])
+            if waiting.is_over():
+                return waiting.result()
+            time.sleep(next(pauses))
 
-    def _call(self, method, path, body=None):
-        headers = {"Accept": "application/json"}
-        if body is not None:
-            body = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+    def _do(self, call: _api.Call[Answer]) -> Answer:
+        where = str(self._address)
         connection = self._connection()
         try:
-            connection.request(method, path, body, headers)
+            connection.request(call.method, call.path, call.content(), call.headers(self._token))
             response = connection.getresponse()
-            text = response.read()
-        except (OSError, http.client.HTTPException) as cause:
-            raise Unreachable(self._where(), cause or type(cause).__name__) from cause
+            content = response.read(_api.ANSWER_MAX_BYTES + 1)
+        except _trust.UntrustedError as cause:
+            raise _api.Untrusted(where, cause) from cause
+        except _api.TRANSPORT_ERRORS as cause:
+            raise _api.Unreachable(where, _api.cause_of(cause)) from cause
         finally:
             connection.close()
-        try:
-            answer = json.loads(text) if text else {}
-        except ValueError:
-            answer = None
-        if not 200 <= response.status < 300:
-            raise _refusal(response, answer)
-        if not isinstance(answer, dict):
-            raise TandemError(response.status, "bad_answer", f"{self._where()} is no tandem daemon")
-        return answer
+        if len(content) > _api.ANSWER_MAX_BYTES:
+            raise _api.too_long(where)
+        return call.answer(where, response.status, response.reason, content)
 
-    def _connection(self):
-        if self._url is None:
-            return _UnixConnection(self._socket, self._timeout)
-        kind = http.client.HTTPConnection
-        if self._url.scheme == "https":
-            kind = http.client.HTTPSConnection
-        return kind(self._url.hostname, self._url.port, timeout=self._timeout)
-
-    def _where(self):
-        return self._socket if self._url is None else self._url.geturl()
-
-
-def default_socket():
-    """Where the daemon of this user listens."""
-    named = os.environ.get("TANDEM_DAEMON_SOCKET")
-    if named:
-        return named
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    own = f"{runtime}/tandem" if runtime else f"/tmp/tandem-{os.getuid()}"
-    own, shared = f"{own}/daemon.sock", "/run/tandem/daemon.sock"
-    return shared if not os.path.exists(own) and os.path.exists(shared) else own
+    def _connection(self) -> http.client.HTTPConnection:
+        url = self._address.url
+        if url is None:
+            return _UnixConnection(str(self._address.socket), self._timeout)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        return kind(str(url.hostname), url.port, timeout=self._timeout)
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path, timeout):
+    def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
-    def connect(self):
-        self.sock = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def _refusal(response, answer):
-    said = answer.get(ERROR) if isinstance(answer, dict) else None
-    if not isinstance(said, dict):
-        said = {}
-    message = said.get("message") or f"the daemon answered {response.status} {response.reason}"
-    return TandemError(response.status, said.get("code") or "error", message)
+    def connect(self) -> None:
+        self.sock = _trust.connect(self._path, self.timeout)

@@ -1,14 +1,24 @@
-"""A training loop that reports its steps and does as the daemon says."""
+"""A training loop that reports its steps and obeys the daemon."""
 
+from __future__ import annotations
+
+import contextlib
 import os
 import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tandem._line import Line
+from tandem import _parts
+from tandem._line import POLL_S, Line
 
-#: No more than one report in this time.
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Batch = TypeVar("Batch")
+
+#: At most one report in this time.
 REPORT_EVERY_S = 0.01
-#: How long to sleep between two looks at the socket.
-LOOK_S = 0.005
 #: The longest gate that is obeyed.
 GATE_MAX_S = 60.0
 
@@ -26,61 +36,63 @@ class Job:
             save()
         job.bye(done=not job.stopping)
 
-    Without ``$TANDEM_SOCK``, that is outside of Tandem, all of this does nothing but hand the
-    batches on. The daemon never makes the job fail or wait: what cannot be sent at once is dropped,
-    and a daemon that is gone is looked for again every two seconds.
+    Without ``$TANDEM_SOCK``, that is outside of Tandem, all of this only passes the batches on. The
+    daemon never makes the job fail or wait: what cannot be sent at once is dropped, and a daemon
+    that is gone is tried again every two seconds.
 
-    ``batch_size`` is what the daemon is told, and the most parts a batch is computed in.
-    ``accum=False`` means that the job reports and stops but always computes whole batches; so does a
-    job that never calls `split`, and it should say so.
+    ``batch_size`` is reported to the daemon and is the most sub-batches a batch is computed in.
+    ``accum=False`` means that the job reports and stops but always computes whole batches; a job
+    that never calls `split` should say so. ``steps_done`` are the steps before the checkpoint from
+    which the job continues.
 
-    **Where splitting is exact.** The mean loss of a batch is the sum over its parts of
+    **Where splitting is exact.** The mean loss of a batch is the sum over its sub-batches of
     mean loss × ``w``, so the gradients are the same up to rounding. That does *not* hold for
 
-    - batch normalisation: mean and variance are those of a part, not of the batch;
+    - batch normalisation: mean and variance are those of a sub-batch, not of the batch;
     - dropout and other layers that draw random numbers: other numbers are drawn;
-    - losses across the batch, contrastive ones for example: samples of different parts do not meet;
-    - losses that sum instead of taking the mean: leave ``w`` away there.
+    - losses across the batch (contrastive ones): samples of different sub-batches do not meet;
+    - losses that sum instead of taking the mean: omit ``w`` there.
 
     Use ``accum=False`` for models of the first and the third kind.
+
+    With several processes per job (DDP) use `tandem.integrations.torch.Job`.
     """
 
-    def __init__(self, batch_size=64, accum=True, steps_done=0):
-        """``steps_done`` are the steps before the checkpoint from which the job continues."""
+    def __init__(self, batch_size: int = 64, accum: bool = True, steps_done: int = 0) -> None:
         self._batch_size = max(1, int(batch_size))
         self._may_split = bool(accum)
-        self._accum = self._clip(_number(os.environ.get("TANDEM_ACCUM")) or 1)
+        self._accum = self._clip(_positive(os.environ.get("TANDEM_ACCUM")) or 1)
         self._in_step = self._accum
         self._used = 0
         self._gate_s = 0.0
+        self._stop_received = False
         self._stopping = False
         self._said_bye = False
         self._steps = max(0, int(steps_done))
         self._reported = (time.monotonic(), self._steps)
-        path = os.environ.get("TANDEM_SOCK")
-        self._line = Line(path, self._hello) if path else None
+        self._line = self._open_line()
         self._listen()
 
     @property
-    def accum(self):
-        """The parts in which the current batch is computed; 1 with ``accum=False``."""
+    def accum(self) -> int:
+        """In how many sub-batches the current batch is computed; 1 with ``accum=False``."""
         return self._in_step
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """Steps done so far."""
         return self._steps
 
     @property
-    def stopping(self):
-        """Whether the daemon wants the job to save a checkpoint and leave."""
+    def stopping(self) -> bool:
+        """Whether the daemon asked the job to save a checkpoint and exit."""
         return self._stopping
 
-    def batches(self, loader):
-        """Hands on the batches of ``loader``; each is a step. Ends early if the job is to stop.
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Passes on the batches of ``loader``; each is a step. Ends early if the job is to stop.
 
         Settings change between batches only. A step counts as done when the next batch is asked
-        for: leaving the loop with ``break`` leaves the last one out; call `step` then.
+        for: leaving the loop with ``break`` omits the last one; call `step` then.
         """
         self._listen()
         if self._stopping:
@@ -94,7 +106,7 @@ class Job:
             if self._stopping:
                 return
 
-    def step(self):
+    def step(self) -> bool:
         """One optimiser step is done: for loops that do not use `batches`.
 
         Call it after ``optimizer.step()``. It waits at the gate, if there is one, and changes the
@@ -104,8 +116,8 @@ class Job:
         self._begin()
         return not self._stopping
 
-    def split(self, *tensors):
-        """The parts of a batch, each with its weight: ``for xs, ys, w in job.split(x, y)``.
+    def split(self, *tensors: Any) -> Iterator[tuple[Any, ...]]:
+        """The sub-batches of a batch, each with its weight: ``for xs, ys, w in job.split(x, y)``.
 
         Takes anything that has a length and can be sliced along its first dimension (torch tensors,
         numpy arrays, lists) and tuples and dicts of such things, which are split inside. (A list is
@@ -114,41 +126,60 @@ class Job:
         """
         if not tensors:
             raise TypeError("split() needs the tensors of a batch")
-        size = _length(tensors)
-        parts = max(1, min(self._in_step, size))
-        self._used = max(self._used, parts)
-        if parts == 1:
+        size = _parts.length(tensors)
+        ranges = self._ranges(size)
+        if len(ranges) == 1:
             yield (*tensors, 1.0)
             return
-        for index in range(parts):
-            start, end = index * size // parts, (index + 1) * size // parts
-            sliced = (_slice(tensor, start, end) for tensor in tensors)
-            yield (*sliced, (end - start) / size)
+        for start, end in ranges:
+            sliced = (_parts.slice_of(tensor, start, end) for tensor in tensors)
+            with self._part(is_last=end == size):
+                yield (*sliced, (end - start) / size)
 
-    def bye(self, done=True):
-        """The job is at its end; ``done=False`` means that it is to be queued again.
+    def bye(self, done: bool = True) -> None:
+        """The job is about to exit; ``done=False`` means that it is to be queued again.
 
-        Waits half a second at most for the last lines to leave.
+        Waits half a second at most until the last lines are sent.
         """
         if self._said_bye:
             return
         self._said_bye = True
         if self._line is not None:
-            self._report()
+            self._report(self._line)
             self._line.farewell({"op": "bye", "done": bool(done)})
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind, error, trace):
-        """Says goodbye if nobody has; after an exception the exit code says enough."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Says ``bye`` if the block did not; after an exception the exit code says enough."""
         if kind is None:
             self.bye(done=not self._stopping)
         elif self._line is not None:
             self._line.close()
-        return False
 
-    def _hello(self):
+    # Overridden by jobs of several processes.
+
+    #: Whether a stop takes effect at once; else `_agree` decides.
+    _stops_at_once = True
+
+    def _open_line(self) -> Line | None:
+        path = os.environ.get("TANDEM_SOCK")
+        return Line(path, self._hello) if path else None
+
+    def _part(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Surrounds the computation of a sub-batch."""
+        return contextlib.nullcontext()
+
+    def _agree(self) -> None:
+        """At the beginning of a step: makes the settings of all processes the same."""
+
+    def _hello(self) -> dict[str, Any]:
         return {
             "op": "hello",
             "v": 1,
@@ -158,31 +189,38 @@ class Job:
             "caps": ["accum", "stop", "gate"] if self._may_split else ["stop", "gate"],
         }
 
-    def _clip(self, accum):
+    def _clip(self, accum: int) -> int:
         return max(1, min(accum, self._batch_size)) if self._may_split else 1
 
-    def _begin(self):
+    def _ranges(self, size: int) -> list[tuple[int, int]]:
+        """Begin and end of each sub-batch of a batch of this size."""
+        count = max(1, min(self._in_step, size))
+        self._used = max(self._used, count)
+        return [(i * size // count, (i + 1) * size // count) for i in range(count)]
+
+    def _begin(self) -> None:
         """Before a step: the gate, then the settings that hold until its end."""
         start = time.monotonic()
         while True:
             self._listen()
-            left = self._gate_s - (time.monotonic() - start)
-            if self._stopping or left <= 0:
+            remaining = self._gate_s - (time.monotonic() - start)
+            if self._stop_received or remaining <= 0:
                 break
-            time.sleep(min(left, LOOK_S))
+            time.sleep(min(remaining, POLL_S))
+        self._agree()
         self._in_step = self._accum
         self._used = 0
 
-    def _end(self):
+    def _end(self) -> None:
         self._steps += 1
         if self._line is None:
             return
         if time.monotonic() - self._reported[0] >= REPORT_EVERY_S:
-            self._report()
+            self._report(self._line)
         self._listen()
 
-    def _report(self):
-        """Says how far the job is; what cannot be said now, the next report covers."""
+    def _report(self, line: Line) -> None:
+        """Reports the steps so far; what cannot be sent now, the next report covers."""
         since, before = self._reported
         now = time.monotonic()
         if self._steps <= before:
@@ -191,64 +229,35 @@ class Job:
         # A step in which `split` was not called was computed whole.
         used = max(1, self._used)
         message = {"op": "step", "n": self._steps, "dt": seconds, "accum": used}
-        if self._line.send(message):
+        if line.send(message):
             self._reported = (now, self._steps)
 
-    def _listen(self):
+    def _listen(self) -> None:
         if self._line is None:
             return
-        for said in self._line.receive():
-            self._obey(said)
+        for message in self._line.receive():
+            self._obey(message)
         if not self._line.is_open:
-            # A daemon that is gone holds nobody back.
+            # A daemon that is gone delays no job.
             self._gate_s = 0.0
 
-    def _obey(self, said):
-        op = said.get("op")
+    def _obey(self, message: dict[str, Any]) -> None:
+        op = message.get("op")
         if op == "stop":
-            self._stopping = True
+            self._stop_received = True
+            self._stopping |= self._stops_at_once
         elif op == "set":
-            accum = said.get("accum")
+            accum = message.get("accum")
             if isinstance(accum, int) and not isinstance(accum, bool):
                 self._accum = self._clip(accum)
-            gate = said.get("gate_ms")
+            gate = message.get("gate_ms")
             if isinstance(gate, (int, float)) and not isinstance(gate, bool) and gate == gate:
                 self._gate_s = min(max(gate, 0), GATE_MAX_S * 1000) / 1000
 
 
-def _number(text):
-    """A whole number above 0, or None."""
+def _positive(text: str | None) -> int | None:
     try:
-        number = int(text)
-    except (TypeError, ValueError):
+        number = int(text or "")
+    except ValueError:
         return None
     return number if number > 0 else None
-
-
-def _leaves(value):
-    """The things to be sliced inside of tuples and dicts."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _leaves(item)
-    else:
-        yield value
-
-
-def _length(tensors):
-    lengths = {len(leaf) for leaf in _leaves(tensors)}
-    if len(lengths) != 1:
-        raise ValueError(f"the tensors of a batch have different lengths: {sorted(lengths)}")
-    return lengths.pop()
-
-
-def _slice(value, start, end):
-    if isinstance(value, tuple):
-        items = [_slice(item, start, end) for item in value]
-        # A named tuple is made of its fields, a plain one of one sequence.
-        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    if isinstance(value, dict):
-        return {key: _slice(item, start, end) for key, item in value.items()}
-    return value[start:end]
