@@ -50,6 +50,49 @@ asyncio.run(several())
 print('done')
 ";
 
+const SIMULATIONS: &str = "
+import sys, tandem
+trace, cluster = sys.argv[1:]
+runs = tandem.compare(trace, ['fifo', 'tandem'], cluster=cluster, frame='list')
+assert [run['policy'] for run in runs] == ['fifo', 'tandem'], runs
+jobs = tandem.simulate(trace, policies=['fifo', 'tandem'], cluster=cluster, frame='list')
+for run in runs:
+    times = [job['end_s'] - job['submit_s'] for job in jobs if job['policy'] == run['policy']]
+    assert len(times) == 40, len(times)
+    assert abs(sum(times) / len(times) - run['avg_jct_s']) < 0.01, run
+import csv
+with open(trace, newline='') as file:
+    rows = list(csv.DictReader(file))
+again = tandem.compare(rows, ['fifo', 'tandem'], cluster=cluster, frame='list')
+assert [run['avg_jct_s'] for run in again] == [run['avg_jct_s'] for run in runs], again
+try:
+    tandem.compare(trace, 'fifo', cluster='1x1')
+    raise SystemExit('a trace that does not fit was simulated')
+except tandem.TandemError as error:
+    assert 'GPUs' in str(error), error
+print('done')
+";
+
+#[test]
+fn simulations_from_python() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: there is no python3");
+        return;
+    }
+    let workspace = common::workspace().canonicalize().expect("the workspace is there");
+    let output = Command::new("python3")
+        .args(["-c", SIMULATIONS])
+        .arg(workspace.join("examples/trace.csv"))
+        .arg(workspace.join("examples/cluster.toml"))
+        .env("PYTHONPATH", workspace.join("python/src"))
+        .env("TANDEM_BINARY", env!("CARGO_BIN_EXE_tandem"))
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "done", "{said}");
+}
+
 #[test]
 fn the_module_submits_reports_and_waits() {
     if Command::new("python3").arg("--version").output().is_err() {

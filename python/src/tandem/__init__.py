@@ -7,6 +7,7 @@ from tandem._api import TandemError, Unreachable, Untrusted
 from tandem._async_client import AsyncClient
 from tandem._client import Client
 from tandem._job import Job
+from tandem._simulate import compare, simulate
 
 __all__ = [
     "AsyncClient",
@@ -15,5 +16,7 @@ __all__ = [
     "TandemError",
     "Unreachable",
     "Untrusted",
+    "compare",
+    "simulate",
 ]
 __version__ = "0.1.0"

@@ -44,7 +44,7 @@ def environment():
     """What a job inherits: nothing of a Tandem around the tests."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TANDEM_")}
     path = os.pathsep.join(filter(None, [SOURCE, kept.get("PYTHONPATH")]))
-    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def rows(folder):
@@ -197,6 +197,6 @@ class Live(unittest.TestCase):
         self.assertEqual(sorted(expected), list(range(1, steps + 1)))
         self.assertEqual(sorted(found), sorted(expected), self.log())
         largest = max(abs(found[step] - expected[step]) for step in expected)
-        print(f"{self.id()}: largest difference of losses {largest:.2g}", file=sys.stderr)
+        print(f"measured: {self.id()}: largest difference of losses {largest:.2g}", file=sys.stderr)
         self.assertLessEqual(largest, within)
         self.assertLess(expected[steps], expected[1], "it learns something")
