@@ -22,11 +22,13 @@ fn frameworks() {
     };
     let folder = |name: &str| workspace().join(name).canonicalize().expect("the folder is there");
     let built = std::env::current_exe().expect("the test has a path");
+    let path =
+        std::env::join_paths(["python/src", "python/tests"].map(folder)).expect("plain paths");
     let mut command = Command::new(python);
     command
         .args(["-m", "unittest", "discover", "-v"])
         .current_dir(folder("python/tests/frameworks"))
-        .env("PYTHONPATH", folder("python/src"))
+        .env("PYTHONPATH", path)
         .env("TANDEM_TEST_BINARY", env!("CARGO_BIN_EXE_tandem"))
         // Cargo puts the library beside the tests that depend on it.
         .env("TANDEM_TEST_FAKE_NVML", built.with_file_name("libfake_nvml.so"));

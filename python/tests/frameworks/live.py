@@ -21,7 +21,7 @@ SOURCE = os.path.join(HERE, "../../src")
 TANDEM = os.environ.get("TANDEM_TEST_BINARY")
 FAKE_NVML = os.environ.get("TANDEM_TEST_FAKE_NVML")
 #: How long anything may take on a busy machine.
-PATIENCE_S = 180
+PATIENCE_S = 300
 
 
 def needs(*modules):

@@ -10,6 +10,13 @@ STEPS = 120
 
 
 class Stopped(Live):
+    def check(self, command):
+        """Stopped twice, the job has the losses that it has alone, and its script comes to its end."""
+        run(command, self.alone)
+        self.stopped_twice(self.daemon.submit(self.folder, command), 40)
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "finished")))
+        self.assert_same(STEPS)
+
     def stopped_twice(self, job, step):
         """Paused, stopped, and stopped again in the second run."""
         self.reached(step // 2)
@@ -71,11 +78,7 @@ class Torch(Stopped):
 @needs("torch", "transformers", "accelerate")
 class HuggingFace(Stopped):
     def test_trainer(self):
-        command = self.command("hugging_face.py", STEPS, 0.1)
-        run(command, self.alone)
-        self.stopped_twice(self.daemon.submit(self.folder, command), 40)
-        self.assertTrue(os.path.exists(os.path.join(self.folder, "finished")))
-        self.assert_same(STEPS)
+        self.check(self.command("hugging_face.py", STEPS, 0.1))
 
     def test_sub_batches(self):
         command = self.command("hugging_face.py", STEPS, 0.0)
@@ -101,21 +104,25 @@ class HuggingFace(Stopped):
         self.assert_same(STEPS, within=1e-5)
 
     def test_accelerator(self):
-        command = self.command("accelerated.py", STEPS)
-        run(command, self.alone)
-        self.stopped_twice(self.daemon.submit(self.folder, command), 40)
-        self.assertTrue(os.path.exists(os.path.join(self.folder, "finished")))
-        self.assert_same(STEPS)
+        self.check(self.command("accelerated.py", STEPS))
+
+    def test_accelerator_with_ddp(self):
+        self.check(self.two_ranks("accelerated.py", STEPS))
 
 
 @needs("torch", "lightning")
 class Lightning(Stopped):
     def test_trainer(self):
-        command = self.command("lightning_module.py", STEPS)
-        run(command, self.alone)
-        self.stopped_twice(self.daemon.submit(self.folder, command), 40)
-        self.assertTrue(os.path.exists(os.path.join(self.folder, "finished")))
-        self.assert_same(STEPS)
+        self.check(self.command("lightning_module.py", STEPS, 1))
+
+    def test_ddp(self):
+        self.check(self.command("lightning_module.py", STEPS, 2))
+
+
+@needs("torch", "composer")
+class Composer(Stopped):
+    def test_trainer(self):
+        self.check(self.command("composed.py", STEPS))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ for _ in range(STEPS // len(loader)):
             accelerator.backward(loss)
             total += loss.item()
         optimizer.step()
-        with open("losses.csv", "a") as file:
-            csv.writer(file).writerow([job.steps + 1, repr(total)])
+        if accelerator.is_main_process:
+            with open("losses.csv", "a") as file:
+                csv.writer(file).writerow([job.steps + 1, repr(total)])
         time.sleep(PAUSE_S)
 open("finished", "w").close()

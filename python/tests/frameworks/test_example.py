@@ -10,7 +10,7 @@ import unittest
 
 from daemon import Daemon
 
-EXAMPLE = os.path.join(os.path.dirname(__file__), "../../examples/python/train_torch.py")
+EXAMPLE = os.path.join(os.path.dirname(__file__), "../../../examples/python/train_torch.py")
 STEPS = 300
 #: How far losses may differ when a batch is computed in other parts.
 SAME = 1e-5
