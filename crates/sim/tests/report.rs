@@ -33,7 +33,7 @@ fn partners_are_counted_by_the_gpu_time_that_they_share() {
     let workload = workload(&trace, cluster("1x1"));
     let page =
         page(&workload, &["sjf", "sjf-bsbf"].map(|policy| recorded(&workload, policy)), None);
-    assert_eq!(page["runs"][0]["sharing"], Value::Null, "nobody shares under sjf");
+    assert_eq!(page["runs"][0]["sharing"], Value::Null, "no sharing under sjf");
     let sharing = &page["runs"][1]["sharing"];
     assert_eq!(sharing["pairs"], json!([["M", "N", 16.0]]));
     assert_eq!((&sharing["all_pairs"], &sharing["all_gpu_s"]), (&json!(1), &json!(16.0)));
@@ -105,6 +105,6 @@ fn pair_rates_are_those_of_the_classes_that_occur() {
     let rates: Vec<Option<f64>> = rates.map(Value::as_f64).collect();
     let measured: Vec<bool> = rates.iter().map(Option::is_some).collect();
     let of_table = [true, true, false, true, false, false, false, false, false];
-    assert_eq!(measured, of_table, "what nobody measured is not believed either");
+    assert_eq!(measured, of_table, "unmeasured pairs are not believed either");
     assert!(rates.iter().flatten().all(|rate| (0.01..=1.5).contains(rate)), "{rates:?}");
 }

@@ -19,7 +19,7 @@ pub const CLASSES_MAX: usize = 300;
 pub enum Optimism {
     /// The expected rate.
     None,
-    /// So many standard deviations more.
+    /// This many standard deviations more.
     Deviations(f64),
     /// One standard deviation more until the pair was measured, and never above the speed alone.
     UntilMeasured,
