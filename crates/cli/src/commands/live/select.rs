@@ -61,7 +61,9 @@ pub(super) fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<u64>, Fa
 pub(super) fn job(client: &mut Client, name: &str) -> Result<u64, Failure> {
     match jobs(client, &[name.to_owned()])?.as_slice() {
         &[id] => Ok(id),
-        [] => Err(Failure::not_found("you have no jobs that have not ended; see tandem queue --all")),
+        [] => {
+            Err(Failure::not_found("you have no jobs that have not ended; see tandem queue --all"))
+        }
         _ => Err(Failure::bad_input(format!("'{}' names several jobs; give one", clean(name)))),
     }
 }
