@@ -70,7 +70,7 @@ pub struct Present<'a> {
 /// How long turns took, in buckets.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// Turns that took at most so many microseconds, by the power of two.
+    /// Histogram of turn times: turns of at most 2^n microseconds.
     pub buckets: [u64; 32],
     /// Their sum in microseconds.
     pub sum_us: u64,

@@ -21,7 +21,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
     let (config, _) = Config::load(&args.flags())?;
     start_log(&config.daemon.log)?;
     let policy = PolicySpec::parse(&config.daemon.policy)?;
-    let engine = backend(&config, &policy)?;
+    let backend = backend(&config, &policy)?;
     let listen: Option<SocketAddr> = match &config.daemon.listen {
         Some(text) => Some(text.parse().map_err(|_| {
             Failure::bad_input(format!("daemon.listen: '{text}' is not of the form 127.0.0.1:7007"))
@@ -38,7 +38,7 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         supervisor: vec!["/proc/self/exe".into()],
         kill_grace: seconds(config.daemon.kill_grace_s),
         stop_grace: seconds(config.daemon.stop_grace_s),
-        restore_s: config.daemon.restore_s_with(engine.name()),
+        restore_s: config.daemon.restore_s_with(backend.name()),
         meter: MeterOptions {
             settle_s: config.learning.settle_s,
             settle_steps: config.learning.settle_steps,
@@ -53,8 +53,8 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
         cgroups: config.daemon.cgroups,
         policy,
     };
-    let name = engine.name();
-    daemon::run(&options, engine, || greet(&options, name))?;
+    let name = backend.name();
+    daemon::run(&options, backend, || greet(&options, name))?;
     Ok(())
 }
 

@@ -52,7 +52,7 @@ pub struct Caps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) progress: Progress,
-    /// The rate was measured in the present company.
+    /// The rate was measured beside the present co-located jobs.
     pub(super) measured: bool,
 }
 

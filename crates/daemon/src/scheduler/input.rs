@@ -133,7 +133,7 @@ pub enum Fact {
     Memory {
         /// The class.
         class: String,
-        /// With its batches in so many parts.
+        /// With its batches in this number of sub-batches.
         accum: u32,
         /// The most that was seen.
         bytes: u64,
@@ -142,7 +142,7 @@ pub enum Fact {
     Solo {
         /// The class.
         class: String,
-        /// With its batches in so many parts.
+        /// With its batches in this number of sub-batches.
         accum: u32,
         /// Steps per second.
         steps_per_s: f64,

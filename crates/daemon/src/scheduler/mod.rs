@@ -101,7 +101,7 @@ fn yes() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToJob {
-    /// Compute batches in so many parts.
+    /// Compute batches in this number of sub-batches.
     Accum(u32),
     /// Save the state and leave.
     Stop,

@@ -18,7 +18,7 @@ pub struct View {
     pub beside: Vec<u64>,
     /// Speed relative to running alone, 0 to 1.
     pub rate: f64,
-    /// That speed was measured in this company; otherwise it is believed.
+    /// The speed was measured beside the present co-located jobs; otherwise it is a belief.
     pub measured: bool,
     /// What the engine's model predicts beside these jobs.
     pub predicted: f64,

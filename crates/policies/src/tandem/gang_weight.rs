@@ -91,7 +91,7 @@ impl Demand {
     }
 }
 
-/// `gpus` to the power of so many quarters, in parts per million.
+/// `gpus` to the power of `quarters`/4, in parts per million.
 fn root(gpus: u32, quarters: u32) -> i128 {
     // g^n · 10²⁴ has to fit 128 bits.
     let power = u128::from(gpus).saturating_pow(quarters).min(1 << 48);

@@ -73,8 +73,8 @@ const OPTIONAL: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
 /// For a format that is not [writable](TraceFormat::is_writable).
 pub fn write(trace: &Trace, format: TraceFormat, out: &mut impl Write) -> io::Result<()> {
     let mut columns = columns(format).expect("the caller asks for a writable format").to_vec();
-    let wishes = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
-    if format == TraceFormat::Tandem && trace.jobs.iter().any(wishes) {
+    let has_limits = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
+    if format == TraceFormat::Tandem && trace.jobs.iter().any(has_limits) {
         columns.extend(OPTIONAL);
     }
     let mut csv = csv::Writer::from_writer(out);

@@ -22,7 +22,7 @@ const CEILING: f64 = 1.5;
 const TICKS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
 /// A longer title is cut.
 const TITLE_LETTERS: usize = 14;
-/// Colours and markers repeat after so many policies.
+/// The number of policies after which colours and markers repeat.
 const LOOKS: usize = 6;
 
 const STYLE: &str = "\
