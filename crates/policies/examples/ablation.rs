@@ -3,8 +3,11 @@
 //!
 //! ```text
 //! cargo run --release -p tandem-policies --example ablation -- [--data DIR] [--jobs N] [--seeds A-B]
-//!     [--loads L,...] [--tables lucid,v100,k80] [--only NAME,...] [--trace FILE --cluster SPEC]
+//!     [--loads L,...] [--tables lucid,v100,k80] [--only NAME,...] [--also KEY=VALUE,...]...
+//!     [--trace FILE --cluster SPEC]
 //! ```
+//!
+//! `--only` restricts the numbers that are varied (`--only none`: none of them), `--also` adds a variant.
 //!
 //! With `--trace` that trace is used instead of generated ones; seeds then only draw job classes.
 //!
@@ -34,6 +37,7 @@ struct Options {
     loads: Vec<String>,
     tables: Vec<String>,
     only: Vec<String>,
+    also: Vec<String>,
     trace: Option<String>,
     cluster: String,
 }
@@ -47,6 +51,7 @@ impl Options {
             loads: list("1,1.5"),
             tables: list("lucid,v100,k80"),
             only: Vec::new(),
+            also: Vec::new(),
             trace: None,
             cluster: "8x8".to_owned(),
         };
@@ -64,6 +69,7 @@ impl Options {
                 "--loads" => options.loads = list(&value),
                 "--tables" => options.tables = list(&value),
                 "--only" => options.only = list(&value),
+                "--also" => options.also.push(value),
                 "--trace" => options.trace = Some(value),
                 "--cluster" => options.cluster = value,
                 _ => return Err(format!("unknown option {name}")),
@@ -163,7 +169,8 @@ fn change(ratios: impl Iterator<Item = f64>) -> String {
 }
 
 fn measure(options: &Options) -> Result<(), String> {
-    let variants = variants(&options.only);
+    let mut variants = variants(&options.only);
+    variants.extend(options.also.iter().cloned());
     let texts = variants.iter().map(|variant| format!("{POLICY}:{variant}"));
     let policies: Vec<PolicySpec> = std::iter::once(POLICY.to_owned())
         .chain(texts)
