@@ -28,7 +28,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the daemon does its work */
+        /** Whether the scheduling loop responds */
         get: operations["health"];
         put?: never;
         post?: never;
@@ -45,7 +45,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Figures for Prometheus */
+        /** Metrics for Prometheus */
         get: operations["prometheus"];
         put?: never;
         post?: never;
@@ -79,7 +79,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What is known about classes of jobs */
+        /** What has been learned about job classes */
         get: operations["classes"];
         put?: never;
         post?: never;
@@ -96,7 +96,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The devices and who is there */
+        /** The devices and their jobs */
         get: operations["devices"];
         put?: never;
         post?: never;
@@ -115,7 +115,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a device run dry */
+        /** Drain a device: no further job starts there */
         post: operations["drain"];
         delete?: never;
         options?: never;
@@ -132,7 +132,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Use a drained device again */
+        /** Undrain a device */
         post: operations["undrain"];
         delete?: never;
         options?: never;
@@ -147,7 +147,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What the daemon is */
+        /** Version, policy and state of the daemon */
         get: operations["daemon"];
         put?: never;
         post?: never;
@@ -167,7 +167,7 @@ export interface paths {
         /** A page of jobs */
         get: operations["list"];
         put?: never;
-        /** Hand in a job, or several at once */
+        /** Submit a job, or several tasks at once */
         post: operations["submit"];
         delete?: never;
         options?: never;
@@ -184,7 +184,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** What would become of a job, without handing it in */
+        /** Forecast a job without submitting it */
         post: operations["dry_run"];
         delete?: never;
         options?: never;
@@ -199,11 +199,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** All about a job */
+        /** Everything about a job */
         get: operations["info"];
         put?: never;
         post?: never;
-        /** Withdraw a job */
+        /** Cancel a job */
         delete: operations["cancel"];
         options?: never;
         head?: never;
@@ -218,7 +218,7 @@ export interface paths {
             cookie?: never;
         };
         get?: never;
-        /** Say in how many parts a job computes its batches */
+        /** Set the number of sub-batches of a job */
         put: operations["accum"];
         post?: never;
         delete?: never;
@@ -234,7 +234,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Why a job waits and when it will start */
+        /** Why a job is pending and when it is expected to start */
         get: operations["explain"];
         put?: never;
         post?: never;
@@ -253,7 +253,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Keep a job waiting */
+        /** Hold a pending job */
         post: operations["hold"];
         delete?: never;
         options?: never;
@@ -268,7 +268,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a job printed; the header x-tandem-size tells the size of the file */
+        /** The output of a job; the header x-tandem-size is the size of the file */
         get: operations["logs"];
         put?: never;
         post?: never;
@@ -287,7 +287,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a job stand still on its devices */
+        /** Pause a running job; it keeps its devices */
         post: operations["pause"];
         delete?: never;
         options?: never;
@@ -304,7 +304,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a held job go on */
+        /** Release a held job */
         post: operations["release"];
         delete?: never;
         options?: never;
@@ -321,7 +321,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a paused job go on */
+        /** Resume a paused job */
         post: operations["resume"];
         delete?: never;
         options?: never;
@@ -350,11 +350,11 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
-        /** @description In how many parts a job is to compute its batches. */
+        /** @description The number of sub-batches of a job. */
         AccumBody: {
             /**
              * Format: int32
-             * @description The parts; the policy decides if absent.
+             * @description Sub-batches per batch; the policy decides if absent.
              */
             accum?: number | null;
         };
@@ -376,30 +376,30 @@ export interface components {
              */
             number: number;
         };
-        /** @description What is known about a class. */
+        /** @description What has been learned about a job class. */
         ClassInfo: {
-            /** @description Believed rate beside other classes, with the number of measurements. */
+            /** @description Believed rate beside other classes, and the number of measurements. */
             beside: {
                 [key: string]: components["schemas"]["PairInfo"];
             };
             /**
              * Format: int64
-             * @description Jobs that have finished, as far as they are remembered.
+             * @description Finished jobs in the history.
              */
             finished: number;
             /**
              * Format: int64
-             * @description What it takes on a device.
+             * @description Peak memory on a device.
              */
             memory_bytes?: number | null;
             /** @description Its name. */
             name: string;
-            /** @description Steps per second alone, by the number of parts of a batch. */
+            /** @description Steps per second alone, by number of sub-batches. */
             steps_per_s: {
                 [key: string]: number;
             };
         };
-        /** @description What is known about classes. */
+        /** @description What has been learned about job classes. */
         Classes: {
             /** @description By name. */
             classes: components["schemas"]["ClassInfo"][];
@@ -409,27 +409,27 @@ export interface components {
              */
             schema: number;
         };
-        /** @description What the daemon is. */
+        /** @description Version, policy and state of the daemon. */
         DaemonInfo: {
-            /** @description Where it can make control groups for jobs, or why it cannot. */
+            /** @description Where it creates control groups for jobs, or why it cannot. */
             cgroups?: string;
             /**
              * Format: int32
              * @description Devices.
              */
             devices: number;
-            /** @description Jobs by state, those that are not over. */
+            /** @description Active jobs by state. */
             jobs: {
                 [key: string]: number;
             };
             /**
              * Format: int32
-             * @description Its process.
+             * @description Process id.
              */
             pid: number;
             /**
              * Format: int64
-             * @description Plans that were refused.
+             * @description Plans that were rejected as illegal.
              */
             plans_rejected: number;
             /** @description The policy. */
@@ -443,12 +443,12 @@ export interface components {
             schema: number;
             /**
              * Format: int32
-             * @description The user whose daemon it is.
+             * @description User id of the daemon.
              */
             uid: number;
             /**
              * Format: double
-             * @description Seconds since it was started.
+             * @description Seconds since its start.
              */
             up_s: number;
             /** @description Its version. */
@@ -458,7 +458,7 @@ export interface components {
         DeviceInfo: {
             /**
              * Format: int64
-             * @description Memory of processes that are not ours.
+             * @description Memory of foreign processes.
              */
             foreign_bytes?: number | null;
             /**
@@ -466,45 +466,45 @@ export interface components {
              * @description Its index.
              */
             index: number;
-            /** @description Jobs there. */
+            /** @description Jobs on it. */
             jobs: number[];
-            /** @description Its kind. */
+            /** @description Model of the device. */
             kind: string;
-            /** @description All of those speeds were measured. */
+            /** @description Whether all of those rates are measured. */
             measured: boolean;
             /**
              * Format: int64
-             * @description Its memory.
+             * @description Memory.
              */
             memory_bytes: number;
             /**
              * Format: int64
-             * @description Memory in use, by whomever.
+             * @description Memory in use by all processes.
              */
             memory_used_bytes?: number | null;
-            /** @description What the system calls it. */
+            /** @description Name. */
             name: string;
             /**
              * Format: double
-             * @description Sum of their speeds relative to running alone: above one, sharing pays.
+             * @description Sum of the rates of its jobs; above 1, sharing pays.
              */
             normalised_throughput?: number | null;
             /** @description `up`, `drained`, `foreign` or `closed`. */
             state: string;
             /**
              * Format: double
-             * @description Share of time in which it was busy.
+             * @description Fraction of time in which it was busy.
              */
             utilization?: number | null;
         };
-        /** @description What keeps a job from a device. */
+        /** @description Why a job does not start on a device. */
         DeviceReason: {
             /**
              * Format: int32
              * @description The device.
              */
             device: number;
-            /** @description What keeps it from there, in a sentence. */
+            /** @description The reason, in a sentence. */
             reason: string;
         };
         /** @description The devices. */
@@ -519,7 +519,7 @@ export interface components {
              */
             schema: number;
         };
-        /** @description That something was done. */
+        /** @description The command was carried out. */
         Done: {
             /**
              * Format: int32
@@ -527,7 +527,7 @@ export interface components {
              */
             schema: number;
         };
-        /** @description Why something was not done. */
+        /** @description An error response. */
         ErrorAnswer: {
             /** @description The error. */
             error: components["schemas"]["ErrorBody"];
@@ -542,19 +542,19 @@ export interface components {
             /** @description What is wrong and what to do, in one line. */
             message: string;
         };
-        /** @description Why a job waits and when it will start. */
+        /** @description Why a job is pending and when it is expected to start. */
         Explanation: {
-            /** @description Jobs that have to end, or to be stopped, before it can start. */
+            /** @description Running jobs that have to end or be preempted before it can start. */
             after: number[];
-            /** @description Jobs before it that will probably start earlier. */
+            /** @description Pending jobs that are expected to start earlier. */
             ahead: number[];
-            /** @description With whom it will probably share. */
+            /** @description Jobs that it is expected to be co-located with. */
             beside: number[];
-            /** @description Each device and what keeps the job from it. */
+            /** @description For each device, why the job does not start there. */
             devices: components["schemas"]["DeviceReason"][];
             /**
              * Format: int32
-             * @description All draws.
+             * @description Number of draws.
              */
             draws: number;
             /**
@@ -564,17 +564,17 @@ export interface components {
             draws_started: number;
             /**
              * Format: double
-             * @description How the mean completion time of the others changes, in seconds, for a job that was not submitted.
+             * @description Change of the mean completion time of all other jobs in seconds, for a dry run.
              */
             effect_on_others_s?: number | null;
             /** @description When it will be over, likewise. */
             end_in_s?: number[] | null;
             /**
              * Format: int64
-             * @description The job; absent for one that was not submitted.
+             * @description The job; absent for a dry run.
              */
             id?: number | null;
-            /** @description The policy that was asked. */
+            /** @description The policy of the forecast. */
             policy: string;
             /**
              * Format: int32
@@ -583,7 +583,7 @@ export interface components {
             schema: number;
             /**
              * Format: double
-             * @description How much slower than alone it will probably be, from start to end.
+             * @description Expected slowdown relative to running alone.
              */
             slowdown?: number | null;
             /**
@@ -591,9 +591,9 @@ export interface components {
              *     unknown durations; absent if it never does in what can be foreseen.
              */
             start_in_s?: number[] | null;
-            /** @description Where it stands. */
+            /** @description Current state. */
             state: components["schemas"]["JobState"];
-            /** @description Why it waits, in a sentence; absent if it does not. */
+            /** @description Why it is pending, in a sentence; absent if it is not. */
             waits?: string | null;
         };
         /** @description One job. */
@@ -606,7 +606,7 @@ export interface components {
              */
             schema: number;
         };
-        /** @description A change of a job, as it is streamed. */
+        /** @description A state change of a job, as streamed. */
         JobChange: {
             /** @description Its devices. */
             devices: number[];
@@ -620,77 +620,77 @@ export interface components {
              * @description The job.
              */
             id: number;
-            /** @description Why. */
+            /** @description Reason of the state. */
             reason?: string | null;
             /**
              * Format: int64
-             * @description Counted through the life of the store.
+             * @description Sequence number; increases across restarts.
              */
             seq: number;
-            /** @description Where it stands now. */
+            /** @description New state. */
             state: components["schemas"]["JobState"];
-            /** @description When. */
+            /** @description Time of the change. */
             time: string;
         };
-        /** @description All about a job. Command, environment, directory and files are there for its owner and root only. */
+        /** @description Everything about a job. Only its owner and operators see command, environment, directory and files. */
         JobInfo: components["schemas"]["JobLine"] & {
-            /** @description What it is willing to do: report, accum, stop. */
+            /** @description What the job supports: report, accum, stop. */
             caps: string[];
             /**
              * Format: double
-             * @description Processor time of its runs that are over.
+             * @description CPU time of its ended runs.
              */
             cpu_s: number;
-            /** @description On what it waits, as it was given. */
+            /** @description Its dependencies, as given. */
             dependency?: string | null;
             /**
              * Format: double
              * @description Work done, in seconds of running alone.
              */
             done_s: number;
-            /** @description What a share means: none, advisory, cgroup, mps or mig. */
+            /** @description How the share is enforced: none, advisory, cgroup, mps or mig. */
             enforcement: string;
             /**
              * Format: double
-             * @description Expected time alone.
+             * @description Estimated duration when running alone.
              */
             estimate_s?: number | null;
-            /** @description Nobody beside it. */
+            /** @description It is never co-located. */
             exclusive: boolean;
             /**
              * Format: int64
-             * @description Memory it was said to take.
+             * @description Requested memory on each device.
              */
             gpu_memory_bytes?: number | null;
             /**
              * Format: double
-             * @description The most slow-down it puts up with.
+             * @description The largest slowdown that it accepts.
              */
             max_slowdown?: number | null;
             /**
              * Format: int64
-             * @description The most memory it was seen to take on a device.
+             * @description Measured peak memory on a device.
              */
             memory_peak_bytes: number;
             /**
              * Format: double
-             * @description What all jobs on its first device do together, relative to one alone; absent if it does not run.
+             * @description Sum of the rates of all jobs on its first device; absent unless it is running.
              */
             normalised_throughput?: number | null;
             /**
              * Format: int32
-             * @description Its process.
+             * @description Its process, if it runs on this machine.
              */
             pid?: number | null;
             /**
              * Format: int32
-             * @description How urgent it is.
+             * @description Priority.
              */
             priority: number;
             private?: components["schemas"]["JobPrivate"] | null;
             /**
              * Format: int32
-             * @description Tries after failures so far.
+             * @description Retries after failures so far.
              */
             retried: number;
             /**
@@ -700,7 +700,7 @@ export interface components {
             runs: number;
             /**
              * Format: double
-             * @description The most of each device that it may use.
+             * @description Its share of each device.
              */
             share: number;
             /**
@@ -710,37 +710,37 @@ export interface components {
             signal?: number | null;
             /**
              * Format: double
-             * @description Measured slow-down in its present company.
+             * @description Measured slowdown beside its co-located jobs.
              */
             slowdown_measured?: number | null;
             /**
              * Format: double
-             * @description Predicted slow-down in its present company.
+             * @description Predicted slowdown beside its co-located jobs.
              */
             slowdown_predicted?: number | null;
             /**
              * Format: int32
-             * @description Parts in which it computes its batches.
+             * @description Sub-batches per batch.
              */
             sub_batches: number;
             /**
              * Format: double
-             * @description The most time on its devices.
+             * @description Time limit on its devices.
              */
             time_limit_s?: number | null;
             /**
              * Format: int32
-             * @description The user's number.
+             * @description User id.
              */
             uid: number;
         };
-        /** @description What everyone may know about a job. */
+        /** @description The public part of a job. */
         JobLine: {
-            /** @description Others on its devices. */
+            /** @description Co-located jobs. */
             beside: number[];
             /** @description Its class. */
             class: string;
-            /** @description Devices of its present or last placement. */
+            /** @description Devices of its current or last placement. */
             devices: number[];
             /** @description End. */
             end_time?: string | null;
@@ -749,56 +749,56 @@ export interface components {
              * @description Exit code, 128 + signal for a signal, 253 if it ran out of memory.
              */
             exit_code?: number | null;
-            /** @description What the engine calls it, such as the number that Slurm gave it. */
+            /** @description The job id in the cluster, such as Slurm. */
             external?: string | null;
             /**
              * Format: double
-             * @description GPUs; below one is a part of one.
+             * @description GPUs; below 1 for a fraction of one.
              */
             gpus: number;
             /**
              * Format: int64
-             * @description Its number.
+             * @description Job id.
              */
             id: number;
             /** @description Its name. */
             name: string;
             /**
              * Format: double
-             * @description Speed relative to running alone; absent if it does not run.
+             * @description Rate relative to running alone; absent unless it is running.
              */
             rate?: number | null;
-            /** @description That speed was measured; otherwise it is predicted. */
+            /** @description Whether the rate is measured rather than predicted. */
             rate_measured: boolean;
-            /** @description Why it is there. */
+            /** @description Reason of the state. */
             reason?: string | null;
             /**
              * Format: double
-             * @description Time on its devices, pauses not counted.
+             * @description Time on its devices without pauses.
              */
             run_s: number;
             /**
              * Format: double
-             * @description The part of it during which it shared a device.
+             * @description The part of it spent co-located.
              */
             shared_s: number;
             /** @description First start. */
             start_time?: string | null;
-            /** @description Where it stands. */
+            /** @description Current state. */
             state: components["schemas"]["JobState"];
             /** @description Submission. */
             submit_time: string;
             task?: components["schemas"]["ArrayTask"] | null;
-            /** @description Whose it is. */
+            /** @description The user who submitted it. */
             user: string;
         };
         /** @description A page of jobs. */
         JobPage: {
-            /** @description The jobs, in order of their numbers, the latest first if so asked. */
+            /** @description The jobs by id, ascending unless `order` is `desc`. */
             jobs: components["schemas"]["JobLine"][];
             /**
              * Format: int64
-             * @description Ask with `after` set to this for the next page; absent on the last one.
+             * @description The value of `after` for the next page; absent on the last page.
              */
             next_after?: number | null;
             /**
@@ -807,7 +807,7 @@ export interface components {
              */
             schema: number;
         };
-        /** @description What only the owner and root may know. */
+        /** @description The part of a job that only its owner and operators see. */
         JobPrivate: {
             /** @description Program and arguments. */
             command: string[];
@@ -817,9 +817,9 @@ export interface components {
             env: {
                 [key: string]: string;
             };
-            /** @description File of its standard error. */
+            /** @description File of standard error. */
             stderr: string;
-            /** @description File of its standard output. */
+            /** @description File of standard output. */
             stdout: string;
         };
         /** @description A job as it is submitted. */
@@ -920,7 +920,7 @@ export interface components {
             partition?: string | null;
             /**
              * Format: int32
-             * @description How urgent: each step counts twice as much.
+             * @description From -20 to 20; two steps double its weight.
              * @default 0
              */
             priority?: number;
@@ -967,16 +967,16 @@ export interface components {
          * @enum {string}
          */
         JobState: "pending" | "running" | "paused" | "held" | "completing" | "completed" | "failed" | "cancelled" | "timeout" | "oom" | "unknown";
-        /** @description What is believed about a pair. */
+        /** @description The believed rate of a pair of classes. */
         PairInfo: {
             /**
              * Format: int64
-             * @description Measurements behind it, as far as they are remembered.
+             * @description Measurements in the history.
              */
             measurements: number;
             /**
              * Format: double
-             * @description Speed relative to running alone.
+             * @description Rate relative to running alone.
              */
             rate: number;
         };
@@ -987,9 +987,9 @@ export interface components {
             /** @description What to try. */
             values: string[];
         };
-        /** @description The numbers of the jobs that a submission has become. */
+        /** @description The ids of the submitted jobs. */
         Submitted: {
-            /** @description In order of their tasks. */
+            /** @description In the order of their tasks. */
             ids: number[];
             /**
              * Format: int32
@@ -1004,14 +1004,14 @@ export interface components {
              * @description Version of this JSON.
              */
             schema: number;
-            /** @description Most first. */
+            /** @description By GPU time, descending. */
             users: components["schemas"]["UserUsage"][];
         };
         /** @description GPU time of one user. */
         UserUsage: {
             /**
              * Format: double
-             * @description Hours on GPUs × GPUs.
+             * @description GPU-hours.
              */
             gpu_hours: number;
             /**
@@ -1021,7 +1021,7 @@ export interface components {
             jobs: number;
             /**
              * Format: double
-             * @description The part of them in which a GPU was shared.
+             * @description GPU-hours spent co-located.
              */
             shared_gpu_hours: number;
             /** @description The user. */
@@ -1040,7 +1040,7 @@ export interface operations {
         parameters: {
             query?: never;
             header?: {
-                /** @description Continues where an earlier stream broke off */
+                /** @description Continue after this event */
                 "last-event-id"?: number | null;
             };
             path?: never;
@@ -1293,13 +1293,13 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description States, separated by commas; `active` stands for all that are not over. */
+                /** @description States, separated by commas; `active` stands for all that are not terminal. */
                 state: string | null;
-                /** @description Of this user. */
+                /** @description Jobs of this user. */
                 user: string | null;
-                /** @description Beyond this number. */
+                /** @description Jobs after this id, in the order of the page. */
                 after: number | null;
-                /** @description At most so many, 1000 unless told. */
+                /** @description The most jobs on a page; 1000 by default. */
                 limit: number | null;
                 /** @description `asc` or `desc`. */
                 order: string | null;
@@ -1362,7 +1362,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Another policy than that of the daemon. */
+                /** @description A policy other than the one of the daemon. */
                 policy: string | null;
             };
             cookie?: never;
@@ -1492,7 +1492,7 @@ export interface operations {
             path: {
                 /** @description Job */
                 id: number;
-                /** @description Another policy than that of the daemon. */
+                /** @description A policy other than the one of the daemon. */
                 policy: string | null;
             };
             cookie?: never;
@@ -1556,16 +1556,16 @@ export interface operations {
                 id: number;
                 /** @description `stdout` or `stderr`. */
                 stream: string | null;
-                /** @description From this byte on. */
+                /** @description The first byte to return. */
                 offset: number | null;
-                /** @description At most so many bytes. */
+                /** @description The most bytes to return. */
                 limit: number | null;
             };
             cookie?: never;
         };
         requestBody?: never;
         responses: {
-            /** @description Bytes as they were printed */
+            /** @description The bytes of the output */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1679,7 +1679,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Jobs that ended since then, in seconds since 1970, or have not. */
+                /** @description Unix time in seconds: counts jobs that ended since then or have not ended. */
                 since: number | null;
             };
             cookie?: never;
