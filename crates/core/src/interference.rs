@@ -12,7 +12,7 @@ pub trait Interference: Send + Sync {
     /// `None` if the two do not fit in its memory together.
     fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
 
-    /// Whether groups and budgets follow from [`Interference::rate`] alone: the rate of a job among several
+    /// Whether groups and budgets follow from [`Interference::pair_rate`] alone: the rate of a job among several
     /// is the product of its pair rates, whatever the budgets.
     fn is_pairwise(&self) -> bool {
         true

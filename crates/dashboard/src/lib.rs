@@ -3,7 +3,7 @@
 //! user.
 //!
 //! Every local user and every web page that runs on this machine can reach a loopback port. So a request is
-//! answered only if it names this server as its host ([`guard`] refuses rebound names), comes from its own
+//! answered only if it names this server as its host (`guard` refuses rebound names), comes from its own
 //! pages and carries the session cookie, which only the holder of the one-time token gets.
 
 #![forbid(unsafe_code)]

@@ -67,7 +67,7 @@ impl TraceFormat {
 const OPTIONAL: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
 
 /// Writes `trace` as CSV with a header. Empty columns are written too, so that all files of a format have the
-/// same header, except for the [`OPTIONAL`] ones.
+/// same header, except for the `OPTIONAL` ones.
 ///
 /// # Panics
 /// For a format that is not [writable](TraceFormat::is_writable).
