@@ -18,10 +18,7 @@ const GROUPS: [CommandGroup; 5] = [
             "release", "pause", "resume", "accum",
         ],
     },
-    CommandGroup {
-        title: "GPUs and users",
-        commands: &["top", "dashboard", "gpus", "usage", "classes"],
-    },
+    CommandGroup { title: "GPUs and users", commands: &["top", "gpus", "usage", "classes"] },
     CommandGroup {
         title: "Daemon and administration",
         commands: &["daemon", "doctor", "config", "slurm", "completions", "man"],

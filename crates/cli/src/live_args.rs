@@ -52,8 +52,6 @@ pub(crate) enum LiveCommand {
     Wait(WaitArgs),
     /// Show GPUs, tenants and queue, live; q quits
     Top(ClientArgs),
-    /// Show GPUs, queue, jobs and pair rates in a web browser, live
-    Dashboard(DashboardArgs),
     /// List GPUs with tenants, rates and throughput; drain GPUs
     Gpus(GpusArgs),
     /// Show GPU time by user
@@ -99,18 +97,6 @@ pub(crate) struct ClientArgs {
     /// File of the token for --host
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) token_file: Option<PathBuf>,
-}
-
-#[derive(Args)]
-pub(crate) struct DashboardArgs {
-    /// Port of the loopback interface; any that is free if 0
-    #[arg(long, value_name = "PORT", default_value_t = 0)]
-    pub(crate) port: u16,
-    /// Only print the address
-    #[arg(long)]
-    pub(crate) no_open: bool,
-    #[command(flatten)]
-    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]

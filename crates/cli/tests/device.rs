@@ -318,7 +318,7 @@ fn bad_input_is_refused_in_one_line() {
     refused("no base", "unnamed:batch=3", &["base=N"]);
     let tenants = ["device", "compare", "--tenants", "narrow_4_fwd,wide_4_fwd"];
     for (more, says) in [
-        (&["--gpu", "k9"][..], "GPU 'k9' is not known"),
+        (&["--gpu", "k9"][..], "unknown GPU 'k9'"),
         (&["--gpu", "v100:sms=3"], "3 SMs"),
         (&["--gpu", "v100:colour=3"], "unknown key 'colour'"),
         (&["--gpu", "v100:kappa=nan"], "kappa"),

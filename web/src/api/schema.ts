@@ -841,7 +841,7 @@ export interface components {
              */
             class?: string | null;
             /**
-             * @description Program and arguments.
+             * @description Program and arguments; empty for a job of a cluster, which has them.
              * @default []
              */
             command?: string[];

@@ -2,7 +2,6 @@
 
 mod change;
 mod config;
-mod dashboard;
 mod devices;
 mod doctor;
 mod explain;
@@ -40,7 +39,6 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Accum(args) => change::accum(&args),
         LiveCommand::Wait(args) => wait::run(&args),
         LiveCommand::Top(args) => top::run(&args),
-        LiveCommand::Dashboard(args) => dashboard::run(&args),
         LiveCommand::Gpus(args) => devices::run(&args),
         LiveCommand::Usage(args) => learned::usage(&args),
         LiveCommand::Classes(args) => learned::classes(&args),
