@@ -363,7 +363,7 @@ fn a_store_of_a_later_program_is_left_alone() {
     std::fs::write(&file, &bytes).expect("a file can be written");
     let (code, line) = refused(&daemon, &daemon.state, &daemon.socket);
     assert_eq!(code, Some(1), "{line}");
-    assert!(line.contains("version 99") && line.contains("use the later program"), "{line}");
+    assert!(line.contains("version 99") && line.contains("upgrade tandem"), "{line}");
     assert!(std::fs::read(&file).expect("a store") == bytes, "it was changed");
 }
 

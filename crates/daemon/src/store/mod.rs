@@ -35,7 +35,7 @@ pub enum StoreError {
     Json(#[from] serde_json::Error),
     /// The schema is newer than this program.
     #[error(
-        "store: schema version {version} is newer than {}, the latest that this program supports; upgrade it",
+        "store: schema version {version} is newer than {}, the latest that this program supports; upgrade tandem",
         schema::VERSION
     )]
     Newer {
