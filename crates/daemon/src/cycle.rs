@@ -1,8 +1,12 @@
 //! The cycle: collect, journal, apply, plan, check, diff, journal, act, publish. One thread, one
 //! straight line; what it starts comes back as an event of a later turn.
 
+use crate::api::live::{self, LiveEvent};
+use crate::api::timeline;
 use crate::clock::Clock;
 use crate::command::{Accepted, Admission, Caller, Refusal, UserCommand};
+use crate::history::History;
+use crate::job::Job;
 use crate::job_sockets::{FromJob, JobSockets};
 use crate::meter::Meter;
 use crate::publish::Publisher;
@@ -11,7 +15,9 @@ use crate::store::{Store, StoreError, StoreTransaction};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, ClusterJob, DeviceSample, Op, Owner, crash};
+use tandem_backends::{
+    Backend, BackendEvent, ClusterJob, DeviceSample, Op, Owner, RunSample, crash,
+};
 use tandem_core::Time;
 use tokio::sync::oneshot;
 
@@ -65,6 +71,8 @@ pub struct Present<'a> {
     pub meter: &'a Meter,
     /// How long turns took.
     pub turns: &'a Turns,
+    /// What happened.
+    pub history: &'a History,
 }
 
 /// How long turns took, in buckets.
@@ -106,6 +114,8 @@ pub struct Cycle {
     pub publisher: Publisher,
     /// Whose daemon it is.
     pub uid: u32,
+    /// What happened.
+    pub history: History,
     devices: Vec<DeviceSample>,
     turns: Turns,
     wake: Option<Time>,
@@ -154,6 +164,7 @@ impl Cycle {
             links,
             publisher,
             uid,
+            history: History::default(),
             devices: Vec::new(),
             turns: Turns::default(),
             wake: None,
@@ -202,6 +213,7 @@ impl Cycle {
         let mut accepted: Vec<Taken> = Vec::new();
         let mut asked = Vec::new();
         let mut webhooks_done = Vec::new();
+        let mut sampled: Option<Vec<RunSample>> = None;
         let mut stays = true;
         let mut next_job = self.scheduler.next_job();
         for message in batch.drain(..) {
@@ -227,12 +239,13 @@ impl Cycle {
                     inputs.extend(facts.into_iter().map(Input::Fact));
                     inputs.extend(self.strangers(&sample.devices));
                     self.devices = sample.devices;
+                    sampled = Some(sample.runs);
                 }
                 Message::Backend(BackendEvent::Imported(offer)) => self.offers.push(*offer),
                 Message::Backend(event) if self.takes_back(&event) => {}
                 Message::Backend(event) => inputs.push(Input::Backend(event)),
                 Message::Job { job, said } => {
-                    let facts = self.hear(job, &said, now.time());
+                    let facts = self.hear(job, &said, now);
                     inputs.extend(facts.into_iter().map(Input::Fact));
                 }
                 Message::WebhookDone { job } => webhooks_done.push(job),
@@ -252,15 +265,54 @@ impl Cycle {
             self.turns.add(began.elapsed());
         }
         self.note_calls(&webhooks_done);
-        let present = Present {
+        if let Some(runs) = sampled {
+            self.note_samples(now, &runs);
+        }
+        let present = self.present(now);
+        asked.into_iter().for_each(|ask| ask(&present));
+        stays
+    }
+
+    /// The present, to look at.
+    fn present(&self, now: Now) -> Present<'_> {
+        Present {
             scheduler: &self.scheduler,
             now,
             devices: &self.devices,
             meter: &self.meter,
             turns: &self.turns,
+            history: &self.history,
+        }
+    }
+
+    /// Keeps how jobs and devices do, and tells those who watch.
+    fn note_samples(&mut self, now: Now, runs: &[RunSample]) {
+        let Self { history, scheduler, meter, devices, .. } = self;
+        history.samples.sample(now.unix_us, scheduler, meter, runs, devices);
+        if self.publisher.is_watched() {
+            self.publisher.publish_live(LiveEvent::Sample(live::sample(&self.present(now))));
+        }
+    }
+
+    /// Keeps which jobs run where. It decides nothing: if it cannot be written, it is not kept.
+    fn note_placements(&mut self, now: Now, changed: &[Job]) {
+        let records = self.history.placements.update(now, &self.scheduler, changed);
+        if records.is_empty() {
+            return;
+        }
+        let write = |transaction: &StoreTransaction<'_>| {
+            records.iter().try_for_each(|record| transaction.placement(record))
         };
-        asked.into_iter().for_each(|ask| ask(&present));
-        stays
+        if let Err(error) = self.store.write_unsynced(write) {
+            tracing::warn!("cannot keep placements: {error}");
+        }
+        if self.publisher.is_watched() {
+            let present = self.present(now);
+            for record in &records {
+                let shown = timeline::placement(record, Some(&present));
+                self.publisher.publish_live(LiveEvent::Placement(shown));
+            }
+        }
     }
 
     /// Jobs of the engine as submissions; they stay until they are written.
@@ -355,6 +407,7 @@ impl Cycle {
         answer(replies);
         self.act(&outcome);
         self.publish(now, &outcome);
+        self.note_placements(now, &outcome.changed);
         true
     }
 
@@ -506,15 +559,16 @@ impl Cycle {
     }
 
     /// Takes in what a job says; what the scheduler has to know comes back.
-    fn hear(&mut self, job: u64, said: &FromJob, now: Time) -> Vec<Fact> {
+    fn hear(&mut self, job: u64, said: &FromJob, now: Now) -> Vec<Fact> {
         match *said {
             FromJob::Hello { accum, stop, batch } => vec![Fact::Hello { job, accum, stop, batch }],
-            FromJob::Steps { n, accum } => {
+            FromJob::Steps { n, accum, ref scalars } => {
+                self.history.samples.report(job, now.unix_us, scalars);
                 let accum = accum.or_else(|| {
                     let seat = self.scheduler.job(job)?.seat.as_ref()?;
                     Some(seat.sub_batches)
                 });
-                self.meter.steps(job, n, accum.unwrap_or(1), now, &self.scheduler)
+                self.meter.steps(job, n, accum.unwrap_or(1), now.time(), &self.scheduler)
             }
             FromJob::Bye { done } => vec![Fact::Bye { job, done }],
         }
@@ -552,6 +606,7 @@ impl Cycle {
         }
         self.act(outcome);
         self.publish(now, outcome);
+        self.note_placements(now, &outcome.changed);
         for job in uncalled {
             if let Some(job) = self.store.job(job)? {
                 self.publisher.retry_webhook(&job);

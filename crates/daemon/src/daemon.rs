@@ -3,6 +3,7 @@
 use crate::api::{self, Api, Tcp};
 use crate::clock::{Clock, unix_us};
 use crate::cycle::{Cycle, Message};
+use crate::history::{History, PlacementLog};
 use crate::job::{Job, JobState};
 use crate::job_sockets::JobSockets;
 use crate::meter::{Meter, MeterOptions};
@@ -180,6 +181,7 @@ pub fn run(
         shutdown,
         webhooks: options.webhooks,
         groups,
+        outlook: api::Outlook::default(),
     };
     let (alive, dead) = oneshot::channel::<()>();
     let turns = std::thread::Builder::new()
@@ -261,7 +263,12 @@ fn start(
     if let Some(history) = options.history {
         let kept_us = u64::try_from(history.as_micros()).unwrap_or(u64::MAX);
         let before = unix_us().saturating_sub(kept_us);
-        store.write(|transaction| transaction.prune(before).map(|_| ())).map_err(bad)?;
+        store
+            .write(|transaction| {
+                transaction.prune_placements(before)?;
+                transaction.prune(before).map(|_| ())
+            })
+            .map_err(bad)?;
     }
     let sockets = sockets(&options.socket);
     // Users reach their own sockets and see nobody else's.
@@ -351,8 +358,11 @@ fn start(
     let links = JobSockets::new(handle.clone(), sockets, inbox.clone(), uid);
     let publisher = Publisher::new(handle, now.unix_us, options.webhooks, inbox);
     let meter = Meter::new(options.meter);
+    let (next, lasting) = store.lasting_placements().map_err(bad)?;
+    let history = History { placements: PlacementLog::resume(next, lasting), ..History::default() };
     let mut cycle = Cycle::new(scheduler, store, backend, meter, links, publisher, uid);
     cycle.offered_memory_bytes = offered_memory_bytes;
+    cycle.history = history;
     cycle.begin(now, &outcome).map_err(bad)?;
     Ok((cycle, clock, groups))
 }

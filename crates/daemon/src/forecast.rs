@@ -1,6 +1,12 @@
 //! Why a job waits, when it will start, and what if: the present handed to the simulator, which runs the
 //! policy forward through several draws of what is not known.
 
+mod queue;
+mod what_if;
+
+pub(crate) use queue::of_queue;
+pub(crate) use what_if::of_change;
+
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
 use crate::command::{Admission, Caller, Refusal};
 use crate::cycle::Present;
@@ -154,22 +160,9 @@ impl Question {
         answer.waits = self.waits.take();
         answer.devices = std::mem::take(&mut self.devices);
         let Some(target) = self.target else { return answer };
-        // Another policy than the daemon's may put more jobs on a GPU, or fewer.
-        if self.present.rules.tenants_max > 1 {
-            self.present.rules.tenants_max = policy.entry.tenants_max;
-        }
         answer.draws = DRAWS;
-        let mut draws: Vec<Forecast> = Vec::new();
-        for draw in 0..DRAWS {
-            self.draw(draw);
-            draws.push(self.run(policy));
-        }
-        let since = |at: Time| at.since(self.present.now).0 as f64 / 1e6;
-        let range = |mut values: Vec<f64>| {
-            values.sort_by(f64::total_cmp);
-            let middle = values.get(values.len() / 2)?;
-            Some([*values.first()?, *middle, *values.last()?])
-        };
+        let draws = self.looks(policy, DRAWS, EVENTS_MAX);
+        let since = |at: Time| self.seconds_to(at);
         let started = |forecast: &Forecast| forecast.jobs[target].start;
         let starts: Vec<f64> = draws.iter().filter_map(started).map(since).collect();
         answer.draws_started = u32::try_from(starts.len()).unwrap_or(u32::MAX);
@@ -207,7 +200,7 @@ impl Question {
     fn effect(&mut self, policy: &PolicySpec, with: &Forecast, target: usize) -> Option<f64> {
         self.draw(0);
         self.present.jobs.truncate(target);
-        let without = self.run(policy);
+        let without = self.run(policy, EVENTS_MAX, false);
         let ends = with.jobs.iter().zip(&without.jobs);
         let later: Vec<f64> = ends
             .filter_map(|(with, without)| Some((with.end?, without.end?)))
@@ -231,11 +224,25 @@ impl Question {
         }
     }
 
-    fn run(&self, policy: &PolicySpec) -> Forecast {
+    /// Another policy than the daemon's may put more jobs on a GPU, or fewer.
+    fn take_limits_of(&mut self, policy: &PolicySpec) {
+        if self.present.rules.tenants_max > 1 {
+            self.present.rules.tenants_max = policy.entry.tenants_max;
+        }
+    }
+
+    fn run(&self, policy: &PolicySpec, events_max: u64, record: bool) -> Forecast {
         let restore = (self.restore, self.restore);
-        let options = ForecastOptions { restore, horizon: None, events_max: EVENTS_MAX };
+        let options = ForecastOptions { restore, events_max, record, horizon: None };
         forecast::forecast(&self.present, policy, &self.beliefs, &options)
     }
+}
+
+/// The earliest, the median and the latest of several values.
+fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.get(values.len() / 2)?;
+    Some([*values.first()?, *middle, *values.last()?])
 }
 
 /// A placed job as the rate law sees it.

@@ -3,10 +3,12 @@
 //! daemon never waits for it.
 
 use crate::cycle::Message;
+use crate::history::{SCALARS_MAX, Scalars};
 use crate::request::progress_pattern;
 use crate::scheduler::{ToJob, socket};
 use regex::Regex;
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -34,6 +36,8 @@ const MESSAGE_BURST: u32 = 32;
 const MESSAGE_INTERVAL: Duration = Duration::from_millis(200);
 /// What a job says about itself is believed up to this many parts of a batch.
 const ACCUM_MAX: u32 = 65_536;
+/// The longest name of something that a job measured.
+const SCALAR_NAME_MAX: usize = 32;
 /// Output that is looked at in one go.
 const TAIL_MAX: u64 = 256 << 10;
 /// The output of a job that only prints is looked at this often.
@@ -57,6 +61,8 @@ pub enum FromJob {
         n: u64,
         /// In so many parts each, if it says so.
         accum: Option<u32>,
+        /// What it measured, such as the loss, by name.
+        scalars: Scalars,
     },
     /// I am about to leave.
     Bye {
@@ -79,6 +85,29 @@ struct ProtocolLine {
     caps: Vec<String>,
     #[serde(default)]
     done: Option<bool>,
+    #[serde(default)]
+    loss: Value,
+    #[serde(default)]
+    scalars: Value,
+}
+
+/// What a job measured: `loss`, and others by name. Whatever is none is passed over: it must not cost the
+/// report of the steps that it came with.
+fn scalars(line: &ProtocolLine) -> Scalars {
+    let loss = line.loss.as_f64().map(|loss| ("loss".to_owned(), loss));
+    let named = line.scalars.as_object().into_iter().flatten();
+    let named = named.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)));
+    let is_proper = |name: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
+        (1..=SCALAR_NAME_MAX).contains(&name.len()) && name.bytes().all(plain)
+    };
+    let proper =
+        loss.into_iter().chain(named).filter(|(name, value)| is_proper(name) && value.is_finite());
+    let mut scalars: Scalars = proper.collect();
+    while scalars.len() > SCALARS_MAX {
+        scalars.pop_last();
+    }
+    scalars
 }
 
 /// A line in the terms of the cycle: `None` for operations that are not known, an error for what is no
@@ -92,7 +121,7 @@ fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
         }
         "step" => {
             let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
-            Some(FromJob::Steps { n: line.n.ok_or(())?, accum })
+            Some(FromJob::Steps { n: line.n.ok_or(())?, accum, scalars: scalars(&line) })
         }
         "bye" => Some(FromJob::Bye { done: line.done.unwrap_or(true) }),
         _ => None,
@@ -437,7 +466,13 @@ async fn follow(job: u64, mut tail: Tail, inbox: Sender<Message>) {
         let Ok((found, next)) = look else { return };
         tail = next;
         let Some(n) = found else { continue };
-        if inbox.send(Message::Job { job, said: FromJob::Steps { n, accum: None } }).is_err() {
+        if inbox
+            .send(Message::Job {
+                job,
+                said: FromJob::Steps { n, accum: None, scalars: Scalars::new() },
+            })
+            .is_err()
+        {
             return;
         }
     }
@@ -455,7 +490,23 @@ mod tests {
         let known = FromJob::Hello { accum: true, stop: true, batch: Some(64) };
         assert_eq!(said(hello), Ok(Some(known)));
         let step = r#"{"op":"step","n":60,"dt":0.02,"accum":4,"later":"field"}"#;
-        assert_eq!(said(step), Ok(Some(FromJob::Steps { n: 60, accum: Some(4) })));
+        let steps = |scalars: &[(&str, f64)]| {
+            let scalars = scalars.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+            Ok(Some(FromJob::Steps { n: 60, accum: Some(4), scalars }))
+        };
+        assert_eq!(said(step), steps(&[]));
+        let measured =
+            r#"{"op":"step","n":60,"accum":4,"loss":2,"scalars":{"acc":0.5,"loss":1.5}}"#;
+        assert_eq!(said(measured), steps(&[("acc", 0.5), ("loss", 1.5)]));
+        // What is no number, or has no proper name, is passed over; the steps count all the same.
+        let odd = r#"{"op":"step","n":60,"accum":4,"loss":null,"scalars":{"a b":1,"ok":1,"x":"y","":2,"n":[1]}}"#;
+        assert_eq!(said(odd), steps(&[("ok", 1.0)]));
+        let other = r#"{"op":"step","n":60,"accum":4,"loss":"low","scalars":[1]}"#;
+        assert_eq!(said(other), steps(&[]));
+        let many: String = (0..99).map(|n| format!("\"s{n:02}\":{n},")).collect();
+        let many = format!(r#"{{"op":"step","n":60,"scalars":{{{many}"z":1}}}}"#);
+        let Ok(Some(FromJob::Steps { scalars, .. })) = said(&many) else { panic!("no steps") };
+        assert_eq!(scalars.len(), SCALARS_MAX);
         assert_eq!(said(r#"{"op":"bye","done":false}"#), Ok(Some(FromJob::Bye { done: false })));
         assert_eq!(said(r#"{"op":"sing"}"#), Ok(None));
         for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#]

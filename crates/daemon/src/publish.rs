@@ -2,6 +2,7 @@
 //! is over. A webhook is kept in the store until it was called: what a daemon did not get to, the next
 //! one does, so that a listener may hear twice of one end but never not at all.
 
+use crate::api::live::LiveEvent;
 use crate::api::types::JobChange;
 use crate::cycle::Message;
 use crate::job::Job;
@@ -49,13 +50,16 @@ pub struct Publisher {
 pub struct Feed {
     live: broadcast::Sender<Arc<OwnedChange>>,
     recent: Arc<Mutex<VecDeque<Arc<OwnedChange>>>>,
+    /// Placements and samples, which nobody needs later.
+    rest: broadcast::Sender<Arc<LiveEvent>>,
 }
 
 impl Publisher {
     /// Changes are counted on from `seq`, which is beyond all that were published before.
     pub fn new(runtime: Handle, seq: u64, webhooks: bool, inbox: Sender<Message>) -> Self {
         let (live, _) = broadcast::channel(4096);
-        let feed = Feed { live, recent: Arc::default() };
+        let (rest, _) = broadcast::channel(1024);
+        let feed = Feed { live, recent: Arc::default(), rest };
         Self { runtime, feed, seq, webhooks, calls: Arc::new(Semaphore::new(WEBHOOKS_MAX)), inbox }
     }
 
@@ -77,6 +81,16 @@ impl Publisher {
         if self.has_webhook(job) {
             self.call(job, change.change.clone());
         }
+    }
+
+    /// Whether anybody listens to placements and samples.
+    pub fn is_watched(&self) -> bool {
+        self.feed.rest.receiver_count() > 0
+    }
+
+    /// A placement began or ended, or jobs and devices were sampled.
+    pub fn publish_live(&self, event: LiveEvent) {
+        let _ = self.feed.rest.send(Arc::new(event));
     }
 
     /// A job was over when an earlier daemon ended, which may not have called its webhook.
@@ -102,6 +116,13 @@ impl Publisher {
             reason: job.reason.clone(),
             devices: job.devices.clone(),
             exit_code: job.exit_code,
+            name: job.name(),
+            user: job.user.clone(),
+            class: job.class.clone(),
+            gpus: job.request.gpus,
+            submit_time: crate::time::iso(job.submit_us),
+            start_time: job.start_us.map(crate::time::iso),
+            end_time: job.end_us.map(crate::time::iso),
         }
     }
 
@@ -129,6 +150,11 @@ impl Feed {
             recent.iter().filter(|owned| owned.change.seq > after).cloned().collect()
         });
         (missed, live)
+    }
+
+    /// Placements and samples that are to come.
+    pub fn listen_live(&self) -> broadcast::Receiver<Arc<LiveEvent>> {
+        self.rest.subscribe()
     }
 }
 

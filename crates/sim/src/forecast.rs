@@ -2,6 +2,7 @@
 //! of the simulator run the policy forward. Several draws of durations give a range.
 
 use crate::driver::Driver;
+use crate::record::{Recorder, Stay};
 use crate::workload::WorkloadJob;
 use crate::world::{JobOutcome, World, WorldOptions};
 use std::sync::Arc;
@@ -50,12 +51,14 @@ pub struct ForecastOptions {
     pub horizon: Option<Span>,
     /// The forecast ends after this many events.
     pub events_max: u64,
+    /// Keep the placements, not only the starts and ends.
+    pub record: bool,
 }
 
 impl Default for ForecastOptions {
     fn default() -> Self {
         let restore = WorldOptions::default().restore;
-        Self { restore, horizon: None, events_max: 200_000 }
+        Self { restore, horizon: None, events_max: 200_000, record: false }
     }
 }
 
@@ -64,6 +67,9 @@ impl Default for ForecastOptions {
 pub struct Forecast {
     /// By position in [`Snapshot::jobs`].
     pub jobs: Vec<JobForecast>,
+    /// Placements in order of their end, if they were kept; jobs by position in [`Snapshot::jobs`]. A
+    /// placement beyond the forecast ends with it.
+    pub stays: Vec<Stay>,
 }
 
 /// The forecast of a job.
@@ -96,8 +102,8 @@ pub fn forecast(
     let taken = taken_in(present);
     let workload = workload(present, &taken);
     let mut ahead = ForecastRun::new(present, policy, beliefs, options, &workload, &taken);
-    ahead.run(present.now, options);
-    let ForecastRun { driver, beside } = ahead;
+    let last = ahead.run(present.now, options);
+    let ForecastRun { mut driver, beside } = ahead;
     // From the engine's ids back to those of the snapshot.
     let id = |job: &JobId| JobId(u32::try_from(taken[job.index()]).expect("jobs are u32"));
     for ((&index, outcome), beside) in taken.iter().zip(&driver.world.outcomes).zip(&beside) {
@@ -109,7 +115,9 @@ pub fn forecast(
             slowdown: slowdown(outcome, Work::of(duration).saturating_sub(done)),
         };
     }
-    Forecast { jobs }
+    let stays = driver.world.recorder.take().map(|recorder| recorder.stays_until(last));
+    let stays = stays.into_iter().flatten().map(|stay| Stay { job: id(&stay.job), ..stay });
+    Forecast { jobs, stays: stays.collect() }
 }
 
 fn slowdown(outcome: &JobOutcome, left: Work) -> f64 {
@@ -167,6 +175,7 @@ impl<'a> ForecastRun<'a> {
         let engine = Engine::new(cluster.clone(), rules, believed, refuse, || policy.build());
         let world = World::new(cluster, jobs, beliefs.as_ref(), costs, *now);
         let mut driver = Driver::new(engine, world, jobs);
+        driver.world.recorder = options.record.then(Recorder::default);
         driver.log = Some(Vec::new());
         // All jobs up to the last one that is there already have been submitted.
         let is_there = |index: &usize| {
@@ -196,22 +205,26 @@ impl<'a> ForecastRun<'a> {
         Self { driver, beside: vec![None; jobs.len()] }
     }
 
-    fn run(&mut self, begin: Time, options: &ForecastOptions) {
+    /// Returns the last instant at which something happened.
+    fn run(&mut self, begin: Time, options: &ForecastOptions) -> Time {
         let end = options.horizon.map_or(Time::END, |horizon| begin + horizon);
         for job in (0..).map(JobId).take(self.driver.arrived) {
             self.note_if_started(job);
         }
         self.decide(begin);
+        let mut last = begin;
         for _ in 1..options.events_max {
-            let Some(now) = self.driver.next_instant() else { return };
+            let Some(now) = self.driver.next_instant() else { break };
             let is_over = self.driver.finished == self.beside.len();
             if is_over || now > end || now == Time::END {
-                return;
+                break;
             }
+            last = now;
             self.driver.collect(now);
             self.driver.arrive(now, |_| {});
             self.decide(now);
         }
+        last
     }
 
     fn decide(&mut self, now: Time) {

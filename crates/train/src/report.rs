@@ -44,6 +44,8 @@ pub(crate) struct Reporter {
     try_again: Instant,
     /// When and at which step the last report was made.
     reported: (Instant, u64),
+    /// Of the last step.
+    loss: Option<f64>,
 }
 
 impl Reporter {
@@ -58,7 +60,8 @@ impl Reporter {
         let settings = Settings { accum, gate: Duration::ZERO, stop: false };
         let now = Instant::now();
         let reported = (now, done);
-        let mut new = Self { path, job, batch, settings, line: None, try_again: now, reported };
+        let mut new =
+            Self { path, job, batch, settings, line: None, try_again: now, reported, loss: None };
         new.poll();
         new
     }
@@ -91,8 +94,10 @@ impl Reporter {
         }
     }
 
-    /// Says that step `n` is done, if the last report is old enough.
-    pub(crate) fn step(&mut self, n: u64, accum: usize) {
+    /// Says that step `n` is done and what its loss was, if the last report is old enough.
+    pub(crate) fn step(&mut self, n: u64, accum: usize, loss: f64) {
+        // What is no number has no place in JSON.
+        self.loss = loss.is_finite().then_some(loss);
         if self.reported.0.elapsed() >= REPORT_EVERY {
             self.report(n, accum);
         }
@@ -126,7 +131,11 @@ impl Reporter {
         let open = line.flush();
         // A report that does not fit is left out; the next one covers its steps, too.
         if open && line.unsent.is_empty() {
-            line.push(&json!({ "op": "step", "n": n, "dt": seconds, "accum": accum }));
+            let mut step = json!({ "op": "step", "n": n, "dt": seconds, "accum": accum });
+            if let Some(loss) = self.loss {
+                step["loss"] = loss.into();
+            }
+            line.push(&step);
             self.reported = (now, n);
         }
         if !(open && line.flush()) {
@@ -306,6 +315,27 @@ mod tests {
     }
 
     #[test]
+    fn a_step_tells_its_loss_unless_that_is_no_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut reporter = Reporter::new(Some(path), String::new(), 64, 1, 0);
+        for (n, loss) in [(1, 0.5), (2, f64::NAN)] {
+            std::thread::sleep(REPORT_EVERY);
+            reporter.step(n, 1, loss);
+        }
+        reporter.bye(2, 1, true);
+        drop(reporter);
+        let lines = std::io::BufReader::new(listener.accept().unwrap().0);
+        let said: Vec<Value> = std::io::BufRead::lines(lines)
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+            .collect();
+        let losses: Vec<&Value> =
+            said.iter().filter(|said| said["op"] == "step").map(|said| &said["loss"]).collect();
+        assert_eq!(losses, [&json!(0.5), &Value::Null]);
+    }
+
+    #[test]
     fn a_full_backlog_does_not_hold_the_job_up() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.sock");
@@ -314,7 +344,7 @@ mod tests {
         let connected: Vec<_> = std::iter::from_fn(|| open(&path)).take(100_000).collect();
         assert!(connected.len() < 100_000);
         let mut reporter = Reporter::new(Some(path), String::new(), 64, 1, 0);
-        reporter.step(1, 1);
+        reporter.step(1, 1, 0.5);
         reporter.bye(1, 1, true);
         assert!(reporter.line.is_none());
     }

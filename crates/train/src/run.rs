@@ -93,7 +93,7 @@ fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<Trained, TrainErro
             return Err(TrainError::Asked { step: done, code: args.fail_code });
         }
         idle(cpu_time().saturating_sub(start), args.gap);
-        reporter.step(done, accum);
+        reporter.step(done, accum, loss);
     }
     if saved < done {
         save(done, &optimiser, &mut losses)?;

@@ -140,6 +140,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Changes of jobs, placements and samples as server-sent events */
+        get: operations["live"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** When every job will start and end */
+        get: operations["forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Whether the daemon does its work, in words */
+        get: operations["health_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/info": {
         parameters: {
             query?: never;
@@ -227,6 +278,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was decided about a job, and why */
+        get: operations["decisions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{id}/explain": {
         parameters: {
             query?: never;
@@ -270,6 +338,23 @@ export interface paths {
         };
         /** What a job printed; the header x-tandem-size tells the size of the file */
         get: operations["logs"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{id}/logs/tail": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The end of what a job prints, and what it prints from now on, as server-sent events */
+        get: operations["tail"];
         put?: never;
         post?: never;
         delete?: never;
@@ -329,6 +414,74 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How a job did over time */
+        get: operations["job_series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/savings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What sharing has gained */
+        get: operations["savings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How the devices did over time */
+        get: operations["series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Placements over time */
+        get: operations["timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/usage": {
         parameters: {
             query?: never;
@@ -340,6 +493,23 @@ export interface paths {
         get: operations["usage"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/what-if": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** What a change would bring */
+        post: operations["what_if"];
         delete?: never;
         options?: never;
         head?: never;
@@ -454,6 +624,34 @@ export interface components {
             /** @description Its version. */
             version: string;
         };
+        /** @description Something that was decided about a job, and why. */
+        DecisionInfo: {
+            /** @description `start`, `regroup` when its co-located jobs changed, or `stop`. */
+            action: string;
+            /** @description The co-located jobs. */
+            beside: number[];
+            /** @description Its GPUs. */
+            devices: number[];
+            /**
+             * Format: double
+             * @description Predicted speed relative to running alone.
+             */
+            predicted_rate?: number | null;
+            /** @description Why, in a few words. */
+            reason: string;
+            /** @description When. */
+            time: string;
+        };
+        /** @description What was decided about a job. */
+        Decisions: {
+            /** @description In order of time; the oldest may be forgotten. */
+            decisions: components["schemas"]["DecisionInfo"][];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
         /** @description One device. */
         DeviceInfo: {
             /**
@@ -484,6 +682,8 @@ export interface components {
             memory_used_bytes?: number | null;
             /** @description What the system calls it. */
             name: string;
+            /** @description The node that has it; empty if there is only this machine. */
+            node?: string;
             /**
              * Format: double
              * @description Sum of their speeds relative to running alone: above one, sharing pays.
@@ -506,6 +706,20 @@ export interface components {
             device: number;
             /** @description What keeps it from there, in a sentence. */
             reason: string;
+        };
+        /** @description How a device did; absent values were not measured. */
+        DeviceSeries: {
+            /**
+             * Format: int32
+             * @description Its index.
+             */
+            index: number;
+            /** @description Memory in use. */
+            memory_used_bytes: (number | null)[];
+            /** @description Sum of the rates of its tenants. */
+            throughput: (number | null)[];
+            /** @description Share of time in which it was busy. */
+            utilization: (number | null)[];
         };
         /** @description The devices. */
         Devices: {
@@ -596,6 +810,61 @@ export interface components {
             /** @description Why it waits, in a sentence; absent if it does not. */
             waits?: string | null;
         };
+        /** @description When a job will start and end, in seconds from now: earliest, median and latest. */
+        ForecastJob: {
+            /** @description Its end; absent if that cannot be foreseen. */
+            end_in_s?: number[] | null;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            id: number;
+            /** @description Its start; absent if it runs, or if that cannot be foreseen. */
+            start_in_s?: number[] | null;
+            /** @description Why it waits; absent if it does not. */
+            waits?: string | null;
+        };
+        /** @description A placement that is to come. */
+        ForecastPlacement: {
+            /** @description Its GPUs. */
+            devices: number[];
+            /**
+             * Format: double
+             * @description Start, in seconds from now.
+             */
+            from_s: number;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            job: number;
+            /**
+             * Format: double
+             * @description End, in seconds from now.
+             */
+            to_s: number;
+        };
+        /** @description Whether the daemon does its work. */
+        Health: {
+            /** @description What was looked at. */
+            checks: components["schemas"]["HealthCheck"][];
+            /** @description All is well. */
+            healthy: boolean;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description Something that was looked at. */
+        HealthCheck: {
+            /** @description What. */
+            name: string;
+            /** @description It is well. */
+            ok: boolean;
+            /** @description What was found. */
+            text: string;
+        };
         /** @description One job. */
         JobAnswer: {
             /** @description The job. */
@@ -608,18 +877,29 @@ export interface components {
         };
         /** @description A change of a job, as it is streamed. */
         JobChange: {
+            /** @description Its class. */
+            class?: string;
             /** @description Its devices. */
             devices: number[];
+            /** @description End. */
+            end_time?: string | null;
             /**
              * Format: int32
              * @description Exit code.
              */
             exit_code?: number | null;
             /**
+             * Format: double
+             * @description GPUs; below one is a part of one.
+             */
+            gpus?: number;
+            /**
              * Format: int64
              * @description The job.
              */
             id: number;
+            /** @description Its name. */
+            name?: string;
             /** @description Why. */
             reason?: string | null;
             /**
@@ -627,10 +907,16 @@ export interface components {
              * @description Counted through the life of the store.
              */
             seq: number;
+            /** @description First start. */
+            start_time?: string | null;
             /** @description Where it stands now. */
             state: components["schemas"]["JobState"];
+            /** @description Submission. */
+            submit_time?: string;
             /** @description When. */
             time: string;
+            /** @description Its user. */
+            user?: string;
         };
         /** @description All about a job. Command, environment, directory and files are there for its owner and root only. */
         JobInfo: components["schemas"]["JobLine"] & {
@@ -667,6 +953,8 @@ export interface components {
              * @description The most slow-down it puts up with.
              */
             max_slowdown?: number | null;
+            /** @description Whoever asks may change it. */
+            may_change?: boolean;
             /**
              * Format: int64
              * @description The most memory it was seen to take on a device.
@@ -679,7 +967,7 @@ export interface components {
             normalised_throughput?: number | null;
             /**
              * Format: int32
-             * @description Its process.
+             * @description Its process, if it runs on this machine.
              */
             pid?: number | null;
             /**
@@ -718,6 +1006,16 @@ export interface components {
              * @description Predicted slow-down in its present company.
              */
             slowdown_predicted?: number | null;
+            /**
+             * Format: double
+             * @description Steps per second at the last look.
+             */
+            steps_per_s?: number | null;
+            /**
+             * Format: double
+             * @description Steps per second alone, in as many parts of a batch as at present.
+             */
+            steps_per_s_alone?: number | null;
             /**
              * Format: int32
              * @description Parts in which it computes its batches.
@@ -841,7 +1139,7 @@ export interface components {
              */
             class?: string | null;
             /**
-             * @description Program and arguments.
+             * @description Program and arguments; empty for a job of a cluster, which has them.
              * @default []
              */
             command?: string[];
@@ -920,7 +1218,7 @@ export interface components {
             partition?: string | null;
             /**
              * Format: int32
-             * @description How urgent: each step counts twice as much.
+             * @description From -20 to 20; two steps double its weight.
              * @default 0
              */
             priority?: number;
@@ -962,11 +1260,64 @@ export interface components {
              */
             webhook?: string | null;
         };
+        /** @description How a job did, at equal intervals; absent values were not measured. */
+        JobSeries: {
+            /** @description Start of the first interval. */
+            from: string;
+            /** @description Memory in use. */
+            memory_bytes: (number | null)[];
+            /** @description Speed relative to running alone. */
+            rate: (number | null)[];
+            /** @description What the job reports with its steps, such as `loss`, by name; for its owner and root only. */
+            scalars: {
+                [key: string]: (number | null)[];
+            };
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /**
+             * Format: double
+             * @description Length of an interval.
+             */
+            step_s: number;
+            /** @description Steps per second. */
+            steps_per_s: (number | null)[];
+        };
         /**
          * @description Where a job stands.
          * @enum {string}
          */
         JobState: "pending" | "running" | "paused" | "held" | "completing" | "completed" | "failed" | "cancelled" | "timeout" | "oom" | "unknown";
+        /** @description What a job has printed since the last part, streamed as `log` events. */
+        LogPart: {
+            /** @description It begins anew, with the end of what there is. */
+            restart: boolean;
+            /** @description The text; what is no UTF-8 is replaced. */
+            text: string;
+        };
+        /** @description How the devices did, at equal intervals. */
+        MachineSeries: {
+            /** @description By index. */
+            devices: components["schemas"]["DeviceSeries"][];
+            /** @description Start of the first interval. */
+            from: string;
+            /** @description Pending jobs. */
+            pending: (number | null)[];
+            /** @description Running jobs. */
+            running: (number | null)[];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /**
+             * Format: double
+             * @description Length of an interval.
+             */
+            step_s: number;
+        };
         /** @description What is believed about a pair. */
         PairInfo: {
             /**
@@ -979,6 +1330,13 @@ export interface components {
              * @description Speed relative to running alone.
              */
             rate: number;
+            /** @description Measured rates of this pair alone, the latest last. */
+            recent?: number[];
+            /**
+             * Format: double
+             * @description Standard error of the measurements of this pair alone; absent if there is none.
+             */
+            uncertainty?: number | null;
         };
         /** @description One parameter of a sweep. */
         Param: {
@@ -986,6 +1344,172 @@ export interface components {
             name: string;
             /** @description What to try. */
             values: string[];
+        };
+        /** @description A job on GPUs, from one change of its co-located jobs to the next. */
+        PlacementInfo: {
+            /** @description The co-located jobs. */
+            beside: number[];
+            /** @description Its class. */
+            class: string;
+            /** @description Its GPUs. */
+            devices: number[];
+            /** @description Start. */
+            from: string;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            job: number;
+            /** @description Its name. */
+            name: string;
+            /**
+             * Format: double
+             * @description Mean speed relative to running alone; the present one while it lasts.
+             */
+            rate?: number | null;
+            /** @description That speed was measured; otherwise it is predicted. */
+            rate_measured: boolean;
+            /**
+             * Format: int64
+             * @description Counted through the life of the store.
+             */
+            seq: number;
+            /** @description End; absent while it lasts. */
+            to?: string | null;
+            /** @description Its user. */
+            user: string;
+        };
+        /** @description When every job will start and end. */
+        QueueForecast: {
+            /**
+             * Format: int32
+             * @description Draws of the unknown durations.
+             */
+            draws: number;
+            /** @description The jobs that are not over. */
+            jobs: components["schemas"]["ForecastJob"][];
+            /** @description Placements if all takes as long as expected, in order of their start. */
+            placements: components["schemas"]["ForecastPlacement"][];
+            /** @description The policy. */
+            policy: string;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description The present from which it looks ahead. */
+            time: string;
+        };
+        /** @description How the jobs that run and the devices do, streamed as `sample` events. */
+        Sample: {
+            /** @description The devices. */
+            devices: components["schemas"]["SampleDevice"][];
+            /** @description The jobs that run. */
+            jobs: components["schemas"]["SampleJob"][];
+            /** @description When. */
+            time: string;
+        };
+        /** @description How a device does. */
+        SampleDevice: {
+            /**
+             * Format: int32
+             * @description Its index.
+             */
+            index: number;
+            /** @description Jobs there. */
+            jobs: number[];
+            /** @description All of those speeds were measured. */
+            measured: boolean;
+            /**
+             * Format: int64
+             * @description Memory in use.
+             */
+            memory_used_bytes?: number | null;
+            /**
+             * Format: double
+             * @description Sum of their speeds relative to running alone.
+             */
+            normalised_throughput?: number | null;
+            /** @description `up`, `drained`, `foreign` or `closed`. */
+            state: string;
+            /**
+             * Format: double
+             * @description Share of time in which it was busy.
+             */
+            utilization?: number | null;
+        };
+        /** @description How a job does. */
+        SampleJob: {
+            /** @description The co-located jobs. */
+            beside: number[];
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            id: number;
+            /**
+             * Format: int64
+             * @description Memory in use.
+             */
+            memory_bytes?: number | null;
+            /**
+             * Format: double
+             * @description Speed relative to running alone.
+             */
+            rate?: number | null;
+            /** @description That speed was measured; otherwise it is predicted. */
+            rate_measured: boolean;
+            /** @description What it reported last, such as `loss`; for its owner and root only. */
+            scalars: {
+                [key: string]: number;
+            };
+            /**
+             * Format: double
+             * @description Steps per second.
+             */
+            steps_per_s?: number | null;
+        };
+        /** @description What sharing has gained since an instant. */
+        Savings: {
+            /**
+             * Format: double
+             * @description Work of co-located jobs in hours of running alone, less the hours of the GPUs on which they ran.
+             */
+            gpu_hours: number;
+            /**
+             * Format: int64
+             * @description Jobs that shared a GPU.
+             */
+            jobs_shared: number;
+            /**
+             * Format: double
+             * @description The part of the shared time in which rates were measured; in the rest they are predicted.
+             */
+            measured_share: number;
+            /** @description How these figures come about. */
+            method: string;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /**
+             * Format: double
+             * @description Hours during which GPUs were shared.
+             */
+            shared_gpu_hours: number;
+            /** @description Since then. */
+            since: string;
+            /**
+             * Format: double
+             * @description Hours by which co-located jobs were held up.
+             */
+            slowdown_cost_h: number;
+            /**
+             * Format: double
+             * @description Hours that jobs ran on a GPU which another job already had, and would otherwise have waited.
+             */
+            wait_saved_h: number;
         };
         /** @description The numbers of the jobs that a submission has become. */
         Submitted: {
@@ -996,6 +1520,23 @@ export interface components {
              * @description Version of this JSON.
              */
             schema: number;
+        };
+        /** @description A page of placements over time, the latest first. */
+        Timeline: {
+            /**
+             * Format: int64
+             * @description Ask with `before` set to this for the next page; absent on the last one.
+             */
+            next_before?: number | null;
+            /** @description The placements. */
+            placements: components["schemas"]["PlacementInfo"][];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description The present. */
+            time: string;
         };
         /** @description GPU time by user. */
         Usage: {
@@ -1026,6 +1567,115 @@ export interface components {
             shared_gpu_hours: number;
             /** @description The user. */
             user: string;
+        };
+        /** @description What a change would bring, in the median of several draws of the unknown durations. */
+        WhatIfAnswer: {
+            /** @description With the change. */
+            after: components["schemas"]["WhatIfTotals"];
+            /** @description As it is. */
+            before: components["schemas"]["WhatIfTotals"];
+            /**
+             * Format: int32
+             * @description Draws.
+             */
+            draws: number;
+            /** @description The job that was added, then those whose end changes most. */
+            jobs: components["schemas"]["WhatIfJob"][];
+            /**
+             * Format: int64
+             * @description Jobs that are not listed.
+             */
+            jobs_left_off: number;
+            /** @description The policy with the change. */
+            policy: string;
+            /** @description The policy as it is. */
+            policy_before: string;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description A change to think through. */
+        WhatIfBody: {
+            /**
+             * Format: int32
+             * @description More GPUs like those that are there.
+             * @default 0
+             */
+            add_devices?: number;
+            /**
+             * @description GPUs that take no new jobs.
+             * @default []
+             */
+            drain?: number[];
+            /** @default null */
+            job?: components["schemas"]["JobRequest"] | null;
+            /**
+             * @description Another policy.
+             * @default null
+             */
+            policy?: string | null;
+        };
+        /** @description What a change would bring to a job, in seconds from now. */
+        WhatIfJob: {
+            /**
+             * Format: double
+             * @description End with the change.
+             */
+            end_after_s?: number | null;
+            /**
+             * Format: double
+             * @description End as it is; absent if it cannot be foreseen.
+             */
+            end_before_s?: number | null;
+            /**
+             * Format: int64
+             * @description The job; absent for the one that is added.
+             */
+            id?: number | null;
+            /** @description Its name. */
+            name: string;
+            /**
+             * Format: double
+             * @description Start with the change.
+             */
+            start_after_s?: number | null;
+            /**
+             * Format: double
+             * @description Start as it is; absent if it runs or cannot be foreseen.
+             */
+            start_before_s?: number | null;
+            /** @description Its user. */
+            user: string;
+        };
+        /** @description The jobs that are not over, from now on; the job that is added does not count. */
+        WhatIfTotals: {
+            /**
+             * Format: int64
+             * @description Jobs.
+             */
+            jobs: number;
+            /**
+             * Format: double
+             * @description Time until the last one ends.
+             */
+            last_end_s: number;
+            /**
+             * Format: double
+             * @description Mean time until jobs end.
+             */
+            mean_end_s: number;
+            /**
+             * Format: double
+             * @description Mean time until jobs that wait start.
+             */
+            mean_wait_s: number;
+            /**
+             * Format: int64
+             * @description Those that start in what can be foreseen.
+             */
+            started: number;
         };
     };
     responses: never;
@@ -1249,6 +1899,91 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Done"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    live: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Continues the changes of jobs where an earlier stream broke off */
+                "last-event-id"?: number | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `job` events are a `JobChange`, `placement` a `PlacementInfo`, `sample` a `Sample`; `ping` says that all is quiet */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    forecast: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueueForecast"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    health_report: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
                 };
             };
             default: {
@@ -1485,6 +2220,36 @@ export interface operations {
             };
         };
     };
+    decisions: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Job */
+                id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Decisions"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     explain: {
         parameters: {
             query?: never;
@@ -1572,6 +2337,39 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": unknown;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    tail: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Job */
+                id: number;
+                /** @description `stdout` or `stderr`. */
+                stream: string | null;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `log` events are a `LogPart`; `ping` says that all is quiet */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
                 };
             };
             default: {
@@ -1674,6 +2472,136 @@ export interface operations {
             };
         };
     };
+    job_series: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Job */
+                id: number;
+                /** @description At most this many points, 300 unless told, 1000 at most. */
+                points: number | null;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobSeries"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    savings: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Since then, in seconds since 1970. */
+                since: number | null;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Savings"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    series: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The last so many seconds, 3600 unless told; at most a day is kept. */
+                seconds: number | null;
+                /** @description At most this many points, 300 unless told, 1000 at most. */
+                points: number | null;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MachineSeries"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    timeline: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Placements that had not ended by then, in seconds since 1970. */
+                since: number | null;
+                /** @description Placements that had begun by then, in seconds since 1970. */
+                until: number | null;
+                /** @description Before this number. */
+                before: number | null;
+                /** @description At most this many, 5000 unless told, 20000 at most. */
+                limit: number | null;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     usage: {
         parameters: {
             query?: never;
@@ -1692,6 +2620,37 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Usage"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    what_if: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WhatIfBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WhatIfAnswer"];
                 };
             };
             default: {

@@ -2,17 +2,25 @@
 
 mod auth;
 mod connections;
+mod dashboard;
 mod events;
+mod health;
+pub mod live;
+pub mod live_types;
 mod metrics;
 mod responses;
 mod routes;
+mod tail;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
 pub mod types;
+mod whatif;
 
 pub use auth::Tcp;
 pub use routes::openapi;
 pub(crate) use routes::serve;
+pub use whatif::Outlook;
 
 use crate::command::{Caller, Refusal, UserCommand};
 use crate::cycle::{Message, Present};
@@ -52,6 +60,8 @@ pub struct Api {
     pub webhooks: bool,
     /// Where control groups can be made for jobs.
     pub groups: Option<Cgroups>,
+    /// The latest forecast of the queue.
+    pub outlook: Outlook,
 }
 
 /// The longest message of a refusal, in characters.

@@ -94,7 +94,17 @@ pub(super) fn info(
         priority: request.priority,
         cpu_s: job.cpu_s,
         dependency: request.dependency.clone(),
+        may_change: sees_all,
+        steps_per_s: runs.and_then(|_| present.samples().speed(job.id)),
+        steps_per_s_alone: solo_speed(job, view, present),
     }
+}
+
+/// Steps per second of a job's class alone, in as many parts of a batch as the job computes.
+fn solo_speed(job: &Job, view: Option<&View>, present: &Present<'_>) -> Option<f64> {
+    let parts = view.map_or(job.sub_batches, |view| view.sub_batches);
+    let solo = &present.scheduler.classes().get(&job.class)?.solo;
+    solo.get(&parts).or_else(|| solo.get(&1)).copied()
 }
 
 fn enforcement(enforcement: Enforcement) -> &'static str {
@@ -136,6 +146,7 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
             index,
             name: device.name.clone(),
             kind: device.kind.clone(),
+            node: device.node.clone(),
             memory_bytes: device.memory_bytes,
             memory_used_bytes: sample.map(|sample| sample.memory_used_bytes),
             utilization: sample.and_then(|sample| sample.utilisation),
@@ -170,7 +181,11 @@ pub(super) fn classes(present: &Present<'_>) -> Classes {
             .map(|other| {
                 let rate = present.scheduler.believed(name, other).unwrap_or(0.5);
                 let measurements = class.measurements(other) as u64;
-                (other.to_owned(), PairInfo { rate, measurements })
+                let seen = class.beside.get(other).map_or(&[][..], |seen| &seen.measured);
+                let weight: f64 = seen.iter().map(|(_, noise)| noise.powi(-2)).sum();
+                let uncertainty = (weight.is_finite() && weight > 0.0).then(|| weight.powf(-0.5));
+                let recent = seen.iter().map(|&(rate, _)| rate).collect();
+                (other.to_owned(), PairInfo { rate, measurements, uncertainty, recent })
             })
             .collect(),
     };

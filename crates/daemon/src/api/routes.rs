@@ -6,7 +6,7 @@ use super::types::{
     AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange,
     JobPage, SCHEMA, Submitted, Usage, UserUsage,
 };
-use super::{Api, ApiError, events, metrics, responses};
+use super::{Api, ApiError, dashboard, events, metrics, responses};
 use crate::command::{Caller, UserCommand};
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
@@ -73,6 +73,7 @@ fn router(api: Api) -> Router {
         .route("/openapi.json", get(description))
         .route("/metrics", get(prometheus))
         .route("/healthz", get(health))
+        .merge(dashboard::routes())
         .fallback(async || {
             ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is no such path")
         })
@@ -86,7 +87,9 @@ fn router(api: Api) -> Router {
 
 /// The interface as OpenAPI describes it.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    Description::openapi()
+    let mut description = Description::openapi();
+    description.merge(dashboard::Description::openapi());
+    description
 }
 
 #[derive(OpenApi)]
@@ -116,10 +119,12 @@ impl utoipa::Modify for Token {
     }
 }
 
-type JsonResult<T> = Result<Json<T>, ApiError>;
+pub(super) type JsonResult<T> = Result<Json<T>, ApiError>;
 
 /// A body of JSON; whatever is wrong with it is said in our way.
-fn json_body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
+pub(super) fn json_body<T: DeserializeOwned>(
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<T, ApiError> {
     let bytes = bytes.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             let message = "the request is larger than 4 MiB; put large things into files";
@@ -130,11 +135,11 @@ fn json_body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Resul
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("body: {error}")))
 }
 
-fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
+pub(super) fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
     path.map(|Path(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
-fn query_params<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+pub(super) fn query_params<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
     query.map(|Query(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
@@ -181,7 +186,10 @@ async fn dry_run(
     run_forecast(question, policy).await
 }
 
-fn policy(api: &Api, named: Option<String>) -> Result<tandem_policies::PolicySpec, ApiError> {
+pub(super) fn policy(
+    api: &Api,
+    named: Option<String>,
+) -> Result<tandem_policies::PolicySpec, ApiError> {
     let text = named.unwrap_or_else(|| api.policy.clone());
     tandem_policies::PolicySpec::parse(&text)
         .map_err(|error| ApiError::bad(format!("policy: {error}")))
@@ -292,7 +300,7 @@ async fn list(
 }
 
 /// A job as it is, and how it does.
-async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
+pub(super) async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
     api.read(move |reader| reader.job(id)).await?.ok_or_else(|| ApiError::no_job(id))
 }
 
@@ -384,22 +392,10 @@ async fn logs(
 ) -> Result<Response, ApiError> {
     let (id, params) = (path_param(id)?, query_params(params)?);
     let job = find(&api, id).await?;
-    if !caller.may_change(job.uid, api.uid) {
-        let message = format!("job {id} is not yours");
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
-    }
-    if job.external.is_some() {
-        return Err(ApiError::bad(format!("job {id} runs in a cluster, which has its output")));
-    }
-    let file = match params.stream.as_deref() {
-        None | Some("stdout") => job.stdout(),
-        Some("stderr") => job.stderr().unwrap_or_else(|| job.stdout()),
-        Some(_) => return Err(ApiError::bad("stream: give stdout or stderr")),
-    };
+    let file = log_file(&api, &caller, &job, params.stream.as_deref())?;
     let limit = params.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
     let offset = params.offset.unwrap_or(0);
-    let owner = Owner { uid: job.uid, gid: job.gid };
-    let read = move || read_log(&file, owner, offset, limit);
+    let read = move || read_log(&file, offset, limit);
     let read = tokio::task::spawn_blocking(read).await;
     let (bytes, size) = read.map_err(|error| ApiError::internal(error.to_string()))??;
     let headers = [
@@ -409,11 +405,39 @@ async fn logs(
     Ok((headers, bytes).into_response())
 }
 
+/// A file that a job prints to, and its user.
+pub(super) struct LogFile {
+    file: std::path::PathBuf,
+    owner: Owner,
+}
+
+/// The file of one of a job's streams, for those who may read it.
+pub(super) fn log_file(
+    api: &Api,
+    caller: &Caller,
+    job: &Job,
+    stream: Option<&str>,
+) -> Result<LogFile, ApiError> {
+    let id = job.id;
+    if !caller.may_change(job.uid, api.uid) {
+        let message = format!("job {id} is not yours");
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
+    }
+    if job.external.is_some() {
+        return Err(ApiError::bad(format!("job {id} runs in a cluster, which has its output")));
+    }
+    let file = match stream {
+        None | Some("stdout") => job.stdout(),
+        Some("stderr") => job.stderr().unwrap_or_else(|| job.stdout()),
+        Some(_) => return Err(ApiError::bad("stream: give stdout or stderr")),
+    };
+    Ok(LogFile { file, owner: Owner { uid: job.uid, gid: job.gid } })
+}
+
 /// Reads a file as the job's user: a root daemon must not read for somebody what only root may, by way of
 /// a link in the place of the log, nor touch a device.
-fn read_log(
-    file: &std::path::Path,
-    owner: Owner,
+pub(super) fn read_log(
+    LogFile { file, owner }: &LogFile,
     offset: u64,
     limit: u64,
 ) -> Result<(Vec<u8>, u64), ApiError> {
@@ -423,7 +447,7 @@ fn read_log(
     let flags = i32::try_from(flags.bits()).unwrap_or(0);
     let mut options = std::fs::OpenOptions::new();
     options.read(true).custom_flags(flags);
-    let mut opened = match as_user(Some(owner), || options.open(file)).and_then(|opened| opened) {
+    let mut opened = match as_user(Some(*owner), || options.open(file)).and_then(|opened| opened) {
         Ok(opened) => opened,
         // It has printed nothing yet.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),

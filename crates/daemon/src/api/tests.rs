@@ -3,6 +3,7 @@
 
 use super::responses;
 use crate::cycle::{Present, Turns};
+use crate::history::History;
 use crate::job::{Job, JobState};
 use crate::meter::Meter;
 use crate::request::JobRequest;
@@ -150,9 +151,15 @@ fn a_gang_runs_at_the_rate_of_its_slowest_gpu_everywhere() {
     let mut scheduler = scheduler(3, None);
     // The engine is told of new rates at the next step.
     assert_eq!(scheduler.step(NOW, &[]).actions, []);
-    let (meter, turns) = (Meter::default(), Turns::default());
-    let present =
-        Present { scheduler: &scheduler, now: NOW, devices: &[], meter: &meter, turns: &turns };
+    let (meter, turns, history) = (Meter::default(), Turns::default(), History::default());
+    let present = Present {
+        scheduler: &scheduler,
+        now: NOW,
+        devices: &[],
+        meter: &meter,
+        turns: &turns,
+        history: &history,
+    };
     for ((id, entry), &rate) in (1..).zip((0..).map(JobId)).zip(&world) {
         let of_world = f64::from(rate.0) / 1e6;
         assert_eq!(scheduler.engine().state().job(entry).progress.rate, rate, "the engine, {id}");
@@ -171,9 +178,15 @@ fn a_gang_runs_at_the_rate_of_its_slowest_gpu_everywhere() {
 #[test]
 fn explain_says_at_which_rates_a_device_would_be_shared() {
     let scheduler = scheduler(2, None);
-    let (meter, turns) = (Meter::default(), Turns::default());
-    let present =
-        Present { scheduler: &scheduler, now: NOW, devices: &[], meter: &meter, turns: &turns };
+    let (meter, turns, history) = (Meter::default(), Turns::default(), History::default());
+    let present = Present {
+        scheduler: &scheduler,
+        now: NOW,
+        devices: &[],
+        meter: &meter,
+        turns: &turns,
+        history: &history,
+    };
     let caller = crate::command::Caller { uid: 0, gid: 0, user: "root".to_owned() };
     // The class of the second job again.
     let question = crate::forecast::of_request(&present, &caller, request(1)).unwrap();

@@ -135,6 +135,15 @@ pub struct JobInfo {
     pub cpu_s: f64,
     /// On what it waits, as it was given.
     pub dependency: Option<String>,
+    /// Whoever asks may change it.
+    #[serde(default)]
+    pub may_change: bool,
+    /// Steps per second at the last look.
+    #[serde(default)]
+    pub steps_per_s: Option<f64>,
+    /// Steps per second alone, in as many parts of a batch as at present.
+    #[serde(default)]
+    pub steps_per_s_alone: Option<f64>,
 }
 
 /// What only the owner and root may know.
@@ -232,6 +241,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// Its kind.
     pub kind: String,
+    /// The node that has it; empty if there is only this machine.
+    #[serde(default)]
+    pub node: String,
     /// Its memory.
     pub memory_bytes: u64,
     /// Memory in use, by whomever.
@@ -275,12 +287,18 @@ pub struct ClassInfo {
 }
 
 /// What is believed about a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PairInfo {
     /// Speed relative to running alone.
     pub rate: f64,
     /// Measurements behind it, as far as they are remembered.
     pub measurements: u64,
+    /// Standard error of the measurements of this pair alone; absent if there is none.
+    #[serde(default)]
+    pub uncertainty: Option<f64>,
+    /// Measured rates of this pair alone, the latest last.
+    #[serde(default)]
+    pub recent: Vec<f64>,
 }
 
 /// GPU time by user.
@@ -350,6 +368,27 @@ pub struct JobChange {
     pub devices: Vec<u32>,
     /// Exit code.
     pub exit_code: Option<i32>,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// Its user.
+    #[serde(default)]
+    pub user: String,
+    /// Its class.
+    #[serde(default)]
+    pub class: String,
+    /// GPUs; below one is a part of one.
+    #[serde(default)]
+    pub gpus: f64,
+    /// Submission.
+    #[serde(default)]
+    pub submit_time: String,
+    /// First start.
+    #[serde(default)]
+    pub start_time: Option<String>,
+    /// End.
+    #[serde(default)]
+    pub end_time: Option<String>,
 }
 
 /// Why something was not done.

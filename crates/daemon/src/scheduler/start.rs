@@ -291,7 +291,7 @@ fn rules(policy: &PolicySpec, share: bool) -> Rules {
 }
 
 /// The devices as the engine sees them, by node; one partition.
-fn cluster(setup: &Setup) -> tandem_core::Cluster {
+pub(super) fn cluster(setup: &Setup) -> tandem_core::Cluster {
     let mut builder = ClusterBuilder::default();
     builder.partition("local");
     // A node has GPUs of one kind and size; where they differ, the smallest is what all can give.

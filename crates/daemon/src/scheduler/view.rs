@@ -91,6 +91,15 @@ impl Scheduler {
         self.next_job
     }
 
+    /// The devices as the engine sees them, with so many more on the last node.
+    pub(crate) fn cluster_with(&self, more: u32) -> tandem_core::Cluster {
+        let mut setup = self.setup.clone();
+        if let Some(last) = setup.devices.last().cloned() {
+            setup.devices.extend((0..more).map(|_| last.clone()));
+        }
+        super::start::cluster(&setup)
+    }
+
     /// The engine, to look at.
     pub fn engine(&self) -> &Engine {
         &self.engine

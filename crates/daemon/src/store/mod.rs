@@ -1,11 +1,13 @@
 //! What outlives the daemon: jobs, the journal, what was learned. SQLite, one writer; readers have
 //! connections of their own. What the machine shows is the truth, this is a memory of it.
 
+mod placements;
 mod reader;
 mod schema;
 #[cfg(test)]
 mod tests;
 
+pub use placements::PlacementFilter;
 pub use reader::{JobFilter, StoreReader, UserTotal};
 
 use crate::job::Job;

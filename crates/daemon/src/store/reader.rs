@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A connection that only reads.
 pub struct StoreReader {
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Which jobs to list.

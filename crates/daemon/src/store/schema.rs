@@ -35,6 +35,17 @@ const STEPS: &[&str] = &[
     "
     CREATE TABLE hooks (job INTEGER PRIMARY KEY);
 ",
+    "
+    CREATE TABLE placements (
+        seq INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL,
+        from_us INTEGER NOT NULL,
+        to_us INTEGER NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX placements_by_end ON placements (to_us);
+    CREATE INDEX placements_by_job ON placements (job, seq);
+",
 ];
 
 /// The version that this program writes.

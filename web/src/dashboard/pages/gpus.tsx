@@ -18,8 +18,7 @@ import { sayClock, sayRate, saySlowdown } from "../words.ts";
 /** How far the forecast is shown, as a part of the past. */
 const AHEAD = 0.5;
 
-/** The node of a device: what stands before the last / or : of its name, where there is more than one. */
-export const nodeOf = (device: DeviceInfo): string => device.name.match(/^(.+)[/:][^/:]*$/)?.[1] ?? "";
+const nodeOf = (device: DeviceInfo): string => device.node ?? "";
 
 const alone = (placement: Placement): boolean => placement.beside.length === 0;
 
@@ -63,7 +62,7 @@ function dataOf(): GanttData<GpuSegment> {
   const rows = all.map((device) => ({ label: "GPU " + device.index, group: nodeOf(device) }));
   const rowOf = new Map(all.map((device, row) => [device.index, row]));
   const prediction = forecast.value;
-  const ahead = prediction ? forecastPlacements(prediction.stays, Date.parse(prediction.time) / 1000, nameOf) : [];
+  const ahead = prediction ? forecastPlacements(prediction.placements, Date.parse(prediction.time) / 1000, nameOf) : [];
   void staysVersion.value;
   const segments = segmentsOf(placements.list(), ahead, rowOf, at);
   const present = placements.current();

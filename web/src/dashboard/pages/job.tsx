@@ -53,8 +53,7 @@ export function Job({ id }: { id: number }) {
 type Verb = "pause" | "resume" | "hold" | "release" | "cancel";
 
 function verbs(job: JobInfo): Verb[] {
-  // Only the owner and root are told the command, and only they may change the job.
-  if (!job.private || isOver(job.state) || job.state === "completing") return [];
+  if (!job.may_change || isOver(job.state) || job.state === "completing") return [];
   const found: Record<string, Verb[]> = { running: ["pause"], paused: ["resume"], pending: ["hold"], held: ["release"] };
   return [...(found[job.state] ?? []), "cancel"];
 }

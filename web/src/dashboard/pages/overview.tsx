@@ -6,7 +6,7 @@ import { JobLinks, Rate, State } from "../parts/job_parts.tsx";
 import { BigTable } from "../parts/table.tsx";
 import type { Column } from "../parts/table.tsx";
 import { jobLink } from "../router.ts";
-import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, waiting } from "../store.ts";
+import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, waitReasons, waiting } from "../store.ts";
 import { gpuNames, sayGpus, sayHours, saySlowdown, sayStart, sayTime } from "../words.ts";
 import { Gpus } from "./gpus.tsx";
 
@@ -74,12 +74,13 @@ const CLASS: Column<JobLine> = { name: "Class", cell: (job) => <span class="name
 
 function Queue() {
   const ranges = startRanges.value;
+  const reasons = waitReasons.value;
   const at = now.value;
   const columns: Column<JobLine>[] = [
     ...NAME_COLUMNS,
     CLASS,
     { name: "GPUs", cell: (job) => num(job.gpus, Number.isInteger(job.gpus) ? 0 : 2), right: true },
-    { name: "Why", cell: (job) => (job.state === "held" ? "held" : (job.reason ?? "–")), class: "why" },
+    { name: "Why", cell: (job) => (job.state === "held" ? "held" : (reasons.get(job.id) ?? job.reason ?? "–")), class: "why" },
     { name: "Starts", cell: (job) => (job.state === "held" ? "when released" : sayStart(ranges.get(job.id), at)) },
     { name: "Waits", cell: (job) => dur(Math.max(0, at - Date.parse(job.submit_time) / 1000)), right: true },
   ];
