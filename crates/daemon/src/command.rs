@@ -147,7 +147,7 @@ impl Admission<'_> {
                 if accum.is_some_and(|accum| !(1..=65_536).contains(&accum)) {
                     return Err(Refusal::Bad("accum: give a number from 1 to 65536".to_owned()));
                 }
-                if !self.scheduler.job(job).is_some_and(|active| active.caps.accum) {
+                if !self.scheduler.job(job).is_some_and(|active| active.job.caps.accum) {
                     let message =
                         format!("job {job} does not support sub-batches; see docs/python.md");
                     return Err(Refusal::Conflict(message));

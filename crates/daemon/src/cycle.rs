@@ -1,94 +1,31 @@
 //! The cycle: collect, journal, apply, plan, check, diff, journal, act, publish. One thread, one
 //! straight line; what it starts comes back as an event of a later turn.
 
+mod act;
+mod collect;
+mod message;
+
+pub use message::{Message, Present, Turns};
+
 use crate::clock::Clock;
-use crate::command::{Accepted, Admission, Caller, Refusal, UserCommand};
-use crate::job_sockets::{FromJob, JobSockets};
+use crate::command::{Accepted, Refusal};
+use crate::job_sockets::JobSockets;
 use crate::meter::Meter;
 use crate::publish::Publisher;
-use crate::scheduler::{Fact, Input, Now, Phase, Scheduler, StepOutcome};
+use crate::scheduler::{Input, Now, Phase, Scheduler, StepOutcome};
 use crate::store::{Store, StoreError, StoreTransaction};
+use collect::Intake;
+use message::Reply;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
-use tandem_backends::{Backend, BackendEvent, ClusterJob, DeviceSample, Op, Owner, crash};
+use tandem_backends::{Backend, ClusterJob, DeviceSample, crash};
 use tandem_core::Time;
-use tokio::sync::oneshot;
 
 /// Messages that one turn takes in; the rest waits for the next.
 const BATCH_MAX: usize = 4096;
 /// A store that cannot be written is tried again after this.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
-
-/// Something for the cycle.
-pub enum Message {
-    /// Somebody asks for something.
-    Command {
-        /// Who.
-        caller: Caller,
-        /// What.
-        command: UserCommand,
-        /// Told when it is durable: numbers of new jobs.
-        reply: oneshot::Sender<Result<Vec<u64>, Refusal>>,
-    },
-    /// The back end reports.
-    Backend(BackendEvent),
-    /// A job speaks.
-    Job {
-        /// The job.
-        job: u64,
-        /// What it says.
-        said: FromJob,
-    },
-    /// The webhook of a job was called, or that was given up.
-    WebhookDone {
-        /// The job.
-        job: u64,
-    },
-    /// Something is known already, as a machine that is played tells it.
-    Told(Input),
-    /// Somebody wants to look.
-    Ask(Box<dyn FnOnce(&Present<'_>) + Send>),
-    /// Leave.
-    Stop,
-}
-
-/// The present, to look at between turns.
-pub struct Present<'a> {
-    /// Who sits where.
-    pub scheduler: &'a Scheduler,
-    /// Now.
-    pub now: Now,
-    /// How the devices do.
-    pub devices: &'a [DeviceSample],
-    /// What jobs were seen to do.
-    pub meter: &'a Meter,
-    /// How long turns took.
-    pub turns: &'a Turns,
-}
-
-/// How long turns took, in buckets.
-#[derive(Clone, Debug, Default)]
-pub struct Turns {
-    /// Histogram of turn times: turns of at most 2^n microseconds.
-    pub buckets: [u64; 32],
-    /// Their sum in microseconds.
-    pub sum_us: u64,
-    /// Their number.
-    pub count: u64,
-    /// Times that the store could not be written.
-    pub store_failures: u64,
-}
-
-impl Turns {
-    fn add(&mut self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let power = 64 - micros.leading_zeros() as usize;
-        self.buckets[power.min(self.buckets.len() - 1)] += 1;
-        self.sum_us += micros;
-        self.count += 1;
-    }
-}
 
 /// Everything that a turn touches.
 pub struct Cycle {
@@ -101,7 +38,7 @@ pub struct Cycle {
     /// What jobs and devices show.
     pub meter: Meter,
     /// Sockets of jobs.
-    pub links: JobSockets,
+    pub sockets: JobSockets,
     /// Who is told.
     pub publisher: Publisher,
     /// Whose daemon it is.
@@ -113,19 +50,18 @@ pub struct Cycle {
     unwritten: Vec<Input>,
     /// What was decided and could not be written yet.
     decided: Option<Decided>,
-    /// Jobs of the engine that are not written yet.
+    /// Jobs of the cluster that are not written yet.
     imports: Vec<ClusterJob>,
-    /// Memory that a job of the engine takes if it says nothing; it stays alone if that is not known.
+    /// Memory of each GPU that a job of the cluster takes if it says nothing; without it such a job runs alone.
     pub import_memory_bytes: Option<u64>,
     /// Why the store cannot be written.
     trouble: Option<String>,
     /// States as last published.
-    told: BTreeMap<u64, (crate::job::JobState, Option<String>, Vec<u32>)>,
+    published: BTreeMap<u64, (crate::job::JobState, Option<String>, Vec<u32>)>,
 }
 
-type Reply = oneshot::Sender<Result<Vec<u64>, Refusal>>;
-/// A submission, and who waits for the answer; nobody does if it came from the engine.
-type Taken = (Accepted, Option<Reply>);
+/// A command that was accepted, and its reply; a job of a cluster has none.
+type AcceptedCommand = (Accepted, Option<Reply>);
 
 /// What a step came to. Nothing of it is done, and nothing else is decided, before it is written.
 struct Decided {
@@ -142,7 +78,7 @@ impl Cycle {
         store: Store,
         backend: Box<dyn Backend>,
         meter: Meter,
-        links: JobSockets,
+        sockets: JobSockets,
         publisher: Publisher,
         uid: u32,
     ) -> Self {
@@ -151,7 +87,7 @@ impl Cycle {
             store,
             backend,
             meter,
-            links,
+            sockets,
             publisher,
             uid,
             devices: Vec::new(),
@@ -162,7 +98,7 @@ impl Cycle {
             imports: Vec::new(),
             import_memory_bytes: None,
             trouble: None,
-            told: BTreeMap::new(),
+            published: BTreeMap::new(),
         }
     }
 
@@ -193,65 +129,21 @@ impl Cycle {
         }
     }
 
-    /// One turn; `false` if it was told to leave.
+    /// One turn; `false` if it was told to stop.
     pub fn turn(&mut self, now: Now, batch: &mut Vec<Message>) -> bool {
         let began = Instant::now();
         let before = self.decided.take();
         let is_stuck = before.is_some_and(|before| !self.carry_out(before));
-        let mut inputs = std::mem::take(&mut self.unwritten);
-        let mut accepted: Vec<Taken> = Vec::new();
-        let mut asked = Vec::new();
-        let mut webhooks_done = Vec::new();
-        let mut stays = true;
-        let mut next_job = self.scheduler.next_job();
-        for message in batch.drain(..) {
-            match message {
-                Message::Command { reply, .. } if is_stuck => {
-                    let _ = reply.send(Err(self.refusal()));
-                }
-                Message::Command { caller, command, reply } => {
-                    let admission =
-                        Admission { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
-                    let store = &self.store;
-                    let lookup = |id| store.job(id).ok().flatten();
-                    match admission.admit(&caller, command, &lookup) {
-                        Ok(command) => {
-                            next_job += command.ids.len() as u64;
-                            accepted.push((command, Some(reply)));
-                        }
-                        Err(refusal) => drop(reply.send(Err(refusal))),
-                    }
-                }
-                Message::Backend(BackendEvent::Sampled(sample)) => {
-                    let facts = self.meter.sample(&sample, now.time(), &self.scheduler);
-                    inputs.extend(facts.into_iter().map(Input::Fact));
-                    inputs.extend(self.strangers(&sample.devices));
-                    self.devices = sample.devices;
-                }
-                Message::Backend(BackendEvent::Imported(offer)) => self.imports.push(*offer),
-                Message::Backend(event) if self.takes_back_import(&event) => {}
-                Message::Backend(event) => inputs.push(Input::Backend(event)),
-                Message::Job { job, said } => {
-                    let facts = self.hear(job, &said, now.time());
-                    inputs.extend(facts.into_iter().map(Input::Fact));
-                }
-                Message::WebhookDone { job } => webhooks_done.push(job),
-                Message::Told(input) => inputs.push(input),
-                Message::Ask(ask) => asked.push(ask),
-                Message::Stop => stays = false,
-            }
-        }
+        let Intake { inputs, accepted, questions, webhooks_done, stops } =
+            self.collect(now, batch, is_stuck);
         let is_due = self.wake.is_some_and(|wake| wake <= now.time());
-        if !is_stuck {
-            accepted.extend(self.take_imports(next_job));
-        }
         if is_stuck {
             self.unwritten = inputs;
         } else if is_due || !inputs.is_empty() || !accepted.is_empty() {
             self.work(now, inputs, accepted);
             self.turns.add(began.elapsed());
         }
-        self.note_calls(&webhooks_done);
+        self.note_webhooks(&webhooks_done);
         let present = Present {
             scheduler: &self.scheduler,
             now,
@@ -259,35 +151,12 @@ impl Cycle {
             meter: &self.meter,
             turns: &self.turns,
         };
-        asked.into_iter().for_each(|ask| ask(&present));
-        stays
-    }
-
-    /// Jobs of the engine as submissions; they stay until they are written.
-    fn take_imports(&self, next_job: u64) -> Vec<Taken> {
-        let take = |(id, offer): (u64, &ClusterJob)| {
-            let (submission, unknown) =
-                crate::import::submission(id, offer, self.import_memory_bytes);
-            if !unknown.is_empty() {
-                let shown = tandem_backends::short_id(&offer.external);
-                tracing::warn!("job {shown} hints at what is not known: {}", unknown.join(","));
-            }
-            let input = Input::Submit(Box::new(submission));
-            (Accepted { input, env: BTreeMap::new(), ids: vec![id] }, None)
-        };
-        (next_job..).zip(&self.imports).map(take).collect()
-    }
-
-    /// Whether an event withdraws a job of the engine that is not written yet: nobody need know of it.
-    fn takes_back_import(&mut self, event: &BackendEvent) -> bool {
-        let BackendEvent::Withdrawn { external, .. } = event else { return false };
-        let before = self.imports.len();
-        self.imports.retain(|offer| offer.external != *external);
-        self.imports.len() < before
+        questions.into_iter().for_each(|question| question(&present));
+        !stops
     }
 
     /// Webhooks that were called need not be called again. If that cannot be written they are.
-    fn note_calls(&mut self, jobs: &[u64]) {
+    fn note_webhooks(&mut self, jobs: &[u64]) {
         if jobs.is_empty() {
             return;
         }
@@ -300,7 +169,7 @@ impl Cycle {
     }
 
     /// Journals, decides, journals, acts.
-    fn work(&mut self, now: Now, mut inputs: Vec<Input>, accepted: Vec<Taken>) {
+    fn work(&mut self, now: Now, mut inputs: Vec<Input>, accepted: Vec<AcceptedCommand>) {
         let happened = inputs.len();
         inputs.extend(accepted.iter().map(|(accepted, _)| accepted.input.clone()));
         crash::point();
@@ -316,7 +185,7 @@ impl Cycle {
         }
         self.imports.clear();
         crash::point();
-        self.before(&inputs);
+        self.interrupt_windows(&inputs);
         let outcome = self.scheduler.step(now, &inputs);
         self.wake = outcome.wake;
         crash::point();
@@ -380,7 +249,7 @@ impl Cycle {
         &mut self,
         now: Now,
         inputs: &[Input],
-        accepted: &[Taken],
+        accepted: &[AcceptedCommand],
     ) -> Result<(), StoreError> {
         if inputs.is_empty() {
             return Ok(());
@@ -428,113 +297,6 @@ impl Cycle {
         if waits { self.store.write(write) } else { self.store.write_unsynced(write) }
     }
 
-    /// Notes what measurements must not span.
-    fn before(&mut self, inputs: &[Input]) {
-        for input in inputs {
-            if let Input::Backend(event) = input
-                && let Some(job) = job_of(event)
-            {
-                for other in self.scheduler.co_located(job) {
-                    self.meter.interrupt(other);
-                }
-                self.meter.interrupt(job);
-            }
-        }
-    }
-
-    fn act(&mut self, outcome: &StepOutcome) {
-        for (id, op) in &outcome.ops {
-            let mut op = op.clone();
-            let job = op.run().job;
-            self.meter.interrupt(job);
-            if let Op::Start(launch) = &mut op {
-                match self.store.env(job) {
-                    Ok(env) => {
-                        let ours = std::mem::replace(&mut launch.env, env);
-                        launch.env.extend(ours);
-                    }
-                    Err(error) => tracing::error!("job {job}: its environment is lost: {error}"),
-                }
-                if self.uid != 0 {
-                    // Only root can become somebody else.
-                    launch.owner = None;
-                }
-            }
-            if matches!(op, Op::Start(_) | Op::Place { .. }) {
-                crash::point();
-                self.listen_to(job);
-            }
-            crash::point();
-            self.backend.apply(*id, op);
-            crash::point();
-        }
-        for (job, message) in &outcome.messages {
-            self.links.send(*job, *message);
-        }
-        for run in &outcome.forget {
-            crash::point();
-            self.backend.forget(*run);
-            crash::point();
-            self.links.close(run.job);
-            self.meter.forget(run.job);
-        }
-    }
-
-    /// Opens the socket of a job, and follows its output if its progress shows there.
-    fn listen_to(&mut self, id: u64) {
-        let Some(job) = self.scheduler.job(id).map(|active| &active.job) else { return };
-        self.links.open(id, job.uid);
-        if let Some(pattern) = &job.request.progress_regex {
-            // Only root can become somebody else.
-            let owner = (self.uid == 0).then_some(Owner { uid: job.uid, gid: job.gid });
-            self.links.tail(id, pattern, &job.stdout(), owner);
-        }
-    }
-
-    fn publish(&mut self, now: Now, outcome: &StepOutcome) {
-        for job in &outcome.changed {
-            let shown = (job.state, job.reason.clone(), job.devices.clone());
-            if self.told.get(&job.id) != Some(&shown) {
-                self.publisher.publish(now, job);
-                if job.state.is_over() {
-                    self.told.remove(&job.id);
-                } else {
-                    self.told.insert(job.id, shown);
-                }
-            }
-        }
-    }
-
-    /// Takes in what a job says; what the scheduler has to know comes back.
-    fn hear(&mut self, job: u64, said: &FromJob, now: Time) -> Vec<Fact> {
-        match *said {
-            FromJob::Hello { accum, stop } => vec![Fact::Hello { job, accum, stop }],
-            FromJob::Steps { n, accum } => {
-                let accum = accum.or_else(|| {
-                    let allocation = self.scheduler.job(job)?.allocation.as_ref()?;
-                    Some(allocation.sub_batches)
-                });
-                self.meter.steps(job, n, accum.unwrap_or(1), now, &self.scheduler)
-            }
-            FromJob::Bye { done } => vec![Fact::Bye { job, done }],
-        }
-    }
-
-    /// Processes on our devices that are not ours.
-    fn strangers(&mut self, devices: &[DeviceSample]) -> Vec<Input> {
-        let mut inputs = Vec::new();
-        for (device, sample) in (0..).zip(devices) {
-            let foreign = sample.processes.iter();
-            let (mut bytes, mut count) = (0, 0);
-            for &(_, memory) in foreign {
-                bytes += memory;
-                count += 1;
-            }
-            inputs.extend(self.meter.foreign(device, bytes, count).map(Input::Fact));
-        }
-        inputs
-    }
-
     /// What the scheduler wanted when it began.
     pub fn begin(&mut self, now: Now, outcome: &StepOutcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
@@ -568,21 +330,3 @@ fn answer(replies: Vec<(Vec<u64>, Reply)>) {
     }
 }
 
-/// The job that an event concerns.
-fn job_of(event: &BackendEvent) -> Option<u64> {
-    let run = match event {
-        BackendEvent::Started { run, .. }
-        | BackendEvent::NotStarted { run, .. }
-        | BackendEvent::Paused { run, .. }
-        | BackendEvent::Resumed { run, .. }
-        | BackendEvent::Refused { run, .. }
-        | BackendEvent::Exited { run, .. }
-        | BackendEvent::Requeued { run }
-        | BackendEvent::Lost { run, .. } => run,
-        BackendEvent::Sampled(_)
-        | BackendEvent::Imported(_)
-        | BackendEvent::Withdrawn { .. }
-        | BackendEvent::Device { .. } => return None,
-    };
-    Some(run.job)
-}

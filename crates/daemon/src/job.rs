@@ -165,14 +165,38 @@ pub struct Job {
     pub placed: bool,
     /// Parts in which it computes its batches by the present plan.
     pub sub_batches: u32,
-    /// What it is willing to do, as it said itself: speak, accumulate, stop.
-    pub caps: [bool; 3],
+    /// What the process of its present run can do, by its own word.
+    pub caps: Caps,
     /// Why it is being ended, if it is.
     pub ending: Option<Ending>,
     /// Its present run was asked to save its state and leave.
     pub asked: bool,
     /// How it went on when this was written, if it did.
     pub going: Option<Going>,
+}
+
+/// What the process of a job can do, by its own word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "[bool; 3]", into = "[bool; 3]")]
+pub struct Caps {
+    /// It speaks the job protocol.
+    pub reports: bool,
+    /// It computes batches in as many sub-batches as it is told.
+    pub accum: bool,
+    /// It saves a checkpoint and exits when it is asked to.
+    pub stop: bool,
+}
+
+impl From<[bool; 3]> for Caps {
+    fn from([reports, accum, stop]: [bool; 3]) -> Self {
+        Self { reports, accum, stop }
+    }
+}
+
+impl From<Caps> for [bool; 3] {
+    fn from(caps: Caps) -> Self {
+        [caps.reports, caps.accum, caps.stop]
+    }
 }
 
 /// Why a job is ended from outside.

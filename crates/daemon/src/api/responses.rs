@@ -65,7 +65,7 @@ pub(super) fn info(
         stderr: text(&job.stderr().unwrap_or_else(|| job.stdout())),
         env,
     });
-    let caps = [("report", job.caps[0]), ("accum", job.caps[1]), ("stop", job.caps[2])];
+    let caps = [("report", job.caps.reports), ("accum", job.caps.accum), ("stop", job.caps.stop)];
     let shares = view.filter(|view| view.phase == Phase::Running && !view.beside.is_empty());
     let slowdown = |rate: f64| (rate > 0.0).then(|| 1.0 / rate);
     let request = &job.request;

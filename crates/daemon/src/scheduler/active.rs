@@ -37,17 +37,6 @@ impl Phase {
     }
 }
 
-/// What a job is willing to do, as it says itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Caps {
-    /// It speaks to the daemon.
-    pub speaks: bool,
-    /// Computes its batches in as many parts as it is told.
-    pub accum: bool,
-    /// Saves its state and leaves when it is asked to.
-    pub stop: bool,
-}
-
 /// How far a job is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pace {
@@ -90,8 +79,6 @@ pub struct Active {
     pub handle: Option<RunHandle>,
     /// How strictly its share is kept.
     pub enforcement: Enforcement,
-    /// What it is willing to do.
-    pub caps: Caps,
     pub(super) bye: Option<bool>,
     pub(super) pace: Pace,
     /// Since when it runs, and whether beside others.
@@ -114,7 +101,6 @@ impl Active {
             allocation: None,
             handle: None,
             enforcement: Enforcement::None,
-            caps: Caps::default(),
             bye: None,
             pace: Pace { progress: Progress { done, ..Progress::default() }, measured: false },
             since: None,

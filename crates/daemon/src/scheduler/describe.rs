@@ -70,7 +70,7 @@ impl Scheduler {
         };
         let share = request.share_ppm();
         let sub_batches =
-            if active.caps.accum { self.learning.ways(&job.class) } else { SubBatches::default() };
+            if job.caps.accum { self.learning.ways(&job.class) } else { SubBatches::default() };
         JobDescription {
             estimate: estimate.max(Span(1)),
             profile: Profile {
@@ -82,7 +82,7 @@ impl Scheduler {
             },
             sub_batches,
             tolerance,
-            stoppable: self.setup.pause_frees_device || (active.caps.stop && self.setup.moves),
+            stoppable: self.setup.pause_frees_device || (job.caps.stop && self.setup.moves),
         }
     }
 
@@ -93,7 +93,7 @@ impl Scheduler {
         }
         let Some(class) = self.learning.get(&active.job.class) else { return false };
         // Who speaks has shown its speed alone; of who does not, the memory has to do.
-        !class.memory.is_empty() && (!active.caps.speaks || !class.solo.is_empty())
+        !class.memory.is_empty() && (!active.job.caps.reports || !class.solo.is_empty())
     }
 
     /// Tells the engine what has become known about a job.

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use super::active::Phase;
-use crate::job::{ArrayTask, Ending, JobState};
+use crate::job::{ArrayTask, Caps, Ending, JobState};
 use tandem_backends::{Exit, ExitCause, ExitStatus, RunId};
 use tandem_core::{Event, Span, UserId};
 
@@ -141,8 +141,7 @@ impl Scheduler {
         }
         active.pace = super::active::Pace::default();
         active.job.done_us = 0;
-        active.caps = super::Caps::default();
-        active.job.caps = [false; 3];
+        active.job.caps = Caps::default();
         active.bye = None;
         // One that is being ended does not begin again.
         if active.phase == Phase::Ending {
@@ -192,8 +191,7 @@ impl Scheduler {
         if let Some(active) = self.jobs.get_mut(id) {
             active.handle = None;
             active.pace.halt(self.now.time());
-            active.caps = super::Caps::default();
-            active.job.caps = [false; 3];
+            active.job.caps = Caps::default();
         }
     }
 

@@ -1,6 +1,7 @@
 //! What was measured, and what follows from it.
 
-use super::{Caps, Fact, Phase, Report, Scheduler, ToJob, active, memory};
+use super::{Fact, Phase, Report, Scheduler, ToJob, active, memory};
+use crate::job::Caps;
 use tandem_core::{Event, GpuId, Ppm, Progress, Time};
 
 impl Scheduler {
@@ -8,8 +9,7 @@ impl Scheduler {
         match fact {
             Fact::Hello { job, accum, stop } => {
                 let Some(active) = self.jobs.get_mut(*job) else { return };
-                active.caps = Caps { speaks: true, accum: *accum, stop: *stop };
-                active.job.caps = [true, *accum, *stop];
+                active.job.caps = Caps { reports: true, accum: *accum, stop: *stop };
                 let parts = active.job.accum.unwrap_or(active.job.sub_batches);
                 if *accum && parts != 1 {
                     self.processes.send(*job, ToJob::Accum(parts));

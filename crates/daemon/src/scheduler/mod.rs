@@ -33,7 +33,7 @@ mod start;
 mod user_commands;
 mod view;
 
-pub use active::{Active, Caps, Phase};
+pub use active::{Active, Phase};
 pub use classes::{Class, Classes, memory};
 pub use input::{Fact, Input, Now, Report, Submission};
 pub(crate) use launch::socket;

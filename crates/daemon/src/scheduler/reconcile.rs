@@ -143,7 +143,7 @@ impl Scheduler {
         active.job.devices.clone_from(&allocation.devices);
         let parts = allocation.sub_batches;
         let had = active.allocation.as_ref().map(|before| before.sub_batches);
-        let is_told = active.caps.accum && had.is_some_and(|had| had != parts);
+        let is_told = active.job.caps.accum && had.is_some_and(|had| had != parts);
         let run = active.run();
         if is_told {
             self.processes.send(id, ToJob::Accum(parts));
@@ -160,7 +160,7 @@ impl Scheduler {
         if self.setup.pause_frees_device {
             self.set_phase(id, Phase::Pausing, None);
             self.processes.request(Op::Pause { run });
-        } else if active.caps.stop && self.setup.moves {
+        } else if active.job.caps.stop && self.setup.moves {
             let by = self.now.time() + Span(self.setup.stop_grace_ms * 1000);
             active.leave_by = Some(by);
             active.job.asked = true;

@@ -1,8 +1,8 @@
 //! Takes over the jobs of an earlier daemon, with what the back end found of their runs.
 
-use super::active::{Active, Caps, Phase};
+use super::active::{Active, Phase};
 use super::{BackendEvent, Input, Kept, RecoveredRun, Scheduler};
-use crate::job::{Job, JobState};
+use crate::job::{Caps, Job, JobState};
 use std::collections::BTreeMap;
 use tandem_backends::{DeviceAllocation, OpId, RunHandle, RunId};
 use tandem_core::{Event, GpuId, Placement};
@@ -33,6 +33,7 @@ impl Scheduler {
                 None => {
                     job.placed = false;
                     job.going = None;
+                    job.caps = Caps::default();
                     self.admit(Active::new(job));
                 }
             }
@@ -90,7 +91,7 @@ impl Scheduler {
                 // If it ran, the cluster has requeued it: its progress is lost.
                 job.going = None;
                 job.done_us = 0;
-                job.caps = [false; 3];
+                job.caps = Caps::default();
             }
             _ => job.going = None,
         }
@@ -112,13 +113,11 @@ impl Scheduler {
             memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
             sub_batches: job.accum.unwrap_or(sub_batches),
         };
-        let caps = Caps { speaks: job.caps[0], accum: job.caps[1], stop: job.caps[2] };
         self.admit(Active::new(job));
         self.jobs.takes_array_slot(id);
         let entry = self.planner.enter(id);
         let active = self.jobs.get_mut(id).expect("admitted above");
         active.unmet.clear();
-        active.caps = caps;
         active.handle = handle;
         if let RecoveredRun::Running { enforcement, .. } = found {
             active.enforcement = *enforcement;
@@ -137,6 +136,7 @@ impl Scheduler {
         // The number of a run that never existed is used again.
         job.runs = job.runs.saturating_sub(1);
         job.placed = false;
+        job.caps = Caps::default();
         let ended = job.ending.as_ref().map(|ending| ending.end());
         self.admit(Active::new(job));
         ended.map(|(state, reason)| (id, state, reason))
@@ -146,6 +146,7 @@ impl Scheduler {
     fn rebooted(&mut self, mut job: Job) -> Option<Ended> {
         let id = job.id;
         job.placed = false;
+        job.caps = Caps::default();
         let ended = match &job.ending {
             Some(ending) => Some(ending.end()),
             None if job.request.requeue => None,

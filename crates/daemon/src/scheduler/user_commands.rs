@@ -73,7 +73,7 @@ impl Scheduler {
         if let Some(allocation) = &mut active.allocation {
             allocation.sub_batches = parts;
         }
-        if active.caps.accum {
+        if active.job.caps.accum {
             self.processes.send(id, ToJob::Accum(parts));
         }
         self.jobs.mark_changed(id);

@@ -1,6 +1,6 @@
 //! What people may ask about the present.
 
-use super::{Active, Caps, Phase, Scheduler};
+use super::{Active, Phase, Scheduler};
 use crate::job::Job;
 use crate::request::JobRequest;
 use std::sync::Arc;
@@ -28,8 +28,6 @@ pub struct View {
     pub share: f64,
     /// Parts in which it computes its batches.
     pub sub_batches: u32,
-    /// What it is willing to do.
-    pub caps: Caps,
     /// Time on its devices so far.
     pub ran_us: u64,
     /// The part of it beside others.
@@ -192,7 +190,6 @@ impl Scheduler {
             enforcement: active.enforcement,
             share: active.allocation.as_ref().map_or(1.0, |seat| f64::from(seat.share_ppm) / 1e6),
             sub_batches: active.allocation.as_ref().map_or(1, |seat| seat.sub_batches),
-            caps: active.caps,
             ran_us: active.ran_us(now),
             shared_us: active.shared_us(now),
             done_us: active.done_us(now),

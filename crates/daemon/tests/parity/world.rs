@@ -276,7 +276,7 @@ pub(crate) fn daemon(
         let events = world.lock().unwrap().collect(at);
         messages(&events, at, &mut batch, &mut finished);
         while let Some((_, observation)) = observations.next_if(|(due, _)| *due <= at) {
-            batch.push(Message::Told(Input::Fact(observed(workload, observation))));
+            batch.push(Message::Input(Input::Fact(observed(workload, observation))));
         }
         while let Some(job) = workload.jobs.get(arrived).filter(|job| job.spec.submit <= at) {
             let request = Box::new(request(workload, job.spec.id));
@@ -342,7 +342,7 @@ fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut
                     rate_ppm: progress.rate.0,
                 };
                 let fact = Fact::Progress { job: u64::from(job.0) + 1, report };
-                batch.push(Message::Told(Input::Fact(fact)));
+                batch.push(Message::Input(Input::Fact(fact)));
             }
             Event::Finished { job } => {
                 *finished += 1;

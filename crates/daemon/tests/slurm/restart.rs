@@ -69,7 +69,7 @@ fn a_run_that_was_requeued_during_a_restart_has_lost_its_progress() {
         (cluster.phase(job), cluster.active(job).done_us(cluster.now.time())),
         (Phase::Starting, 0)
     );
-    assert!(!cluster.active(job).caps.stop, "it has not said hello yet");
+    assert!(!cluster.active(job).job.caps.stop, "it has not said hello yet");
     cluster.started(job);
     cluster.finish(job);
     assert_eq!(cluster.job(job).done_us / 1_000_000, 1);

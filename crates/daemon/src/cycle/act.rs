@@ -1,0 +1,103 @@
+//! Carries out what was decided: operations for the back end, messages for jobs, changes for listeners.
+
+use super::Cycle;
+use crate::scheduler::{Input, Now, StepOutcome};
+use tandem_backends::{BackendEvent, Op, Owner, crash};
+
+impl Cycle {
+    /// Ends the windows of measurements that an event would fall into.
+    pub(super) fn interrupt_windows(&mut self, inputs: &[Input]) {
+        for input in inputs {
+            if let Input::Backend(event) = input
+                && let Some(job) = job_of(event)
+            {
+                for other in self.scheduler.co_located(job) {
+                    self.meter.interrupt(other);
+                }
+                self.meter.interrupt(job);
+            }
+        }
+    }
+
+    pub(super) fn act(&mut self, outcome: &StepOutcome) {
+        for (id, op) in &outcome.ops {
+            let mut op = op.clone();
+            let job = op.run().job;
+            self.meter.interrupt(job);
+            if let Op::Start(launch) = &mut op {
+                match self.store.env(job) {
+                    Ok(env) => {
+                        let ours = std::mem::replace(&mut launch.env, env);
+                        launch.env.extend(ours);
+                    }
+                    Err(error) => tracing::error!("job {job}: its environment is lost: {error}"),
+                }
+                if self.uid != 0 {
+                    // Only root can become somebody else.
+                    launch.owner = None;
+                }
+            }
+            if matches!(op, Op::Start(_) | Op::Place { .. }) {
+                crash::point();
+                self.listen_to(job);
+            }
+            crash::point();
+            self.backend.apply(*id, op);
+            crash::point();
+        }
+        for (job, message) in &outcome.messages {
+            self.sockets.send(*job, *message);
+        }
+        for run in &outcome.forget {
+            crash::point();
+            self.backend.forget(*run);
+            crash::point();
+            self.sockets.close(run.job);
+            self.meter.forget(run.job);
+        }
+    }
+
+    /// Opens the socket of a job, and follows its output if its progress shows there.
+    pub(super) fn listen_to(&mut self, id: u64) {
+        let Some(job) = self.scheduler.job(id).map(|active| &active.job) else { return };
+        self.sockets.open(id, job.uid);
+        if let Some(pattern) = &job.request.progress_regex {
+            // Only root can become somebody else.
+            let owner = (self.uid == 0).then_some(Owner { uid: job.uid, gid: job.gid });
+            self.sockets.tail(id, pattern, &job.stdout(), owner);
+        }
+    }
+
+    pub(super) fn publish(&mut self, now: Now, outcome: &StepOutcome) {
+        for job in &outcome.changed {
+            let shown = (job.state, job.reason.clone(), job.devices.clone());
+            if self.published.get(&job.id) != Some(&shown) {
+                self.publisher.publish(now, job);
+                if job.state.is_over() {
+                    self.published.remove(&job.id);
+                } else {
+                    self.published.insert(job.id, shown);
+                }
+            }
+        }
+    }
+}
+
+/// The job that an event concerns.
+fn job_of(event: &BackendEvent) -> Option<u64> {
+    let run = match event {
+        BackendEvent::Started { run, .. }
+        | BackendEvent::NotStarted { run, .. }
+        | BackendEvent::Paused { run, .. }
+        | BackendEvent::Resumed { run, .. }
+        | BackendEvent::Refused { run, .. }
+        | BackendEvent::Exited { run, .. }
+        | BackendEvent::Requeued { run }
+        | BackendEvent::Lost { run, .. } => run,
+        BackendEvent::Sampled(_)
+        | BackendEvent::Imported(_)
+        | BackendEvent::Withdrawn { .. }
+        | BackendEvent::Device { .. } => return None,
+    };
+    Some(run.job)
+}

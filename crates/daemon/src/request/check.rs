@@ -1,0 +1,160 @@
+//! What is wrong with a request, as far as it can be told without knowing the machine.
+
+use super::{BadRequest, JobRequest, NAME_MAX, Param, bad};
+use tandem_core::{BUDGET_MIN, PPM_ONE, PRIORITY_MAX};
+
+const ARGUMENTS_MAX_BYTES: usize = 1 << 20;
+const ENVIRONMENT_MAX_BYTES: usize = 1 << 20;
+const PATH_MAX_BYTES: usize = 4096;
+/// The most dependencies, over all tasks of a submission.
+const DEPENDENCIES_MAX: usize = 1_000_000;
+/// A pattern that takes more than this when it is compiled could take minutes for a page of output.
+const PATTERN_MAX_BYTES: usize = 128 << 10;
+
+impl JobRequest {
+    /// Checks all that can be told without knowing the machine.
+    pub fn check(&self) -> Result<(), BadRequest> {
+        self.check_command()?;
+        self.check_options()
+    }
+
+    fn check_command(&self) -> Result<(), BadRequest> {
+        if self.command.first().is_none_or(|program| program.is_empty()) {
+            return Err(bad("command", "is empty; give a program after --"));
+        }
+        let nul = |text: &str| text.contains('\0');
+        if self.command.iter().any(|argument| nul(argument)) {
+            return Err(bad("command", "holds a NUL byte, which no program can be given"));
+        }
+        let size: usize = self.command.iter().map(String::len).sum();
+        if size > ARGUMENTS_MAX_BYTES {
+            return Err(bad("command", "is longer than a mebibyte; put it into a script"));
+        }
+        if self.command_bytes_max() > ARGUMENTS_MAX_BYTES {
+            return Err(bad("params", "make the command longer than a mebibyte"));
+        }
+        Ok(())
+    }
+
+    /// Checks all but the command, which a job of a cluster does not have here.
+    pub(crate) fn check_options(&self) -> Result<(), BadRequest> {
+        let nul = |text: &str| text.contains('\0');
+        if let Some(name) = &self.name
+            && (name.is_empty() || name.len() > NAME_MAX || name.chars().any(char::is_control))
+        {
+            return Err(bad("name", "is empty, longer than 255 bytes or holds control characters"));
+        }
+        let size: usize = self.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if size > ENVIRONMENT_MAX_BYTES {
+            return Err(bad("env", "is larger than a mebibyte; pass less with --export"));
+        }
+        for (name, value) in &self.env {
+            if name.is_empty() || name.contains('=') || nul(name) || nul(value) {
+                return Err(bad("env", format!("'{}' is no variable", name.escape_debug())));
+            }
+        }
+        if !self.dir.is_absolute() {
+            return Err(bad("dir", "is not an absolute path"));
+        }
+        let dir = Some(self.dir.clone());
+        for (field, path) in [("dir", &dir), ("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let text = path.as_ref().map(|path| path.as_os_str().as_encoded_bytes());
+            let is_wrong =
+                |text: &[u8]| text.is_empty() || text.len() > PATH_MAX_BYTES || text.contains(&0);
+            if text.is_some_and(is_wrong) {
+                return Err(bad(field, "is empty, longer than 4096 bytes or holds a NUL byte"));
+            }
+        }
+        self.check_numbers()?;
+        self.check_texts()
+    }
+
+    fn check_numbers(&self) -> Result<(), BadRequest> {
+        let least = f64::from(BUDGET_MIN.0) / f64::from(PPM_ONE);
+        let whole = self.gpus.fract() == 0.0;
+        if !(least..=1_000_000.0).contains(&self.gpus) || (self.gpus > 1.0 && !whole) {
+            return Err(bad(
+                "gpus",
+                format!("is {}; give {least} to 1, or a whole number", self.gpus),
+            ));
+        }
+        let span = |field, value: Option<f64>, least: f64| match value {
+            Some(value) if !(least..=1e10).contains(&value) => {
+                Err(bad(field, format!("is {value}; give a number of seconds")))
+            }
+            _ => Ok(()),
+        };
+        span("time_limit_s", self.time_limit_s, 0.001)?;
+        span("estimate_s", self.estimate_s, 0.001)?;
+        span("begin_unix_s", self.begin_unix_s, 0.0)?;
+        span("kill_grace_s", self.kill_grace_s, 0.0)?;
+        if self.max_slowdown.is_some_and(|most| !(1.0..=1000.0).contains(&most)) {
+            return Err(bad("max_slowdown", "is below 1 or above 1000"));
+        }
+        if !(-PRIORITY_MAX..=PRIORITY_MAX).contains(&self.priority) {
+            return Err(bad("priority", "is below -20 or above 20"));
+        }
+        if self.retries > 1000 {
+            return Err(bad("retries", "is above 1000"));
+        }
+        if self.gpu_memory_bytes.is_some_and(|bytes| bytes > 1 << 50) {
+            return Err(bad("gpu_memory_bytes", "is above a pebibyte"));
+        }
+        Ok(())
+    }
+
+    fn check_texts(&self) -> Result<(), BadRequest> {
+        if let Some(class) = &self.class
+            && (class.is_empty() || class.len() > NAME_MAX || class.chars().any(char::is_control))
+        {
+            return Err(bad(
+                "class",
+                "is empty, longer than 255 bytes or holds control characters",
+            ));
+        }
+        if let Some(pattern) = &self.progress_regex {
+            let regex = progress_pattern(pattern).map_err(|error| {
+                let text = error.to_string();
+                bad("progress_regex", text.lines().last().unwrap_or("is no pattern").to_owned())
+            })?;
+            if regex.captures_len() < 2 {
+                return Err(bad(
+                    "progress_regex",
+                    r"has no group for the number; try 'step (\d+)'",
+                ));
+            }
+        }
+        if let Some(url) = &self.webhook {
+            let uri: Option<hyper::Uri> = url.parse().ok().filter(|_| url.len() <= PATH_MAX_BYTES);
+            let has_host = |uri: &hyper::Uri| uri.host().is_some_and(|host| !host.is_empty());
+            if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && has_host(&uri)) {
+                return Err(bad("webhook", "is not an http:// address"));
+            }
+        }
+        let (tasks, waits) = (self.tasks()?.tasks.len(), self.dependencies()?.len());
+        if tasks.saturating_mul(waits) > DEPENDENCIES_MAX {
+            let problem = format!("{tasks} tasks times {waits} jobs are more than {DEPENDENCIES_MAX}");
+            return Err(bad("dependency", problem));
+        }
+        Ok(())
+    }
+
+    /// No task's command is longer than this once parameters are put in.
+    fn command_bytes_max(&self) -> usize {
+        let longer = |argument: &String, param: &Param| {
+            let longest = param.values.iter().map(String::len).max().unwrap_or(0);
+            argument.matches(&format!("{{{}}}", param.name)).count().saturating_mul(longest)
+        };
+        let argument = |argument: &String| {
+            let more = self.params.iter().map(|param| longer(argument, param));
+            more.fold(argument.len(), usize::saturating_add)
+        };
+        self.command.iter().map(argument).fold(0, usize::saturating_add)
+    }
+}
+
+/// A pattern that finds progress in what a job prints.
+pub fn progress_pattern(pattern: &str) -> Result<regex::Regex, regex::Error> {
+    let mut builder = regex::RegexBuilder::new(pattern);
+    builder.size_limit(PATTERN_MAX_BYTES).dfa_size_limit(1 << 20).build()
+}

@@ -1,0 +1,98 @@
+//! Arrays and sweeps become tasks, and bad requests name the field.
+
+use super::*;
+
+fn request() -> JobRequest {
+    JobRequest { command: vec!["true".to_owned()], ..JobRequest::default() }
+}
+
+#[test]
+fn arrays_and_parameters_become_tasks() {
+    let array = |text: &str| {
+        let request = JobRequest { array: Some(text.to_owned()), ..request() };
+        request.tasks().map(|tasks| {
+            let numbers: Vec<u32> = tasks.tasks.iter().filter_map(|task| task.number).collect();
+            (numbers, tasks.at_a_time)
+        })
+    };
+    assert_eq!(array("0-6:2,14%3").unwrap(), (vec![0, 2, 4, 6, 14], Some(3)));
+    assert_eq!(array("7").unwrap(), (vec![7], None));
+    for wrong in ["", "a", "5-1", "1-", "1%0", "1-9:0", "0-4294967295", "1,,2"] {
+        assert!(array(wrong).is_err(), "{wrong}");
+    }
+    let param = |name: &str, values: &[&str]| Param {
+        name: name.to_owned(),
+        values: values.iter().map(|&value| value.to_owned()).collect(),
+    };
+    let sweep = JobRequest {
+        params: vec![param("lr", &["1", "2"]), param("wd", &["a", "b", "c"])],
+        ..request()
+    };
+    assert_eq!(sweep.tasks().unwrap().tasks.len(), 6);
+    assert_eq!(request().tasks().unwrap().tasks[0].number, None);
+}
+
+#[test]
+fn bad_requests_name_the_field() {
+    let field = |change: fn(&mut JobRequest)| {
+        let mut request = request();
+        change(&mut request);
+        request.check().unwrap_err().field
+    };
+    assert_eq!(field(|request| request.command.clear()), "command");
+    assert_eq!(field(|request| request.command.push("a\0b".to_owned())), "command");
+    assert_eq!(field(|request| request.gpus = 1.5), "gpus");
+    assert_eq!(field(|request| request.gpus = f64::NAN), "gpus");
+    assert_eq!(field(|request| request.time_limit_s = Some(-1.0)), "time_limit_s");
+    assert_eq!(field(|request| request.name = Some("a\nb".to_owned())), "name");
+    assert_eq!(
+        field(|request| request.progress_regex = Some("step".to_owned())),
+        "progress_regex"
+    );
+    assert_eq!(field(|request| request.dependency = Some("afterok".to_owned())), "dependency");
+    assert_eq!(field(|request| request.max_slowdown = Some(0.5)), "max_slowdown");
+    assert_eq!(
+        field(|request| drop(request.env.insert("A=B".to_owned(), String::new()))),
+        "env"
+    );
+    assert_eq!(request().check(), Ok(()));
+}
+
+#[test]
+fn small_requests_do_not_become_large_work() {
+    let param = |name: &str, value: &str, count: usize| Param {
+        name: name.to_owned(),
+        values: vec![value.to_owned(); count],
+    };
+    let field = |request: JobRequest| request.check().unwrap_err().field;
+    // 100,000 copies of a mebibyte.
+    let long = "x".repeat(1 << 20);
+    let params = vec![param("a", &long, 1), param("b", "1", 100_000)];
+    assert_eq!(field(JobRequest { params, ..request() }), "params");
+    // A mebibyte for each of 100,000 places.
+    let command = vec!["true".to_owned(), "{a}".repeat(100_000)];
+    let params = vec![param("a", &long, 1)];
+    assert_eq!(field(JobRequest { command, params, ..request() }), "params");
+    let array = Some("0-99999,".repeat(50_000) + "1");
+    assert_eq!(field(JobRequest { array, ..request() }), "array");
+    let (array, dependency) =
+        (Some("0-99999".to_owned()), Some("afterok:1".to_owned() + &":1".repeat(9_999)));
+    assert_eq!(
+        field(JobRequest { dependency: dependency.clone(), ..request() }.with_array(array)),
+        "dependency"
+    );
+    assert_eq!(JobRequest { dependency, ..request() }.check(), Ok(()));
+    let progress_regex = Some("((a{50}){50}){50}".to_owned());
+    assert_eq!(field(JobRequest { progress_regex, ..request() }), "progress_regex");
+    let stdout = Some("%x".repeat(5_000).into());
+    assert_eq!(field(JobRequest { stdout, ..request() }), "stdout");
+    assert_eq!(field(JobRequest { dir: "/a\0b".into(), ..request() }), "dir");
+    let command = vec![format!("/bin/{long}")];
+    assert!(JobRequest { command, ..request() }.display_name().len() < 256);
+}
+
+impl JobRequest {
+    fn with_array(self, array: Option<String>) -> Self {
+        Self { array, ..self }
+    }
+}
