@@ -31,17 +31,17 @@ const STORE_AGAIN: Duration = Duration::from_secs(1);
 pub struct Cycle {
     /// The scheduler.
     pub scheduler: Scheduler,
-    /// What outlives the daemon.
+    /// The store.
     pub store: Store,
-    /// Who carries out what is decided.
+    /// The back end.
     pub backend: Box<dyn Backend>,
-    /// What jobs and devices show.
+    /// Measures jobs and devices.
     pub meter: Meter,
     /// Sockets of jobs.
     pub sockets: JobSockets,
-    /// Who is told.
+    /// Publishes changes of jobs.
     pub publisher: Publisher,
-    /// Whose daemon it is.
+    /// The daemon's user.
     pub uid: u32,
     devices: Vec<DeviceSample>,
     turns: Turns,
@@ -107,7 +107,7 @@ impl Cycle {
         self.wake
     }
 
-    /// Takes turns until it is told to leave.
+    /// Takes turns until it is told to stop.
     pub fn run(&mut self, clock: Clock, inbox: &Receiver<Message>) {
         let mut batch = Vec::new();
         loop {

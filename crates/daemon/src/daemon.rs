@@ -1,4 +1,4 @@
-//! The daemon put together: state, back end, cycle, interface; and taken apart again.
+//! The daemon: state folder, back end, cycle and HTTP interface, from start to stop.
 
 mod files;
 mod startup;
@@ -60,7 +60,7 @@ pub struct DaemonOptions {
     pub token_file: Option<PathBuf>,
     /// The policy.
     pub policy: PolicySpec,
-    /// Several jobs may sit on a device.
+    /// Jobs may share devices.
     pub share: bool,
     /// How runs are supervised: program and leading arguments.
     pub supervisor: Vec<std::ffi::OsString>,
@@ -72,9 +72,9 @@ pub struct DaemonOptions {
     pub restore_s: f64,
     /// How much has to be seen before something is known.
     pub meter: MeterOptions,
-    /// How often runs and devices are looked at.
+    /// How often the usage of runs and devices is sampled.
     pub sample_every: Duration,
-    /// What strangers on a device mean.
+    /// What to do with a device that has processes that are not ours.
     pub foreign: Foreign,
     /// Jobs that were over so long ago are forgotten.
     pub history: Option<Duration>,

@@ -1,5 +1,5 @@
-//! Why a job waits, when it will start, and what if: the present handed to the simulator, which runs the
-//! policy forward through several draws of what is not known.
+//! Why a job waits, when it will start, and what if: the simulator runs the policy forward from the present,
+//! with several draws of the unknown durations.
 
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
 use crate::command::{Admission, Caller, Refusal};
@@ -39,7 +39,7 @@ pub struct Question {
     restore: Span,
 }
 
-/// A question about a job; `None` if it is over. Who sees not all is not told what names files.
+/// A question about a job; `None` if it has ended. Only its owner sees reasons that name files.
 pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Question> {
     let scheduler = present.scheduler;
     let active = scheduler.job(id)?;
@@ -77,7 +77,7 @@ pub(crate) fn of_request(
     Ok(question)
 }
 
-/// What there is to say about a job that is over.
+/// The answer for a job that has ended.
 pub(crate) fn of_the_past(job: &Job, policy: String) -> Explanation {
     let mut explanation = blank(Some(job.id), job.state, policy);
     explanation.waits = None;
@@ -223,7 +223,7 @@ impl Question {
             let normal: f64 = StandardNormal.sample(&mut random);
             let factor = if draw == 0 { 1.0 } else { (SPREAD * normal).exp() };
             let drawn = Span((job.spec.estimate.0 as f64 * factor) as u64);
-            // Who has outlived what was expected goes on for half of what it did.
+            // A job that has run longer than expected is assumed to take half as long again.
             let done = job.done.0 / 1_000_000;
             let least = u64::try_from(done + done / 2).unwrap_or(u64::MAX);
             let outlived = Work::of(drawn) <= job.done;
@@ -269,7 +269,7 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
             tenants.iter().map(|&entry| scheduler.job_of(entry).to_string()).collect();
         let who = format!("job {} is there", jobs.join(" and job "));
         if spec.tolerance == Tolerance::Alone {
-            return format!("{who}, and this one runs alone, by its wish or until it is known");
+            return format!("{who}, and this one runs alone, as requested or until its class is known");
         }
         if tenants.len() >= engine.rules().tenants_max {
             return format!("{who}, as many as the policy allows");
@@ -277,7 +277,7 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
         let is_alone = |entry: &&JobId| engine.job(**entry).spec.tolerance == Tolerance::Alone;
         if let Some(&entry) = tenants.iter().find(is_alone) {
             let job = scheduler.job_of(entry);
-            return format!("{who}, and job {job} runs alone, by its wish or until it is known");
+            return format!("{who}, and job {job} runs alone, as requested or until its class is known");
         }
         let memory = |placement: Option<&Placement>| placement.map_or(1, |at| at.sub_batches);
         let used: u64 = tenants

@@ -1,4 +1,4 @@
-//! A job as the daemon keeps it: what was asked for, where it stands, what it has shown.
+//! A job as the daemon stores it: its request, its state and what was measured of it.
 
 use crate::request::{Dependency, JobRequest};
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ impl JobState {
 pub struct Job {
     /// Its number.
     pub id: u64,
-    /// What the engine calls it, if that keeps the queue: unique for all time.
+    /// The cluster's id of the job, if it comes from a cluster: never given to another job.
     pub external: Option<String>,
     /// Whose it is.
     pub uid: u32,
@@ -157,13 +157,13 @@ pub struct Job {
     pub memory_peak_bytes: u64,
     /// Processor time of its runs that are over.
     pub cpu_s: f64,
-    /// Parts in which it computes its batches because somebody said so; the policy decides if absent.
+    /// Sub-batches per batch as a user set them; the policy decides if absent.
     pub accum: Option<u32>,
     /// When it became eligible, on the scheduler's clock.
     pub entered_us: Option<u64>,
     /// The devices are its by the present plan.
     pub placed: bool,
-    /// Parts in which it computes its batches by the present plan.
+    /// Sub-batches per batch by the present plan.
     pub sub_batches: u32,
     /// What the process of its present run can do, by its own word.
     pub caps: Caps,
@@ -171,7 +171,7 @@ pub struct Job {
     pub ending: Option<Ending>,
     /// Its present run was asked to save its state and leave.
     pub asked: bool,
-    /// How it went on when this was written, if it did.
+    /// Its progress at the time of writing, if it ran.
     pub going: Option<Going>,
 }
 
@@ -273,7 +273,7 @@ impl Job {
         self.request.command.iter().map(|argument| self.put_in(argument)).collect()
     }
 
-    /// `{name}` replaced where there is such a parameter; what was put in is not looked at again.
+    /// Replaces `{name}` where there is such a parameter, once: inserted values are not expanded.
     fn put_in(&self, argument: &str) -> String {
         let mut text = String::with_capacity(argument.len());
         let mut rest = argument;
@@ -294,7 +294,7 @@ impl Job {
         text + rest
     }
 
-    /// Why it is there, as everyone may know: what its owner is told may name files and programs.
+    /// The reason without what only the owner may know: files and programs.
     pub fn public_reason(&self) -> Option<String> {
         self.reason.as_deref().map(public_reason)
     }

@@ -1,4 +1,4 @@
-//! A job that is not over, and where its process stands.
+//! A job that has not ended, and the phase of its process.
 
 use crate::job::{Job, JobState};
 use crate::request::Dependency;
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use tandem_backends::{DeviceAllocation, Enforcement, RunHandle, RunId};
 use tandem_core::{JobId, PPM_ONE, Ppm, Progress, Span, Time, Work};
 
-/// Where the process of a job stands. Between two of the lasting phases an operation is under way, and
-/// nothing else is asked of the process until it is over.
+/// The phase of a job's process. Between two lasting phases an operation is under way, and nothing else is
+/// requested of the process until it has completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// There is none.
+    /// No process.
     #[default]
     Absent,
-    /// About to begin.
+    /// About to start.
     Starting,
     /// Runs.
     Running,
-    /// About to stand still.
+    /// About to be paused.
     Pausing,
-    /// Stands still.
+    /// Paused.
     Stopped,
-    /// About to go on.
+    /// About to continue.
     Resuming,
-    /// Was asked to save its state and leave.
+    /// Asked to save a checkpoint and exit.
     Asked,
     /// About to end.
     Ending,
@@ -37,7 +37,7 @@ impl Phase {
     }
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) progress: Progress,
@@ -52,40 +52,40 @@ impl Pace {
         u64::try_from(micros).unwrap_or(u64::MAX)
     }
 
-    /// Stands still from `now` on.
+    /// Makes no progress from `now` on.
     pub(super) fn halt(&mut self, now: Time) {
         self.set_rate(now, Ppm::ZERO);
     }
 
-    /// Goes on at another rate, as far as is believed.
+    /// Continues at another rate, which is predicted.
     pub(super) fn set_rate(&mut self, now: Time, rate: Ppm) {
         let done = self.progress.done_by(now);
         *self = Self { progress: Progress { done, at: now, rate }, measured: false };
     }
 }
 
-/// A job that is not over.
+/// A job that has not ended.
 #[derive(Clone, Debug)]
 pub struct Active {
-    /// As it is kept.
+    /// As it is stored.
     pub job: Job,
-    /// In the engine, if it is eligible.
+    /// Its number in the engine, if it is eligible.
     pub(super) entry: Option<JobId>,
-    /// Of its process.
+    /// The phase of its process.
     pub phase: Phase,
-    /// Where its process sits, or sat when it was stopped.
+    /// The devices of its process, or of the process that was paused.
     pub allocation: Option<DeviceAllocation>,
     /// Its process, or its job in the cluster.
     pub handle: Option<RunHandle>,
-    /// How strictly its share is kept.
+    /// How its share is enforced.
     pub enforcement: Enforcement,
     pub(super) bye: Option<bool>,
     pub(super) pace: Pace,
-    /// Since when it runs, and whether beside others.
+    /// Since when it runs, and whether it shares a device.
     pub(super) since: Option<(Time, bool)>,
     /// Not before this.
     pub(super) begin: Option<Time>,
-    /// Leaves by force if it has not by then.
+    /// Killed if it has not exited by then.
     pub(super) leave_by: Option<Time>,
     pub(super) unmet: Vec<Dependency>,
 }
@@ -110,7 +110,7 @@ impl Active {
         }
     }
 
-    /// The state that its phase amounts to.
+    /// The state that users see.
     pub(super) fn state(&self) -> JobState {
         match self.phase {
             Phase::Absent if self.job.state == JobState::Held => JobState::Held,
@@ -164,7 +164,7 @@ impl Active {
         self.job.ran_us + self.since.map_or(0, |(since, _)| now.since(since).0)
     }
 
-    /// The part of it beside others.
+    /// The part of it during which it shared a device.
     pub fn shared_us(&self, now: Time) -> u64 {
         let shared = self.since.filter(|(_, shared)| *shared);
         self.job.shared_us + shared.map_or(0, |(since, _)| now.since(since).0)

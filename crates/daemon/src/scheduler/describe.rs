@@ -1,4 +1,4 @@
-//! What the engine is told about a job, and told again when more is known.
+//! The description of a job for the engine, updated when more is known.
 
 use super::{Active, Scheduler, memory};
 use tandem_core::{
@@ -7,7 +7,7 @@ use tandem_core::{
 };
 
 impl Scheduler {
-    /// What the engine is told about a job.
+    /// The specification of a job for the engine.
     pub(super) fn spec(&mut self, id: u64, entry: JobId) -> JobSpec {
         let active = self.jobs.expect(id);
         let class = Some(self.learning.number(&active.job.class));
@@ -76,7 +76,7 @@ impl Scheduler {
             profile: Profile {
                 class,
                 memory: declared.or(measured).unwrap_or_default(),
-                // A part of a GPU is all that it wants of it.
+                // A job that asks for a part of a GPU uses no more.
                 gpu_util: (share < Ppm::ONE.0).then_some(Utilisation(share / 10)),
                 bandwidth_util: None,
             },
@@ -86,13 +86,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether enough is known about a job's class to put others beside it.
+    /// Whether enough is known about a job's class to share its devices.
     pub(super) fn is_known(&self, active: &Active) -> bool {
         if !self.setup.measures_memory {
             return active.job.request.gpu_memory_bytes.is_some();
         }
         let Some(class) = self.learning.get(&active.job.class) else { return false };
-        // Who speaks has shown its speed alone; of who does not, the memory has to do.
+        // A job that reports steps must also have shown its solo speed.
         !class.memory.is_empty() && (!active.job.caps.reports || !class.solo.is_empty())
     }
 

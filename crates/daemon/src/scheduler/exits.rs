@@ -1,4 +1,4 @@
-//! What becomes of a job when its process is over, and of those that waited for it.
+//! What happens to a job when its process has ended, and to the jobs that waited for it.
 
 use super::Scheduler;
 use super::active::Phase;
@@ -6,9 +6,9 @@ use crate::job::{ArrayTask, Caps, Ending, JobState};
 use tandem_backends::{Exit, ExitCause, ExitStatus, RunId};
 use tandem_core::{Event, Span, UserId};
 
-/// A job that ran out of memory is expected to need so much more than was seen.
+/// Factor on the observed peak for a job that ran out of memory.
 const OOM_GROWTH: f64 = 1.5;
-/// When a run is tried again that could not begin for a reason that may pass.
+/// When a run is retried that could not start for a transient reason.
 const POSTPONED: Span = Span(30_000_000);
 /// The exit code of a job that ran out of memory.
 const OOM_EXIT_CODE: i32 = 253;
@@ -35,13 +35,13 @@ impl Scheduler {
         self.gone(id);
         self.processes.forget(run);
         if let (None, Some(cause)) = (&cause, exit.cause) {
-            self.end_as_told(id, cause);
+            self.end_by_cluster(id, cause);
             return;
         }
         match (cause, exit.status) {
             (Some(ending), _) => self.end_as_asked(id, &ending),
             (None, _) if exit.oom && oom_retried => {
-                self.jobs.get_mut(id).expect("it was just there").job.exit_code =
+                self.jobs.get_mut(id).expect("its run has just ended").job.exit_code =
                     Some(OOM_EXIT_CODE);
                 self.end_job(id, JobState::Oom, Some("out of memory, also alone".to_owned()));
             }
@@ -49,7 +49,7 @@ impl Scheduler {
             (None, ExitStatus::Code(0)) if was_asked && bye != Some(true) => self.requeue(id),
             (None, ExitStatus::Code(0)) => self.end_job(id, JobState::Completed, None),
             (None, _) if was_asked && bye == Some(false) => self.requeue(id),
-            // It did not leave in time and was made to.
+            // It did not exit in time and was killed.
             (None, ExitStatus::Signal(9 | 15)) if was_asked => self.requeue(id),
             (None, status) => {
                 let reason = match status {
@@ -57,7 +57,7 @@ impl Scheduler {
                     ExitStatus::Signal(signal) => format!("signal {signal}"),
                 };
                 if retried < retries {
-                    self.jobs.get_mut(id).expect("it was just there").job.retried += 1;
+                    self.jobs.get_mut(id).expect("its run has just ended").job.retried += 1;
                     self.re_enter(id, format!("{reason}; tried again"));
                 } else {
                     self.end_job(id, JobState::Failed, Some(reason));
@@ -66,13 +66,13 @@ impl Scheduler {
         }
     }
 
-    /// The engine has said why a run ended, which is final.
-    fn end_as_told(&mut self, id: u64, cause: ExitCause) {
+    /// The cluster ended a run, which is final.
+    fn end_by_cluster(&mut self, id: u64, cause: ExitCause) {
         let (state, reason) = match cause {
-            ExitCause::Cancelled => (JobState::Cancelled, "cancelled in the engine"),
+            ExitCause::Cancelled => (JobState::Cancelled, "cancelled in the cluster"),
             ExitCause::TimedOut => (JobState::Timeout, "its time was up"),
             ExitCause::OutOfMemory => {
-                let active = self.jobs.get_mut(id).expect("it was just there");
+                let active = self.jobs.get_mut(id).expect("its run has just ended");
                 active.job.exit_code = Some(OOM_EXIT_CODE);
                 (JobState::Oom, "out of memory")
             }
@@ -89,8 +89,8 @@ impl Scheduler {
         }
     }
 
-    /// What kept a run from beginning may pass. The job leaves the queue for a while, so that others who
-    /// write elsewhere get the devices.
+    /// A run could not start for a transient reason. The job leaves the queue for a while, so that other jobs
+    /// get the devices.
     fn postpone(&mut self, run: RunId, reason: &str) {
         let id = run.job;
         self.gone(id);
@@ -115,7 +115,7 @@ impl Scheduler {
         self.ended_without_exit(run, JobState::Unknown, reason.to_owned());
     }
 
-    /// A run is over and has no exit code: a job that was to be ended is, any other ends like this.
+    /// A run ended without an exit code: a job that was to be ended ends as asked, any other with this state.
     fn ended_without_exit(&mut self, run: RunId, state: JobState, reason: String) {
         let Some(active) = self.jobs.of_run(run) else { return };
         let cause = active.job.ending.clone();
@@ -127,14 +127,14 @@ impl Scheduler {
         }
     }
 
-    /// The process of a job that was to be ended is gone, however that came about.
+    /// The process of a job that was to be ended is gone.
     fn end_as_asked(&mut self, id: u64, ending: &Ending) {
         let (state, reason) = ending.end();
         self.end_job(id, state, Some(reason));
     }
 
-    /// The engine has put a job back into its queue, its work lost; it begins again where it sat.
-    pub(super) fn begins_again(&mut self, run: RunId) {
+    /// The cluster requeued a job: its progress is lost, it starts again on its devices.
+    pub(super) fn requeued(&mut self, run: RunId) {
         let Some(active) = self.jobs.of_run(run) else { return };
         if active.phase == Phase::Absent {
             return;
@@ -143,17 +143,17 @@ impl Scheduler {
         active.job.done_us = 0;
         active.job.caps = Caps::default();
         active.bye = None;
-        // One that is being ended does not begin again.
+        // A job that is being ended does not start again.
         if active.phase == Phase::Ending {
             self.jobs.mark_changed(run.job);
             return;
         }
         self.set_phase(run.job, Phase::Starting, None);
-        self.jobs.set_reason(run.job, Some("queued again by the engine".to_owned()));
+        self.jobs.set_reason(run.job, Some("requeued by the cluster".to_owned()));
         self.relocate_if_closed(run.job);
     }
 
-    /// A job that waited in the engine for a place does not any more.
+    /// A pending job of the cluster is no longer Tandem's to place.
     pub(super) fn withdrawn(&mut self, external: &str, reason: &str) {
         if let Some(id) = self.jobs.of_external(external)
             && self.jobs.expect(id).phase == Phase::Absent
@@ -195,14 +195,14 @@ impl Scheduler {
         }
     }
 
-    /// It saved its state and goes on when it gets devices again; the engine may have given it some.
+    /// It saved a checkpoint and continues when it gets devices again; the engine may have placed it by now.
     fn requeue(&mut self, id: u64) {
         self.jobs.set_reason(id, None);
         self.jobs.mark_changed(id);
         self.processes.mark(id);
     }
 
-    /// Begins again from nothing.
+    /// Starts again without its progress.
     fn re_enter(&mut self, id: u64, reason: String) {
         let Some(active) = self.jobs.get_mut(id) else { return };
         active.job.placed = false;
@@ -217,7 +217,7 @@ impl Scheduler {
     }
 
     fn retry_alone(&mut self, id: u64, peak: u64) {
-        let active = self.jobs.get_mut(id).expect("it was just there");
+        let active = self.jobs.get_mut(id).expect("its run has just ended");
         active.job.oom_retried = true;
         let class = active.job.class.clone();
         let capacity = self.setup.devices.iter().map(|device| device.memory_bytes).max();
@@ -231,7 +231,7 @@ impl Scheduler {
         self.re_enter(id, "out of memory; tried again alone".to_owned());
     }
 
-    /// A job is over.
+    /// Ends a job.
     pub(super) fn end_job(&mut self, id: u64, state: JobState, reason: Option<String>) {
         let Some(mut active) = self.jobs.remove(id) else { return };
         let job = &mut active.job;

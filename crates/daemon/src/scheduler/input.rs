@@ -1,5 +1,5 @@
-//! What the scheduler is told. Everything that decides something comes in as one of these, so that a
-//! journal of them replays a run.
+//! The inputs of the scheduler. Everything that influences a decision is one of these, so a journal of them
+//! replays a run.
 
 use crate::job::JobState;
 use crate::request::JobRequest;
@@ -46,7 +46,7 @@ pub enum Input {
         /// The job.
         job: u64,
     },
-    /// A job that runs stands still, on its devices, until it is resumed.
+    /// A running job is paused, on its devices, until it is resumed.
     Pause {
         /// The job.
         job: u64,
@@ -94,10 +94,10 @@ pub struct Submission {
     pub request: JobRequest,
     /// How the jobs that it depends on ended, of those that were over already.
     pub over: Vec<(u64, JobState)>,
-    /// What the engine calls the job, if that keeps the queue.
+    /// The cluster's id of the job, if it comes from a cluster.
     #[serde(default)]
     pub external: Option<String>,
-    /// When the engine got it, in microseconds since 1970.
+    /// When it was submitted to the cluster, in microseconds since 1970.
     #[serde(default)]
     pub submit_unix_us: Option<u64>,
 }
@@ -169,7 +169,7 @@ pub enum Fact {
         /// Standard deviation of the measurement.
         noise: f64,
     },
-    /// Memory of strangers' processes on a device, none if zero.
+    /// Memory of processes on a device that are not ours.
     Foreign {
         /// The device.
         device: u32,

@@ -1,4 +1,4 @@
-//! What was measured, and what follows from it.
+//! What jobs reported and what was measured.
 
 use super::{Fact, Phase, Report, Scheduler, ToJob, active, memory};
 use crate::job::Caps;
@@ -14,7 +14,7 @@ impl Scheduler {
                 if *accum && parts != 1 {
                     self.processes.send(*job, ToJob::Accum(parts));
                 }
-                // One that was asked while nobody listened to it is asked again.
+                // A job that was asked to stop while it was not connected is asked again.
                 if active.phase == Phase::Asked {
                     self.processes.send(*job, ToJob::Stop);
                 }

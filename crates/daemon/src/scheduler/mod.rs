@@ -52,43 +52,43 @@ use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
 use tandem_core::{Action, Time};
 
-/// What the scheduler works with; fixed for the life of the daemon.
+/// The configuration of the scheduler, fixed for the life of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     /// The devices.
     pub devices: Vec<Device>,
     /// The policy, as on the command line.
     pub policy: String,
-    /// Several jobs may sit on a device, as far as the policy likes.
+    /// Jobs may share devices, as far as the policy does.
     pub share: bool,
-    /// A paused process leaves its device to others and can go on at another one.
+    /// A paused process frees its devices and can continue on others.
     pub pause_frees_device: bool,
     /// Processes may be paused at all.
     pub may_pause: bool,
-    /// Classes of which nothing is known run alone until they have shown what they need.
+    /// Jobs of unknown classes run alone until their memory was measured.
     pub learn: bool,
-    /// Rates are believed until they are measured; otherwise they are only ever reported.
+    /// Rates are predicted until they are measured; otherwise they are only reported.
     pub believe_rates: bool,
-    /// What going on after a stop costs.
+    /// Seconds to restore a checkpoint.
     pub restore_s: f64,
-    /// Time between the request to end and the end by force.
+    /// Time between SIGTERM and SIGKILL.
     pub kill_grace_ms: u64,
-    /// Time that a job has to save its state.
+    /// Time that a job has to save a checkpoint.
     pub stop_grace_ms: u64,
-    /// Where the sockets of jobs are.
+    /// The folder of the sockets of jobs.
     pub sockets: PathBuf,
-    /// A device that strangers use takes no new jobs.
+    /// A device with processes that are not ours accepts no new jobs.
     pub foreign_avoid: bool,
     /// A job on several devices can share them.
     #[serde(default = "yes")]
     pub gangs_share: bool,
-    /// A job can end and begin again on other devices.
+    /// A job can be stopped and continued on other devices.
     #[serde(default = "yes")]
     pub moves: bool,
-    /// The memory of jobs is measured; otherwise it counts what they say.
+    /// The memory of jobs is measured; otherwise it is as declared.
     #[serde(default = "yes")]
     pub measures_memory: bool,
-    /// Jobs come from the engine, which sees to their limits and tries them again itself.
+    /// Jobs come from a cluster, which enforces their limits and retries them itself.
     #[serde(default)]
     pub keeps_queue: bool,
 }
@@ -97,13 +97,13 @@ fn yes() -> bool {
     true
 }
 
-/// Something to tell a job.
+/// A message to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToJob {
     /// Compute batches in this number of sub-batches.
     Accum(u32),
-    /// Save the state and leave.
+    /// Save a checkpoint and exit.
     Stop,
 }
 
@@ -259,7 +259,7 @@ impl Scheduler {
             }
             BackendEvent::Exited { run, exit } => self.exited(*run, exit),
             BackendEvent::Lost { run, reason } => self.lost(*run, reason),
-            BackendEvent::Requeued { run } => self.begins_again(*run),
+            BackendEvent::Requeued { run } => self.requeued(*run),
             BackendEvent::Withdrawn { external, reason } => self.withdrawn(external, reason),
             BackendEvent::Device { device, unavailable } => {
                 self.close(*device, unavailable.as_deref());

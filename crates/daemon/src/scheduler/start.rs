@@ -1,4 +1,4 @@
-//! How a scheduler begins: from nothing, or from what was kept and what is found on the machine.
+//! How a scheduler begins: from what was stored and from what the back end found.
 
 use super::classes::{Class, Classes};
 use super::devices::Devices;
@@ -33,7 +33,7 @@ pub struct Start {
     pub now: Now,
     /// With what.
     pub setup: Setup,
-    /// Jobs that are not over, in order.
+    /// Jobs that have not ended, in order.
     pub jobs: Vec<Kept>,
     /// What is known about classes.
     pub classes: BTreeMap<String, Class>,
@@ -41,12 +41,12 @@ pub struct Start {
     pub next_job: u64,
     /// The number of the first operation.
     pub next_op: u64,
-    /// Devices that take no new jobs.
+    /// Drained devices.
     pub drained: Vec<u32>,
-    /// Devices that the back end has closed, and why.
+    /// Devices that are unavailable by the back end, with the reason.
     #[serde(default)]
     pub closed: Vec<(u32, String)>,
-    /// How jobs ended that others here depend on.
+    /// States of jobs that have ended and that others depend on.
     #[serde(default)]
     pub over: BTreeMap<u64, JobState>,
 }
@@ -55,14 +55,14 @@ fn first_version() -> u32 {
     1
 }
 
-/// A job that is not over, and what became of its process.
+/// A job that has not ended, and what the back end found of its run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
-    /// As it was kept.
+    /// As it was stored.
     pub job: Job,
-    /// What was asked for, without the environment, which decides nothing.
+    /// Its request, without the environment, which influences no decision.
     pub request: Arc<JobRequest>,
-    /// What was found, if it had a process.
+    /// What was found, if it had a run.
     pub found: Option<RecoveredRun>,
 }
 
@@ -123,7 +123,7 @@ fn rules(policy: &PolicySpec, share: bool) -> Rules {
 fn cluster(setup: &Setup) -> tandem_core::Cluster {
     let mut builder = ClusterBuilder::default();
     builder.partition("local");
-    // A node has GPUs of one kind and size; where they differ, the smallest is what all can give.
+    // A node has GPUs of one type and size; where memory differs, the smallest counts.
     let memory = setup.devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
     let kind = setup.devices.first().map_or("none", |device| device.kind.as_str());
     let kind = builder.gpu_type(kind, Ratio::ONE);

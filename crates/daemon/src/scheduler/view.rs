@@ -1,4 +1,4 @@
-//! What people may ask about the present.
+//! The present state of jobs and devices, to be read.
 
 use super::{Active, Phase, Scheduler};
 use crate::job::Job;
@@ -30,7 +30,7 @@ pub struct View {
     pub sub_batches: u32,
     /// Time on its devices so far.
     pub ran_us: u64,
-    /// The part of it beside others.
+    /// The part of it during which it shared a device.
     pub shared_us: u64,
     /// Work done so far, in microseconds of running alone.
     pub done_us: u64,
@@ -89,12 +89,12 @@ impl Scheduler {
         self.jobs.next()
     }
 
-    /// The engine, to look at.
+    /// The engine.
     pub fn engine(&self) -> &Engine {
         self.planner.engine()
     }
 
-    /// With what it works.
+    /// Its configuration.
     pub fn setup(&self) -> &super::Setup {
         &self.setup
     }
@@ -123,27 +123,27 @@ impl Scheduler {
         self.devices.is_shut(device)
     }
 
-    /// Whether a device takes no new jobs because somebody said so.
+    /// Whether an operator drained a device.
     pub fn is_drained(&self, device: u32) -> bool {
         self.devices.is_drained(device)
     }
 
-    /// Why the back end lets nobody onto a device.
+    /// Why a device is unavailable by the back end.
     pub fn closed(&self, device: u32) -> Option<&str> {
         self.devices.closed(device)
     }
 
-    /// Jobs that cannot begin where they were to and wait for a place elsewhere.
+    /// Jobs that have to be relocated.
     pub fn relocating(&self) -> impl Iterator<Item = u64> + '_ {
         self.devices.relocating()
     }
 
-    /// Devices that take no new jobs because somebody said so.
+    /// Devices that an operator drained.
     pub fn drained(&self) -> impl Iterator<Item = u32> + '_ {
         self.devices.drained()
     }
 
-    /// Memory of strangers' processes on a device.
+    /// Memory of processes on a device that are not ours.
     pub fn foreign(&self, device: u32) -> Option<u64> {
         self.devices.foreign(device)
     }
@@ -153,7 +153,7 @@ impl Scheduler {
         self.planner.job_of(entry)
     }
 
-    /// Jobs that the engine knows, in the order in which it heard of them.
+    /// Jobs that the engine knows, in the order in which they became eligible.
     pub(crate) fn entered(&self) -> impl Iterator<Item = (tandem_core::JobId, u64)> + '_ {
         let is_current = |entry: tandem_core::JobId, id: u64| {
             self.jobs.get(id).is_some_and(|active| active.entry == Some(entry))
@@ -161,7 +161,7 @@ impl Scheduler {
         self.planner.entries().filter(move |&(entry, id)| is_current(entry, id))
     }
 
-    /// What the engine would be told about a request if it were submitted at `now`.
+    /// The specification of a request if it were submitted at `now`.
     pub(crate) fn spec_of_request(
         &self,
         uid: u32,
@@ -216,7 +216,7 @@ impl Scheduler {
         })
     }
 
-    /// Jobs that the engine has put on a device.
+    /// Jobs that the engine has placed on a device.
     pub fn tenants(&self, device: u32) -> impl Iterator<Item = u64> + '_ {
         self.planner.tenants(device)
     }
