@@ -329,4 +329,3 @@ fn answer(replies: Vec<(Vec<u64>, Reply)>) {
         crash::point();
     }
 }
-

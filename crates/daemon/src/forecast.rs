@@ -269,7 +269,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
             tenants.iter().map(|&entry| scheduler.job_of(entry).to_string()).collect();
         let who = format!("job {} is there", jobs.join(" and job "));
         if spec.tolerance == Tolerance::Alone {
-            return format!("{who}, and this one runs alone, as requested or until its class is known");
+            return format!(
+                "{who}, and this one runs alone, as requested or until its class is known"
+            );
         }
         if tenants.len() >= engine.rules().tenants_max {
             return format!("{who}, as many as the policy allows");
@@ -277,7 +279,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
         let is_alone = |entry: &&JobId| engine.job(**entry).spec.tolerance == Tolerance::Alone;
         if let Some(&entry) = tenants.iter().find(is_alone) {
             let job = scheduler.job_of(entry);
-            return format!("{who}, and job {job} runs alone, as requested or until its class is known");
+            return format!(
+                "{who}, and job {job} runs alone, as requested or until its class is known"
+            );
         }
         let memory = |placement: Option<&Placement>| placement.map_or(1, |at| at.sub_batches);
         let used: u64 = tenants

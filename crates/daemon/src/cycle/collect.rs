@@ -24,12 +24,7 @@ pub(super) struct Intake {
 
 impl Cycle {
     /// Takes in a batch of messages. While the store cannot be written, commands are refused.
-    pub(super) fn collect(
-        &mut self,
-        now: Now,
-        batch: &mut Vec<Message>,
-        is_stuck: bool,
-    ) -> Intake {
+    pub(super) fn collect(&mut self, now: Now, batch: &mut Vec<Message>, is_stuck: bool) -> Intake {
         let inputs = std::mem::take(&mut self.unwritten);
         let mut intake = Intake { inputs, ..Intake::default() };
         let mut next_job = self.scheduler.next_job();

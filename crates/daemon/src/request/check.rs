@@ -133,7 +133,8 @@ impl JobRequest {
         }
         let (tasks, waits) = (self.tasks()?.tasks.len(), self.dependencies()?.len());
         if tasks.saturating_mul(waits) > DEPENDENCIES_MAX {
-            let problem = format!("{tasks} tasks times {waits} jobs are more than {DEPENDENCIES_MAX}");
+            let problem =
+                format!("{tasks} tasks times {waits} jobs are more than {DEPENDENCIES_MAX}");
             return Err(bad("dependency", problem));
         }
         Ok(())

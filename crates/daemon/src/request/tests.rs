@@ -45,16 +45,10 @@ fn bad_requests_name_the_field() {
     assert_eq!(field(|request| request.gpus = f64::NAN), "gpus");
     assert_eq!(field(|request| request.time_limit_s = Some(-1.0)), "time_limit_s");
     assert_eq!(field(|request| request.name = Some("a\nb".to_owned())), "name");
-    assert_eq!(
-        field(|request| request.progress_regex = Some("step".to_owned())),
-        "progress_regex"
-    );
+    assert_eq!(field(|request| request.progress_regex = Some("step".to_owned())), "progress_regex");
     assert_eq!(field(|request| request.dependency = Some("afterok".to_owned())), "dependency");
     assert_eq!(field(|request| request.max_slowdown = Some(0.5)), "max_slowdown");
-    assert_eq!(
-        field(|request| drop(request.env.insert("A=B".to_owned(), String::new()))),
-        "env"
-    );
+    assert_eq!(field(|request| drop(request.env.insert("A=B".to_owned(), String::new()))), "env");
     assert_eq!(request().check(), Ok(()));
 }
 
