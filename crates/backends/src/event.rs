@@ -181,6 +181,13 @@ pub struct RunSample {
     pub cpu_s: f64,
     /// Memory that counts against its devices at present: device memory, or resident memory.
     pub memory_bytes: u64,
+    /// Time so far in which its threads were ready to run and waited for a core; `None` where its devices are
+    /// no cores.
+    #[serde(default)]
+    pub wait_s: Option<f64>,
+    /// Part of the last interval in which it used its GPU, where that is known.
+    #[serde(default)]
+    pub device_use: Option<f64>,
     /// Every thread is stopped.
     pub stopped: bool,
 }

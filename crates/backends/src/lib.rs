@@ -21,7 +21,7 @@ pub mod slurm;
 pub use capabilities::Capabilities;
 pub use cluster::{ClusterJob, short_id};
 pub use event::{BackendEvent, Exit, ExitCause, ExitStatus, RunHandle, RunSample, UsageSample};
-pub use op::{DeviceAllocation, Launch, Op, OpId, Owner, RunId};
+pub use op::{DeviceAllocation, Launch, Op, OpId, Owner, ProcessLimits, RunId};
 pub use providers::{
     Device, DeviceSample, Enforcement, Foreign, ProcessSetup, Provider, ProviderError,
 };

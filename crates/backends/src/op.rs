@@ -52,6 +52,13 @@ pub enum Op {
         /// Its devices and its share of them.
         allocation: DeviceAllocation,
     },
+    /// Send a run the signal on which it saves a checkpoint and exits. Nothing follows if it ignores it.
+    Signal {
+        /// The run.
+        run: RunId,
+        /// The number of the signal.
+        signal: i32,
+    },
     /// End a run: SIGTERM first, SIGKILL after the grace period.
     End {
         /// The run.
@@ -77,6 +84,7 @@ impl Op {
             Op::Place { run, .. }
             | Op::Pause { run }
             | Op::Resume { run, .. }
+            | Op::Signal { run, .. }
             | Op::End { run, .. }
             | Op::Withdraw { run, .. } => *run,
         }
@@ -121,6 +129,28 @@ pub struct Launch {
     /// Hard limit of its resident memory in bytes, where the system can enforce one. A run that exceeds it is
     /// killed and ends as out of memory.
     pub memory_limit_bytes: Option<u64>,
+    /// The mask of permissions for files that it makes, and its resource limits.
+    #[serde(default)]
+    pub process: ProcessLimits,
+}
+
+/// What a process may do that does not follow from its user. None of it is taken from the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessLimits {
+    /// The mask of permissions for files that it makes.
+    pub umask: u32,
+    /// Open files; the limit of the daemon if absent.
+    pub open_files: Option<u64>,
+    /// Processes of its user; the limit of the daemon if absent.
+    pub processes: Option<u64>,
+    /// Bytes of a core dump; the limit of the daemon if absent.
+    pub core_bytes: Option<u64>,
+}
+
+impl Default for ProcessLimits {
+    fn default() -> Self {
+        Self { umask: 0o022, open_files: None, processes: None, core_bytes: None }
+    }
 }
 
 /// A user of the system.

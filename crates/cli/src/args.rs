@@ -5,6 +5,7 @@ use crate::daemon_args::DaemonArgs;
 use crate::device_args::DeviceCommand;
 use crate::live_args::LiveCommand;
 use crate::slurm_args::SlurmCommand;
+use crate::store_args::StoreCommand;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -51,6 +52,9 @@ pub(crate) enum CliCommand {
     /// Install Tandem in a Slurm cluster, or remove it
     #[command(subcommand)]
     Slurm(SlurmCommand),
+    /// Check, copy, restore or mend the store of a daemon
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Replay the decisions in a daemon's journal and compare
     Replay {
         /// The store of a daemon, state.db in its state folder
@@ -58,6 +62,13 @@ pub(crate) enum CliCommand {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
+    },
+    /// Write the generated pages of the documentation
+    #[command(hide = true)]
+    Reference {
+        /// Folder to write to
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
     },
     /// Run the sample job, tandem-train
     #[command(hide = true, disable_help_flag = true)]
@@ -90,7 +101,7 @@ pub(crate) struct DemoArgs {
 
 #[derive(Args)]
 pub(crate) struct SimArgs {
-    /// Policy: NAME[:key=value,...]
+    /// Policy: NAME[:key=value,...], or python:FILE.py:Class[:key=value,...]
     #[arg(long, value_name = "POLICY", default_value = "tandem")]
     pub(crate) policy: String,
     #[command(flatten)]
@@ -255,11 +266,16 @@ pub(crate) enum MatchingCommand {
 pub(crate) enum BenchCommand {
     /// A daemon under load: submissions, pages, starts
     Live(crate::commands::BenchLiveArgs),
+    /// How good the start times of `explain` are: coverage of their ranges and median error over several kinds
+    /// of queue
+    Starts(crate::commands::StartTimesArgs),
     /// Minimum-cost assignment of a generated instance
     Matching(BenchMatchingArgs),
     /// Every policy on published traces: writes docs/results.md and its chart. The exit code is 0
     /// even if a criterion is missed
     Quality(Box<QualityArgs>),
+    /// Every policy on small traces under unusual conditions: writes docs/regimes.md, the worst first
+    Regimes(crate::commands::RegimesArgs),
 }
 
 #[derive(Args)]

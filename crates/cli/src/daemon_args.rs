@@ -1,22 +1,49 @@
 //! Arguments of the daemon. They take precedence over the environment and the configuration file.
 
-use clap::Args;
+use crate::live_args::ClientArgs;
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
 #[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct DaemonArgs {
+    #[command(subcommand)]
+    pub(crate) control: Option<DaemonControl>,
+    #[command(flatten)]
+    pub(crate) flags: DaemonFlags,
+    /// Leaves the terminal that it was started on
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum DaemonControl {
+    /// Start the daemon in the background
+    Start(DaemonFlags),
+    /// Stop the daemon; jobs go on
+    Stop(ClientArgs),
+    /// Say whether the daemon runs
+    Status(ClientArgs),
+    /// Stop the daemon and start it again with the same arguments; jobs go on
+    Restart(ClientArgs),
+    /// Print a unit for a user's systemd
+    Unit(DaemonFlags),
+}
+
+#[derive(Args)]
+pub(crate) struct DaemonFlags {
     /// State folder: store, journal, output of runs
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Unix socket to listen on
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
-    /// Also listen on TCP, for clients that have the token
+    /// Also listen on TCP with TLS, for clients that have a token
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// File of the token; created if missing
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    /// Also serve the dashboard with TLS, for users who sign in with a token
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    web: Option<String>,
     /// Policy: NAME[:key=value,...]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
@@ -34,7 +61,7 @@ pub(crate) struct DaemonArgs {
     settings: Vec<(String, String)>,
 }
 
-impl DaemonArgs {
+impl DaemonFlags {
     /// Configuration keys with the values given here.
     pub(crate) fn flags(&self) -> Vec<(&str, String)> {
         let text = |path: &PathBuf| path.to_string_lossy().into_owned();
@@ -42,7 +69,7 @@ impl DaemonArgs {
             ("daemon.state", self.state.as_ref().map(text)),
             ("daemon.socket", self.socket.as_ref().map(text)),
             ("daemon.listen", self.listen.clone()),
-            ("daemon.token_file", self.token_file.as_ref().map(text)),
+            ("daemon.web", self.web.clone()),
             ("daemon.policy", self.policy.clone()),
             ("daemon.provider", self.provider.clone()),
             ("daemon.devices", self.devices.map(|count| count.to_string())),

@@ -60,6 +60,15 @@ impl Failure {
         }
     }
 
+    /// The message; an exit code alone has none.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Said { message, .. } => message.clone(),
+            Self::Exit(code) => format!("exit code {code}"),
+            Self::BrokenPipe => "the output was closed".to_owned(),
+        }
+    }
+
     /// Whether the daemon is unreachable.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Said { code: UNREACHABLE, .. })
@@ -138,7 +147,7 @@ impl From<ClientError> for Failure {
                 "bad_request" | "unauthorized" | "forbidden" | "conflict" | "too_large" => {
                     BAD_INPUT
                 }
-                "unavailable" => UNREACHABLE,
+                "unavailable" | "limit" => UNREACHABLE,
                 "not_found" => NOT_FOUND,
                 "infeasible" => NEVER,
                 _ => FAILED,

@@ -15,13 +15,26 @@ const GROUPS: [CommandGroup; 5] = [
         title: "Jobs",
         commands: &[
             "submit", "run", "queue", "info", "explain", "logs", "wait", "cancel", "hold",
-            "release", "pause", "resume", "accum",
+            "release", "pause", "resume", "requeue", "accum",
         ],
     },
-    CommandGroup { title: "GPUs and users", commands: &["top", "gpus", "usage", "classes"] },
+    CommandGroup {
+        title: "GPUs and users",
+        commands: &["top", "dashboard", "gpus", "reserve", "usage", "classes"],
+    },
     CommandGroup {
         title: "Daemon and administration",
-        commands: &["daemon", "doctor", "config", "slurm", "completions", "man"],
+        commands: &[
+            "daemon",
+            "doctor",
+            "config",
+            "token",
+            "store",
+            "slurm",
+            "mcp",
+            "completions",
+            "man",
+        ],
     },
     CommandGroup { title: "Simulate and compare", commands: &["demo", "sim", "compare", "trace"] },
     CommandGroup {

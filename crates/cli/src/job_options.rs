@@ -70,15 +70,30 @@ pub(crate) struct JobOptions {
     /// How its output shows progress, with a group for the steps: 'step (\d+)'
     #[arg(long, value_name = "REGEX")]
     pub(crate) progress_regex: Option<String>,
-    /// Asked with a POST when the job is over: http://...
+    /// Asked with a POST when the job is over: http://... or https://...
     #[arg(long, value_name = "URL")]
     pub(crate) webhook: Option<String>,
+    /// Address that gets a mail when the job is over
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) mail_user: Option<String>,
+    /// Account to charge [default: that of the user]
+    #[arg(short = 'A', long, value_name = "NAME")]
+    pub(crate) account: Option<String>,
+    /// Quality of service, as the administrator defines them
+    #[arg(short = 'q', long, value_name = "NAME")]
+    pub(crate) qos: Option<String>,
+    /// Run in this reservation; see tandem reserve list
+    #[arg(long, value_name = "N")]
+    pub(crate) reservation: Option<u32>,
     /// Its environment: ALL, NONE, or names and NAME=VALUE, separated by commas [default: ALL]
     #[arg(long, value_name = "LIST")]
     pub(crate) export: Option<String>,
     /// Time between the request to end and the end by force
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     pub(crate) kill_grace: Option<f64>,
+    /// Signal on which it saves a checkpoint and exits, such as USR1 or TERM: it can then be stopped, moved and requeued
+    #[arg(long, value_name = "SIGNAL")]
+    pub(crate) stop_signal: Option<String>,
 }
 
 impl JobOptions {
@@ -110,8 +125,13 @@ impl JobOptions {
             hold: self.hold || script.hold,
             progress_regex: self.progress_regex.or(script.progress_regex),
             webhook: self.webhook.or(script.webhook),
+            mail_user: self.mail_user.or(script.mail_user),
+            account: self.account.or(script.account),
+            qos: self.qos.or(script.qos),
+            reservation: self.reservation.or(script.reservation),
             export: self.export.or(script.export),
             kill_grace: self.kill_grace.or(script.kill_grace),
+            stop_signal: self.stop_signal.or(script.stop_signal),
         }
     }
 }

@@ -7,9 +7,10 @@ use clap::{Args, Subcommand};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use tandem_daemon::job::JobState;
+use tandem_daemon::tokens::Scope;
 
-const SELECTORS: &str = "Jobs: a number, 1-10:2,14, task 3 of array 17 as 17_3, last (your latest), \
-                         all (yours that have not ended)";
+const SELECTORS: &str = "Jobs: a number, 1-10:2,14, task 3 of array 17 as 17_3, tasks as 17_1-4, 17_* or 17 (its whole array), \
+                         last (your latest), all (yours that have not ended)";
 
 #[derive(Subcommand)]
 pub(crate) enum LiveCommand {
@@ -45,17 +46,27 @@ pub(crate) enum LiveCommand {
     /// Resume paused jobs
     #[command(after_help = SELECTORS)]
     Resume(JobsArgs),
+    /// Stop running jobs, with a checkpoint if they can, and queue them
+    #[command(after_help = SELECTORS)]
+    Requeue(JobsArgs),
     /// Set in how many sub-batches a job computes a batch
     Accum(AccumArgs),
     /// Wait until jobs have ended
     #[command(after_help = SELECTORS)]
     Wait(WaitArgs),
-    /// Show GPUs, tenants and queue, live; q quits
+    /// Show GPUs, tenants and queue, live; keys scroll and filter
     Top(ClientArgs),
+    /// Show GPUs, queue, jobs and pair rates in a web browser, live
+    Dashboard(DashboardArgs),
     /// List GPUs with tenants, rates and throughput; drain GPUs
     Gpus(GpusArgs),
     /// Show GPU time by user
     Usage(UsageArgs),
+    /// Reserve GPUs for users or for maintenance; list and cancel reservations
+    Reserve(ReserveArgs),
+    /// Make, list and revoke tokens for clients on TCP
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Show what was learned about classes of jobs
     Classes(ListArgs),
     /// Show the configuration
@@ -63,6 +74,8 @@ pub(crate) enum LiveCommand {
     Config(ConfigCommand),
     /// Check what keeps the daemon from working well
     Doctor(ClientArgs),
+    /// Serve the queue to assistants, by the Model Context Protocol
+    Mcp(McpArgs),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -91,12 +104,27 @@ pub(crate) struct ClientArgs {
     /// Unix socket of the daemon
     #[arg(long, value_name = "FILE", conflicts_with = "host")]
     pub(crate) socket: Option<PathBuf>,
-    /// Address of a daemon that listens on TCP
+    /// Address of a daemon that listens on TCP; http://HOST:PORT without TLS
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) host: Option<String>,
     /// File of the token for --host
     #[arg(long, value_name = "FILE", requires = "host")]
     pub(crate) token_file: Option<PathBuf>,
+    /// Certificates to trust for --host, such as the daemon's own
+    #[arg(long, value_name = "FILE", requires = "host")]
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct DashboardArgs {
+    /// Port of the loopback interface; any that is free if 0
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Only print the address
+    #[arg(long)]
+    pub(crate) no_open: bool,
+    #[command(flatten)]
+    pub(crate) common: ClientArgs,
 }
 
 #[derive(Args)]
@@ -263,9 +291,21 @@ pub(crate) struct GpusArgs {
 #[derive(Subcommand)]
 pub(crate) enum GpusCommand {
     /// Start no further job on these GPUs; running jobs continue
-    Drain(DevicesArgs),
+    Drain(DrainArgs),
     /// Allow jobs on these GPUs again
     Undrain(DevicesArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct DrainArgs {
+    /// Why, for those who wait: `GPU 0 is drained (fan)`
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Until then: now+2h, HH:MM, 2026-12-24 [default: until undrain]
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
+    pub(crate) until: Option<f64>,
+    #[command(flatten)]
+    pub(crate) devices: DevicesArgs,
 }
 
 #[derive(Args)]
@@ -282,8 +322,104 @@ pub(crate) struct UsageArgs {
     /// Start of the period: 7d is a week ago, HH:MM, 2026-12-24 [default: the beginning]
     #[arg(long, value_name = "MOMENT", value_parser = units::since)]
     pub(crate) since: Option<f64>,
+    /// Add up by user, account, month [default: user]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ["user", "account", "month"])]
+    pub(crate) by: Vec<String>,
     #[command(flatten)]
     pub(crate) list: ListArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct McpArgs {
+    /// Also offer tools that submit and cancel jobs
+    #[arg(long)]
+    pub(crate) allow_changes: bool,
+    #[command(flatten)]
+    pub(crate) common: ClientArgs,
+}
+
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ReserveArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ReserveCommand>,
+    /// Number of GPUs; Tandem chooses them
+    #[arg(short = 'G', long, value_name = "N", conflicts_with = "devices")]
+    pub(crate) gpus: Option<u32>,
+    /// GPU numbers: 0-3,6
+    #[arg(long, value_name = "LIST")]
+    pub(crate) devices: Option<String>,
+    /// Start: now+2h, HH:MM, 2026-12-24T08:00 [default: now]
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
+    pub(crate) start: Option<f64>,
+    /// End
+    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
+    pub(crate) end: Option<f64>,
+    /// Users whose jobs may use it (submit --reservation N) [default: nobody, for maintenance]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) users: Vec<String>,
+    /// Start no other job there so long before: for jobs that cannot be stopped
+    #[arg(long, value_name = "TIME", value_parser = units::span)]
+    pub(crate) lead: Option<f64>,
+    /// Why
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) common: ClientArgs,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ReserveCommand {
+    /// List reservations and drains that are not over
+    List(ListArgs),
+    /// Cancel reservations
+    Cancel {
+        /// Numbers of reservations
+        #[arg(required = true, value_name = "RESERVATION")]
+        reservations: Vec<u64>,
+        #[command(flatten)]
+        common: ClientArgs,
+    },
+}
+
+#[derive(Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Make a token; it is shown once
+    Create {
+        /// What the token is for
+        #[arg(long, value_name = "NAME", default_value = "")]
+        name: String,
+        /// The user that it stands for [default: you]; operators only
+        #[arg(long, value_name = "USER")]
+        user: Option<String>,
+        /// What it allows: read, submit, operate [default: read,submit]
+        #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = scope)]
+        scope: Vec<Scope>,
+        /// Its life: 12h, 30d [default: 90d]
+        #[arg(long, value_name = "TIME", value_parser = units::span)]
+        expires: Option<f64>,
+        #[command(flatten)]
+        common: ClientArgs,
+    },
+    /// List your tokens; all tokens for operators
+    List(ListArgs),
+    /// Revoke tokens
+    Revoke {
+        /// Numbers of tokens
+        #[arg(required = true, value_name = "TOKEN")]
+        tokens: Vec<u64>,
+        #[command(flatten)]
+        common: ClientArgs,
+    },
+}
+
+fn scope(text: &str) -> Result<Scope, String> {
+    match text {
+        "read" => Ok(Scope::Read),
+        "submit" => Ok(Scope::Submit),
+        "operate" => Ok(Scope::Operate),
+        _ => Err("give read, submit or operate".to_owned()),
+    }
 }
 
 #[derive(Subcommand)]
@@ -296,4 +432,6 @@ pub(crate) enum ConfigCommand {
         #[command(flatten)]
         common: ClientArgs,
     },
+    /// Print a configuration file with every key, its meaning and its default
+    Example,
 }

@@ -13,6 +13,7 @@ mod live_args;
 mod output;
 mod progress;
 mod slurm_args;
+mod store_args;
 mod table;
 mod tenants;
 mod units;

@@ -5,21 +5,26 @@ use tandem_sim::{LowerBound, SimRun};
 
 /// One row per run, times in seconds. Differences are given against the first one.
 pub(crate) fn comparison(runs: &[SimRun]) -> String {
+    compared_with(runs, "vs first", 0)
+}
+
+/// One row per run, times in seconds. Differences are given against the run with index `base`.
+pub(crate) fn compared_with(runs: &[SimRun], label: &str, base: usize) -> String {
     let several = runs.len() > 1;
     let shares = runs.iter().any(|run| run.metrics.shared_gpu_time > 0.0);
     let mut header = vec!["policy", "mean JCT s"];
-    header.extend(several.then_some("vs first"));
+    header.extend(several.then_some(label));
     header.extend(["median s", "p99 s", "mean wait s", "makespan s", "busy", "goodput"]);
     header.extend(["slow-down", "preempted"]);
     header.extend(shares.then_some("shared"));
     let estimates = runs.iter().any(|run| run.estimates.is_some());
     header.extend(estimates.then_some(["estimates ρ", "half within"]).into_iter().flatten());
-    let first = runs.first().map_or(0.0, |run| run.metrics.avg_jct_s);
+    let base = runs.get(base).map_or(0.0, |run| run.metrics.avg_jct_s);
     let mut rows = Vec::new();
     for run in runs {
         let metrics = &run.metrics;
         let mut row = vec![run.policy.clone(), seconds(metrics.avg_jct_s)];
-        let change = (metrics.avg_jct_s / first - 1.0) * 100.0;
+        let change = (metrics.avg_jct_s / base - 1.0) * 100.0;
         row.extend(several.then(|| format!("{change:+.1} %")));
         row.extend([
             seconds(metrics.median_jct_s),

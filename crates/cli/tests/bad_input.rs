@@ -1,5 +1,7 @@
 //! Bad traces, clusters and tables: the line names file, line and field, and `--skip-bad` counts.
 
+#![allow(clippy::too_many_lines, reason = "tables of cases")]
+
 mod common;
 
 use common::refusal::{Complaints, PAIRS, TRACE, good_files, sim_args};

@@ -1,5 +1,7 @@
 //! Bad options and outputs, values at the edge of what is accepted, and a reader that goes away.
 
+#![allow(clippy::too_many_lines, reason = "tables of cases")]
+
 mod common;
 
 use common::refusal::{Complaints, good_files, sim_args};

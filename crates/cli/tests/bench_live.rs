@@ -26,6 +26,29 @@ fn what_is_acknowledged_outlives_the_daemon() {
     assert!(listing(dir.path()).is_empty());
 }
 
+/// A short run of `tandem bench starts`: real queues of three kinds, whose start times are foreseen.
+#[test]
+fn start_times_are_scored_over_three_kinds_of_queue() {
+    let dir = folder();
+    let args =
+        ["bench", "starts", "--dir", ".", "--jobs", "12", "--seed", "5", "--quiet", "--json"];
+    let ran = succeed_in(dir.path(), &args);
+    assert_eq!(ran.stderr, "");
+    let report = ran.json();
+    let queues = report["queues"].as_array().unwrap();
+    assert_eq!(queues.len(), 3, "{report}");
+    let mut covered = 0.0;
+    for queue in queues {
+        assert_eq!(queue["jobs"], 12, "{report}");
+        assert!(queue["answers"].as_u64().unwrap() > 0, "{report}");
+        covered += queue["coverage_answers"].as_f64().unwrap() / 3.0;
+    }
+    println!("start ranges of three kinds of queue cover {:.0} % of the starts", covered * 100.0);
+    // The aim is 80 %; so few jobs on a busy machine scatter.
+    assert!(covered >= 0.6, "{report}");
+    assert!(listing(dir.path()).is_empty());
+}
+
 #[test]
 fn bad_options_are_refused() {
     let dir = folder();

@@ -108,10 +108,7 @@ fn the_queue_in_every_format() {
     let rows: Vec<&str> = ran.stdout.lines().skip(2).map(|row| row.trim_start()).collect();
     assert!(rows[0].starts_with("17 ") && rows[1].starts_with("18 "), "{ran:?}");
     let asked = &server.asked()[0].path;
-    assert_eq!(
-        asked,
-        "/v1/jobs?state=pending,running,paused,held,completing&limit=1000&order=desc"
-    );
+    assert_eq!(asked, "/v1/jobs?state=pending,held&limit=1000&order=desc");
 
     let csv = server.run(&["queue", "-o", "csv"]).stdout;
     let first = csv.lines().nth(1).expect("a row");
@@ -126,8 +123,11 @@ fn the_queue_in_every_format() {
     assert!(server.run(&["queue", "--color", "always"]).stdout.contains("\u{1b}["));
 
     server.run(&["queue", "--state", "R,oom", "--user", "bob", "--limit", "5"]);
-    let asked = server.asked().pop().expect("it asked");
-    assert_eq!(asked.path, "/v1/jobs?state=running,oom&user=bob&limit=5&order=desc");
+    // Those that have devices are asked for apart, and come first.
+    let asked: Vec<String> = server.asked().into_iter().map(|asked| asked.path).collect();
+    let last = &asked[asked.len() - 2..];
+    let path = |state: &str| format!("/v1/jobs?state={state}&user=bob&limit=5&order=desc");
+    assert_eq!(last, [path("oom"), path("running")]);
 }
 
 #[test]
@@ -285,27 +285,36 @@ fn output_of_jobs() {
 
 #[test]
 fn changes_of_several_jobs() {
-    let server = Server::start(|asked| match (asked.method.as_str(), asked.path.as_str()) {
-        ("DELETE", "/v1/jobs/2") => error(404, "not_found", "there is no job 2"),
-        ("GET", path) if path.starts_with("/v1/jobs?") => page(&[line(5, "a", "running")]),
+    let server = Server::start(|asked| match asked.path.as_str() {
+        "/v1/jobs/change" => {
+            let body: Value = serde_json::from_str(&asked.body).expect("a body");
+            let failed = json!({"id": 2, "code": "not_found", "error": "there is no job 2"});
+            let (done, failed) = match body["jobs"][0].as_str().expect("a selector") {
+                "1-3" => (json!([1, 3]), json!([failed])),
+                "2" => (json!([]), json!([failed])),
+                _ => (json!([5]), json!([])),
+            };
+            ok(json!({"schema": 1, "done": done, "failed": failed}).to_string())
+        }
         _ => ok(r#"{"schema":1}"#),
     });
+    // One request, however many jobs.
     let ran = server.run(&["cancel", "1-3"]);
     assert_eq!(ran.code, Some(4), "{ran:?}");
     assert!(ran.stderr.contains("1 of 3 failed: job 2: there is no job 2"), "{ran:?}");
-    let done: Vec<String> =
-        server.asked().into_iter().map(|asked| asked.method + &asked.path).collect();
-    assert_eq!(done, ["DELETE/v1/jobs/1", "DELETE/v1/jobs/2", "DELETE/v1/jobs/3"]);
+    let asked = server.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    assert_eq!(asked[0].body, r#"{"action":"cancel","jobs":["1-3"]}"#);
     let ran = server.run(&["cancel", "2"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(4), "tandem: there is no job 2\n"));
     assert_eq!(
         server.run(&["hold", "last", "--json"]).json(),
         json!({"schema": 1, "done": [5], "failed": []})
     );
-    assert_eq!(server.asked().pop().expect("it asked").path, "/v1/jobs/5/hold");
-    for verb in ["release", "pause", "resume"] {
+    for verb in ["release", "pause", "resume", "requeue"] {
         assert_eq!(server.run(&[verb, "all"]).code, Some(0));
-        assert_eq!(server.asked().pop().expect("it asked").path, format!("/v1/jobs/5/{verb}"));
+        let body = server.asked().pop().expect("it asked").body;
+        assert_eq!(body, format!(r#"{{"action":"{verb}","jobs":["all"]}}"#));
     }
     assert_eq!(server.run(&["gpus", "drain", "0-1"]).code, Some(0));
     assert_eq!(server.asked().pop().expect("it asked").path, "/v1/devices/1/drain");
@@ -375,6 +384,7 @@ fn a_token_over_tcp() {
         _ => error(401, "unauthorized", "a token is missing"),
     });
     common::write(server.dir.path(), "token", "secret\n");
+    let address = format!("http://{address}");
     let ran = server.run(&["top", "--host", &address]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     server.run(&["top", "--host", &address, "--token-file", "token"]);

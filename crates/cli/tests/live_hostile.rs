@@ -1,5 +1,7 @@
 //! Requests, connections and jobs that mean harm: the daemon says no in one line, goes on, and stays small.
 
+#![allow(clippy::too_many_lines, reason = "tables of cases")]
+
 mod hostile;
 
 use hostile::{BOB, Daemon, ROOT, exchange, parse, shell, two_people};
@@ -104,7 +106,7 @@ fn bad_requests() {
         ("a deep pattern", 400, with("progress_regex", json!(many("(", 100_000)))),
         ("no pattern", 400, with("progress_regex", json!("*"))),
         ("a webhook to a file", 400, with("webhook", json!("file:///etc/shadow"))),
-        ("a webhook over TLS", 400, with("webhook", json!("https://example.org/"))),
+        ("a webhook over TLS to nowhere", 400, with("webhook", json!("https://"))),
         ("a webhook to a socket", 400, with("webhook", json!("unix:///run/docker.sock"))),
         ("a webhook with a line of its own", 400, with("webhook", json!("http://a/\r\nx: y"))),
         ("a webhook to nowhere", 400, with("webhook", json!("http://"))),

@@ -145,7 +145,7 @@ fn jobs_that_do_not_gain_are_separated_once_that_is_known() {
     });
     let classes = daemon.client.classes().unwrap();
     let busy = classes.classes.iter().find(|class| class.name == "busy").unwrap();
-    let learned = busy.beside["busy"];
+    let learned = &busy.beside["busy"];
     assert!(learned.measurements > 0 && learned.rate < 0.66, "{learned:?}");
 }
 

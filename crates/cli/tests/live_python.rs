@@ -117,3 +117,22 @@ fn the_module_submits_reports_and_waits() {
     assert!(output.status.success(), "{said}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "done", "{said}");
 }
+
+#[test]
+fn the_notebook_runs_from_its_first_to_its_last_cell() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("skipped: there is no python3");
+        return;
+    }
+    let workspace = common::workspace().canonicalize().expect("the workspace is there");
+    let output = Command::new("python3")
+        .arg(workspace.join("python/tests/run_notebook.py"))
+        .arg(workspace.join("examples/python/compare.ipynb"))
+        .env("PYTHONPATH", workspace.join("python/src"))
+        .env("TANDEM_BINARY", env!("CARGO_BIN_EXE_tandem"))
+        .output()
+        .expect("python3 runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("5 cells ran\n"), "{said}");
+}

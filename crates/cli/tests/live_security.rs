@@ -8,7 +8,6 @@ use hostile::{
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -422,7 +421,7 @@ fn files_are_closed_to_others() {
         std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(mode(&state), 0o700);
-    for file in ["state.db", "state.db-wal", "state.db-shm", "lock", "token"] {
+    for file in ["state.db", "state.db-wal", "state.db-shm", "lock", "tls-key.pem"] {
         assert_eq!(mode(&state.join(file)), 0o600, "{file}");
     }
     assert_eq!((mode(&state.join("runs")), mode(&run)), (0o700, 0o700));
@@ -451,99 +450,6 @@ fn files_are_closed_to_others() {
             .expect("the daemon can be started");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(says), "{said}");
-    }
-}
-
-fn tcp(address: &str, token: Option<&str>, path: &str) -> hostile::Answer {
-    let stream = TcpStream::connect(address).expect("the daemon listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a time is set");
-    let token = token.map(|token| format!("Bearer {token}"));
-    let headers: Vec<(&str, &str)> =
-        token.iter().map(|token| ("authorization", token.as_str())).collect();
-    exchange(stream, "GET", path, &headers, b"")
-}
-
-/// A port that was free a moment ago.
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("it has an address").to_string()
-}
-
-#[test]
-fn tcp_wants_the_token() {
-    let address = free_address();
-    let daemon = Daemon::start(&["--listen", &address]);
-    let token =
-        std::fs::read_to_string(daemon.dir.path().join("state/token")).expect("it was made");
-    let token = token.trim();
-    assert!(token.len() >= 64, "{token}");
-    let longer = format!("{token}0");
-    let other = token.replace(|_| true, "0");
-    let wrong =
-        [None, Some(""), Some("x"), Some(&token[1..]), Some(longer.as_str()), Some(other.as_str())];
-    for given in wrong {
-        for path in
-            ["/v1/jobs", "/v1/info", "/healthz", "/metrics", "/events", "/openapi.json", "/none"]
-        {
-            let answer = tcp(&address, given, path);
-            assert_eq!(answer.status, 401, "{given:?} {path}: {}", answer.text());
-            assert_eq!(answer.json()["error"]["code"], "unauthorized");
-            assert!(!answer.text().contains(token), "{}", answer.text());
-        }
-    }
-    for scheme in ["Basic", "bearer", "Bearer  "] {
-        let stream = TcpStream::connect(&address).expect("the daemon listens");
-        let value = format!("{scheme} {token}");
-        let answer = exchange(stream, "GET", "/v1/info", &[("authorization", &value)], b"");
-        assert_eq!(answer.status, 401, "{scheme}");
-    }
-    for path in ["/v1/jobs", "/v1/info", "/healthz", "/metrics"] {
-        assert_eq!(tcp(&address, Some(token), path).status, 200, "{path}");
-    }
-    assert_eq!(tcp(&address, Some(token), "/none").status, 404);
-    assert!(!daemon.log().contains(token));
-}
-
-#[test]
-fn a_token_that_others_know_is_none() {
-    let refused = |prepare: fn(&Path), say: &str| {
-        let dir = open_folder();
-        let file = dir.path().join("token");
-        prepare(&file);
-        let file = file.to_str().expect("UTF-8");
-        let options = ["--listen", "127.0.0.1:0", "--token-file", file];
-        let output = command(Path::new(env!("CARGO_BIN_EXE_tandem")), dir.path(), &options)
-            .stderr(Stdio::piped())
-            .output()
-            .expect("the daemon can be started");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(say), "{said}");
-        assert!(!said.contains("0123456789"), "{said}");
-    };
-    refused(
-        |file| {
-            std::fs::write(file, "0123456789abcdef0123456789abcdef").expect("a file can be made");
-            std::fs::set_permissions(file, Permissions::from_mode(0o644)).expect("ours");
-        },
-        "others can read the token",
-    );
-    refused(
-        |file| {
-            std::fs::write(file, "short").expect("a file can be made");
-            std::fs::set_permissions(file, Permissions::from_mode(0o600)).expect("ours");
-        },
-        "at least 16 characters",
-    );
-    if two_people() {
-        refused(
-            |file| {
-                std::fs::write(file, "0123456789abcdef0123456789abcdef")
-                    .expect("a file can be made");
-                std::fs::set_permissions(file, Permissions::from_mode(0o600)).expect("ours");
-                chown(file, Some(BOB.uid), Some(BOB.gid)).expect("root may do that");
-            },
-            "belongs to another user",
-        );
     }
 }
 

@@ -41,7 +41,9 @@ pub struct Draft<'a> {
     is_pairwise: bool,
     now: Time,
     partition: PartitionId,
+    beliefs_moved: bool,
     plan: &'a mut Plan,
+    sharing_requested: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -50,10 +52,32 @@ impl<'a> Draft<'a> {
         interference: &'a dyn Interference,
         now: Time,
         partition: PartitionId,
+        beliefs_moved: bool,
         plan: &'a mut Plan,
     ) -> Self {
         let is_pairwise = interference.is_pairwise();
-        Self { state, interference, is_pairwise, now, partition, plan }
+        let sharing_requested = false;
+        Self {
+            state,
+            interference,
+            is_pairwise,
+            now,
+            partition,
+            beliefs_moved,
+            plan,
+            sharing_requested,
+        }
+    }
+
+    pub(crate) fn set_sharing_requested(&mut self, requested: bool) {
+        self.sharing_requested = requested;
+    }
+
+    /// Whether the driver asked for a decision about sharing, see [`Engine::request_sharing`].
+    ///
+    /// [`Engine::request_sharing`]: crate::Engine::request_sharing
+    pub fn is_sharing_requested(&self) -> bool {
+        self.sharing_requested
     }
 
     /// The time of this plan.
@@ -79,6 +103,11 @@ impl<'a> Draft<'a> {
     /// The believed interference between co-located jobs.
     pub fn interference(&self) -> &dyn Interference {
         self.interference
+    }
+
+    /// Whether a believed pair rate has moved by more than its uncertainty since the last plan.
+    pub fn beliefs_moved(&self) -> bool {
+        self.beliefs_moved
     }
 
     /// A job as a tenant, within its budget under the plan so far.
@@ -162,7 +191,7 @@ impl<'a> Draft<'a> {
     }
 
     /// The number of GPUs of a job, and its memory on each of them in whole batches.
-    fn demand(&self, job: JobId) -> (u32, Memory) {
+    pub(crate) fn demand(&self, job: JobId) -> (u32, Memory) {
         (self.job(job).spec.gpus, self.state.memory_on_gpu(job, 1))
     }
 
@@ -203,6 +232,11 @@ impl<'a> Draft<'a> {
         } else {
             self.plan.unset(job);
         }
+    }
+
+    /// Closes a GPU to new tenants for a reservation, or opens it again.
+    pub(crate) fn hold(&mut self, gpu: GpuId, held: bool) {
+        self.state.occupancy.set_held(gpu, held);
     }
 
     fn vacate(&mut self, job: JobId) {

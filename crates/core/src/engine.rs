@@ -39,8 +39,6 @@ pub struct Engine {
     state: ClusterState,
     learner: Box<dyn Learner>,
     partitions: Vec<PartitionPlanner>,
-    /// Partitions whose policies want to know of jobs that end in other partitions.
-    listeners: Vec<usize>,
     touched: Vec<PartitionId>,
     actions: Vec<Action>,
     now: Time,
@@ -59,6 +57,9 @@ pub struct Engine {
 struct PartitionPlanner {
     policy: Box<dyn Policy>,
     touched: bool,
+    /// A believed rate has moved since the last plan.
+    beliefs_moved: bool,
+    sharing_requested: bool,
     wake: Option<Time>,
     /// As of the last plan; those of jobs that have been placed since do not count.
     reasons: Vec<(JobId, Reason)>,
@@ -77,15 +78,15 @@ impl Engine {
         let planner = |policy| PartitionPlanner {
             policy,
             touched: false,
+            beliefs_moved: false,
+            sharing_requested: false,
             wake: None,
             reasons: Vec::new(),
             reason_for_others: None,
         };
         let partitions: Vec<PartitionPlanner> =
             cluster.partitions().iter().map(|_| planner(policy())).collect();
-        let hears = |&index: &usize| partitions[index].policy.wants_jobs_ended_elsewhere();
         Self {
-            listeners: (0..partitions.len()).filter(hears).collect(),
             partitions,
             state: ClusterState::new(cluster, rules),
             learner,
@@ -145,6 +146,7 @@ impl Engine {
     ///         # priority: 0,
     ///         # stoppable: true,
     ///         # restore: Span::ZERO,
+    ///         # share: JobShare::default(),
     ///     })
     /// };
     /// let step = engine.step(Time(0), &[job(0), job(1)]);
@@ -200,6 +202,9 @@ impl Engine {
     pub fn reason(&self, job: JobId) -> Option<Reason> {
         let known = self.state.find(job).filter(|known| known.placement().is_none())?;
         let planner = &self.partitions[known.spec.partition.index()];
+        if let Some(reason) = planner.policy.reason(known) {
+            return Some(reason);
+        }
         let named = planner.reasons.iter().find(|(named, _)| *named == job);
         named.map(|(_, reason)| *reason).or(planner.reason_for_others)
     }
@@ -212,11 +217,27 @@ impl Engine {
         }
     }
 
+    /// Requests a plan for a partition at the next step in which sharing is decided, although no review of its
+    /// policy is due: a live driver knows when something about sharing has become known.
+    pub fn request_sharing(&mut self, partition: PartitionId) {
+        self.partitions[partition.index()].sharing_requested = true;
+        self.touch(partition);
+    }
+
     fn touch_woken(&mut self) {
         for index in 0..self.partitions.len() {
             if self.partitions[index].wake.is_some_and(|wake| wake <= self.now) {
                 self.touch(PartitionId(u32::try_from(index).expect("partitions are u32")));
             }
+        }
+    }
+
+    /// A believed rate has moved: the pairs of every partition may not be the best ones any more.
+    #[cold]
+    fn touch_believers(&mut self) {
+        for index in 0..self.partitions.len() {
+            self.partitions[index].beliefs_moved = true;
+            self.touch(PartitionId(u32::try_from(index).expect("partitions are u32")));
         }
     }
 
@@ -247,7 +268,18 @@ impl Engine {
             Event::Progress { .. } | Event::Interrupted { .. } => {}
             Event::Finished { job } | Event::Cancelled { job } => self.end(*job),
             Event::ClassAdded { class, name } => self.learner.add_class(*class, name),
-            Event::Observed(observation) => self.learner.observe(observation),
+            Event::ClassDescribed { class, traits } => self.learner.describe_class(*class, traits),
+            Event::Observed(observation) => {
+                if self.learner.observe(observation) {
+                    self.touch_believers();
+                }
+            }
+            Event::SharesChanged(shares) => {
+                for index in 0..self.partitions.len() {
+                    self.partitions[index].policy.shares_changed(shares);
+                    self.touch(PartitionId(u32::try_from(index).expect("partitions are u32")));
+                }
+            }
             Event::GpuDown { gpu } => {
                 let tenants = self.state.occupancy().tenants(*gpu);
                 assert!(
@@ -285,9 +317,6 @@ impl Engine {
         let Some(known) = self.state.find(job) else { return };
         let partition = known.spec.partition;
         self.partitions[partition.index()].policy.job_ended(known, self.now);
-        for &index in self.listeners.iter().filter(|&&index| index != partition.index()) {
-            self.partitions[index].policy.job_ended_elsewhere(known, self.now);
-        }
         if known.placement().is_none() {
             self.dequeue(job);
         }
@@ -324,7 +353,10 @@ impl Engine {
         let planner = &mut self.partitions[partition.index()];
         planner.touched = false;
         let interference: &dyn Interference = self.learner.as_ref();
-        planner.policy.plan(&mut Draft::new(state, interference, self.now, partition, plan));
+        let moved = std::mem::take(&mut planner.beliefs_moved);
+        let mut draft = Draft::new(state, interference, self.now, partition, moved, plan);
+        draft.set_sharing_requested(std::mem::take(&mut planner.sharing_requested));
+        planner.policy.plan(&mut draft);
         if let Err(illegal) = check(state, interference, partition, plan, self.now) {
             assert!(self.on_illegal == OnIllegal::Refuse, "illegal plan: {illegal}");
             state.roll_back(plan);

@@ -1,10 +1,12 @@
 //! Events: the only input of the engine, so that a journal of them replays a run.
 
 use crate::cluster::GpuId;
-use crate::interference::Observation;
+use crate::interference::{ClassTraits, Observation};
 use crate::job::{ClassId, JobDescription, JobId, JobSpec, Progress};
 use crate::plan::Placement;
+use crate::shares::Shares;
 use crate::units::{Memory, Work};
+use std::sync::Arc;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +62,17 @@ pub enum Event {
         /// Its name.
         name: String,
     },
+    /// What a class of jobs does alone has become known.
+    ClassDescribed {
+        /// Its number.
+        class: ClassId,
+        /// As far as it is known.
+        traits: ClassTraits,
+    },
     /// A job's rate beside co-located jobs was measured.
     Observed(Observation),
+    /// Shares, limits or reservations changed.
+    SharesChanged(Arc<Shares>),
     /// A GPU was lost. Its tenants are reported as interrupted before.
     GpuDown {
         /// The GPU.

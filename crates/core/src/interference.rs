@@ -3,7 +3,7 @@
 use crate::cluster::GpuTypeId;
 use crate::job::{ClassId, Profile};
 use crate::rate::Tenant;
-use crate::units::{Ratio, Utilisation};
+use crate::units::{Memory, Ratio, Utilisation};
 use std::sync::Arc;
 
 /// A model of co-location. The world has a true one, the policies a believed one.
@@ -11,6 +11,11 @@ pub trait Interference: Send + Sync {
     /// Speed of `job` next to `beside` on a GPU of kind `gpu`, relative to its speed alone there;
     /// `None` if the two do not fit in its memory together.
     fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio>;
+
+    /// Standard deviation of a believed pair rate; zero where the rate is known.
+    fn pair_deviation(&self, _job: &Profile, _beside: &Profile, _gpu: GpuTypeId) -> Ratio {
+        Ratio::ZERO
+    }
 
     /// Whether groups and budgets follow from [`Interference::pair_rate`] alone: the rate of a job among several
     /// is the product of its pair rates, whatever the budgets.
@@ -33,11 +38,31 @@ pub trait Learner: Interference {
     /// ignores it.
     fn add_class(&mut self, _class: ClassId, _name: &str) {}
 
-    /// Learns from an observed rate; a model that does not learn ignores it.
-    fn observe(&mut self, _: &Observation) {}
+    /// A class, which was added before, has shown what it does alone; a model that does not learn ignores it.
+    fn describe_class(&mut self, _class: ClassId, _traits: &ClassTraits) {}
+
+    /// Learns from an observed rate; a model that does not learn ignores it. Returns whether a believed
+    /// rate moved by more than its standard deviation, so that the pairs that stand may not be the best
+    /// ones any more.
+    fn observe(&mut self, _: &Observation) -> bool {
+        false
+    }
 
     /// The model as it is now. Later observations do not change the copy, so other threads can read it.
     fn snapshot(&self) -> Arc<dyn Interference>;
+}
+
+/// What jobs of a class do while they run alone, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTraits {
+    /// Share of time during which they use their GPU.
+    pub gpu_util: Option<Utilisation>,
+    /// Memory on each GPU.
+    pub memory: Option<Memory>,
+    /// Steps per second.
+    pub steps_per_s: Option<Ratio>,
+    /// They report steps, so a wrong prediction about them is noticed.
+    pub reports: bool,
 }
 
 /// What a job showed about itself while it ran beside the same others for a while.
@@ -59,6 +84,10 @@ pub struct Observation {
 impl Interference for Arc<dyn Interference> {
     fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         self.as_ref().pair_rate(job, beside, gpu)
+    }
+
+    fn pair_deviation(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Ratio {
+        self.as_ref().pair_deviation(job, beside, gpu)
     }
 
     fn is_pairwise(&self) -> bool {

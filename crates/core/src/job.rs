@@ -2,6 +2,7 @@
 
 use crate::cluster::{PartitionId, id};
 use crate::plan::Placement;
+use crate::shares::{JobShare, Limit, LimitOf};
 use crate::sub_batch::{SubBatch, SubBatches};
 use crate::units::{Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};
 
@@ -92,6 +93,8 @@ pub struct JobSpec {
     pub stoppable: bool,
     /// The expected cost of a restore after a stop. Only the world knows the true cost.
     pub restore: Span,
+    /// What it counts for among the jobs of others.
+    pub share: JobShare,
 }
 
 /// The part of a [`JobSpec`] that may change while a job waits or runs.
@@ -198,6 +201,12 @@ pub enum Reason {
     Behind(JobId),
     /// Jobs that the policy ranks higher hold the GPUs.
     Outranked,
+    /// Its user has the share that is due, and others wait.
+    FairShare,
+    /// It, or an earlier job of its user, would exceed a limit.
+    Limit(LimitOf, Limit),
+    /// It waits for its reservation.
+    Reserved,
 }
 
 /// A job in the engine.
@@ -304,6 +313,7 @@ mod tests {
             priority: 0,
             stoppable: true,
             restore: Span::ZERO,
+            share: JobShare::default(),
         });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job

@@ -9,6 +9,7 @@ mod diff;
 mod draft;
 mod engine;
 mod event;
+mod gate;
 mod gpus;
 mod interference;
 mod job;
@@ -17,6 +18,7 @@ mod occupancy;
 mod plan;
 mod policy;
 mod rate;
+mod shares;
 mod state;
 mod sub_batch;
 mod units;
@@ -30,7 +32,7 @@ pub use draft::Draft;
 pub use engine::{Engine, OnIllegal, Step};
 pub use event::Event;
 pub use gpus::Gpus;
-pub use interference::{ClosedForm, Interference, Learner, Observation};
+pub use interference::{ClassTraits, ClosedForm, Interference, Learner, Observation};
 pub use job::{
     ClassId, Job, JobDescription, JobId, JobSpec, JobState, PRIORITY_MAX, Profile, Progress,
     Reason, Tolerance, UserId,
@@ -40,6 +42,9 @@ pub use occupancy::{Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Placement};
 pub use policy::Policy;
 pub use rate::{GangGpu, HalfIfUnfit, Tenant, gang_rate, rate_on_gpu};
+pub use shares::{
+    Account, AccountId, FairShare, JobShare, Limit, LimitOf, Limits, Reservation, Shares, UserShare,
+};
 pub use state::{ClusterState, Rules};
 pub use sub_batch::{SubBatch, SubBatches};
 pub use units::{MICROS_PER_SECOND, Memory, PPM_ONE, Ppm, Ratio, Span, Time, Utilisation, Work};

@@ -1,8 +1,10 @@
 //! The contract of a scheduling policy.
 
 use crate::draft::Draft;
-use crate::job::Job;
+use crate::job::{Job, Reason};
+use crate::shares::Shares;
 use crate::units::Time;
+use std::sync::Arc;
 
 /// Decides which jobs of one partition run on which GPUs. The engine keeps one instance per partition.
 ///
@@ -18,13 +20,13 @@ pub trait Policy: Send {
     /// A job of this partition has finished or was cancelled.
     fn job_ended(&mut self, _job: &Job, _now: Time) {}
 
-    /// Whether [`Policy::job_ended_elsewhere`] is called.
-    fn wants_jobs_ended_elsewhere(&self) -> bool {
-        false
-    }
+    /// Shares, limits or reservations changed. Only the gate listens: see [`Shares::gate`].
+    fn shares_changed(&mut self, _shares: &Arc<Shares>) {}
 
-    /// A job of another partition has finished or was cancelled.
-    fn job_ended_elsewhere(&mut self, _job: &Job, _now: Time) {}
+    /// Why a pending job waits that is kept back from the plan; `None` if it takes part in it.
+    fn reason(&self, _job: &Job) -> Option<Reason> {
+        None
+    }
 
     /// Writes the plan for this instant into `draft`.
     fn plan(&mut self, draft: &mut Draft<'_>);

@@ -190,6 +190,18 @@ impl Ratio {
         Ratio((self.0 + other.0) / 2)
     }
 
+    /// The sum of two ratios; limited to [`Ratio::MAX`].
+    #[must_use]
+    pub fn plus(self, other: Ratio) -> Ratio {
+        Ratio(self.0.saturating_add(other.0)).min(Self::MAX)
+    }
+
+    /// This ratio without `other`; zero if that is more.
+    #[must_use]
+    pub const fn minus(self, other: Ratio) -> Ratio {
+        Ratio(self.0.saturating_sub(other.0))
+    }
+
     /// One divided by this, rounded to nearest; limited to [`Ratio::MAX`].
     #[must_use]
     pub fn inverse(self) -> Ratio {

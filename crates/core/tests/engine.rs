@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tandem_core::{
-    Action, ClosedForm, Cluster, ClusterBuilder, Draft, Engine, Event, GpuId, GpuTypeId, Illegal,
-    Interference, Job, JobDescription, JobId, JobSpec, Memory, OnIllegal, PartitionId, Placement,
-    Policy, Ppm, Profile, Progress, Ratio, Reason, Rules, Span, SubBatch, SubBatches, Tenant, Time,
-    Tolerance, UserId, Work,
+    Action, ClosedForm, Cluster, Draft, Engine, Event, GpuId, GpuTypeId, Illegal, Interference,
+    Job, JobDescription, JobId, JobSpec, Learner, Memory, Observation, OnIllegal, PartitionId,
+    Placement, Policy, Ppm, Profile, Progress, Ratio, Reason, Rules, Span, SubBatch, SubBatches,
+    Tenant, Time, Tolerance, UserId, Work,
 };
 
 type Plan = Box<dyn FnMut(&mut Draft<'_>) + Send>;
@@ -92,6 +92,7 @@ fn spec(id: u32, gpus: u32, memory_mib: u64) -> JobSpec {
         priority: 0,
         stoppable: true,
         restore: Span::ZERO,
+        share: tandem_core::JobShare::default(),
     }
 }
 
@@ -523,53 +524,56 @@ fn memory_of_foreign_processes_counts_until_it_is_free_again() {
     assert_eq!(bench.engine.refused().0, 1);
 }
 
-/// Reports the jobs whose end it is told of, and whether they were of its partition.
-struct Listener {
-    hears: bool,
-    heard: Sender<(JobId, bool)>,
+/// A model that says with every observation whether a rate has moved.
+struct Moving;
+
+impl Interference for Moving {
+    fn pair_rate(&self, _: &Profile, _: &Profile, _: GpuTypeId) -> Option<Ratio> {
+        Some(Ratio::ONE)
+    }
 }
 
-impl Policy for Listener {
+impl Learner for Moving {
+    fn observe(&mut self, observation: &Observation) -> bool {
+        observation.rate < Ratio::HALF
+    }
+
+    fn snapshot(&self) -> Arc<dyn Interference> {
+        Arc::new(Moving)
+    }
+}
+
+/// Reports what each plan is told about beliefs.
+struct Believer(Sender<bool>);
+
+impl Policy for Believer {
     fn enqueue(&mut self, _: &Job) {}
     fn dequeue(&mut self, _: &Job) {}
-    fn job_ended(&mut self, job: &Job, _: Time) {
-        self.heard.send((job.id(), true)).unwrap();
+    fn plan(&mut self, draft: &mut Draft<'_>) {
+        self.0.send(draft.beliefs_moved()).unwrap();
     }
-    fn wants_jobs_ended_elsewhere(&self) -> bool {
-        self.hears
-    }
-    fn job_ended_elsewhere(&mut self, job: &Job, _: Time) {
-        self.heard.send((job.id(), false)).unwrap();
-    }
-    fn plan(&mut self, _: &mut Draft<'_>) {}
 }
 
 #[test]
-fn the_end_of_a_job_is_reported_to_its_partition_and_to_policies_that_want_it() {
-    let mut cluster = ClusterBuilder::default();
-    let kind = cluster.gpu_type("gpu", Ratio::ONE);
-    for name in ["a", "b", "c"] {
-        cluster.partition(name);
-        cluster.node(1, kind, Memory::from_mib(1000));
-    }
-    let (mut heard, mut policies) = (Vec::new(), [false, true, true].into_iter());
-    let policy = || -> Box<dyn Policy> {
-        let (sender, receiver) = channel();
-        heard.push(receiver);
-        Box::new(Listener { hears: policies.next().unwrap(), heard: sender })
+fn a_belief_that_moved_asks_for_a_plan_and_the_policy_is_told_once() {
+    let (sender, told) = channel();
+    let cluster = Arc::new(Cluster::uniform(1, 1, Memory::from_mib(1000)));
+    let policy = || Box::new(Believer(sender.clone())) as Box<dyn Policy>;
+    let model = Box::new(Moving);
+    let mut engine = Engine::new(cluster, Rules::default(), model, OnIllegal::Refuse, policy);
+    let observed = |percent: u64| {
+        Event::Observed(Observation {
+            job: Profile::default(),
+            beside: vec![vec![Profile::default()]],
+            gpu: GpuTypeId(0),
+            rate: Ratio::new(percent, 100),
+            noise: Ratio::new(1, 100),
+        })
     };
-    let cluster = Arc::new(cluster.build());
-    let forms = Box::new(ClosedForm);
-    let mut engine = Engine::new(cluster, Rules::default(), forms, OnIllegal::Refuse, policy);
-    let (first, last) = (JobId(0), JobId(1));
-    for (id, partition) in [(first, PartitionId(0)), (last, PartitionId(2))] {
-        let spec = JobSpec { id, partition, ..spec(0, 1, 100) };
-        engine.step(Time(0), &[Event::Submitted(spec)]);
-        engine.step(Time(0), &[Event::Cancelled { job: id }]);
-    }
-    let heard: Vec<Vec<(JobId, bool)>> =
-        heard.iter().map(|receiver| receiver.try_iter().collect()).collect();
-    assert_eq!(heard[0], [(first, true)]);
-    assert_eq!(heard[1], [(first, false), (last, false)]);
-    assert_eq!(heard[2], [(first, false), (last, true)]);
+    engine.step(Time(1), &[observed(90)]);
+    assert_eq!(told.try_iter().count(), 0, "nothing moved");
+    engine.step(Time(2), &[observed(40), observed(90)]);
+    engine.touch(PartitionId(0));
+    engine.step(Time(2), &[]);
+    assert_eq!(told.try_iter().collect::<Vec<_>>(), [true, false]);
 }

@@ -4,8 +4,11 @@ mod connection;
 mod events;
 
 use crate::api::types::{
-    AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobPage,
-    Submitted, Usage,
+    AccumBody, BulkAnswer, BulkBody, Classes, DaemonInfo, Devices, Done, DrainBody, ErrorAnswer,
+    Explanation, JobAction, JobAnswer, JobPage, Submitted, Usage,
+};
+use crate::api::{
+    NewReservation, NewToken, ReservationList, ReservationRequest, TokenList, TokenRequest,
 };
 use crate::job::JobState;
 use crate::request::JobRequest;
@@ -204,6 +207,16 @@ impl Client {
         self.json(Method::DELETE, &format!("/v1/jobs/{id}"), Vec::new())
     }
 
+    /// Changes all jobs that are named, in one transaction.
+    pub fn change(
+        &mut self,
+        action: JobAction,
+        jobs: &[String],
+    ) -> Result<ApiResponse<BulkAnswer>, ClientError> {
+        let change = BulkBody { action, jobs: jobs.to_vec() };
+        self.json(Method::POST, "/v1/jobs/change", body(&change)?)
+    }
+
     /// Holds a pending job.
     pub fn hold(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
         self.json(Method::POST, &format!("/v1/jobs/{id}/hold"), Vec::new())
@@ -239,8 +252,13 @@ impl Client {
     }
 
     /// Drains a device: no further job starts there.
-    pub fn drain(&mut self, device: u32) -> Result<ApiResponse<Done>, ClientError> {
-        self.json(Method::POST, &format!("/v1/devices/{device}/drain"), Vec::new())
+    pub fn drain(
+        &mut self,
+        device: u32,
+        reason: Option<&str>,
+    ) -> Result<ApiResponse<Done>, ClientError> {
+        let reason = DrainBody { reason: reason.map(str::to_owned) };
+        self.json(Method::POST, &format!("/v1/devices/{device}/drain"), body(&reason)?)
     }
 
     /// Undrains a device.
@@ -253,11 +271,52 @@ impl Client {
         self.get("/v1/classes")
     }
 
-    /// GPU time by user, since a Unix time in seconds.
-    pub fn usage(&mut self, since_unix_s: Option<f64>) -> Result<ApiResponse<Usage>, ClientError> {
+    /// GPU time by user, since a Unix time in seconds; also by what a list of user, account, month says.
+    pub fn usage(
+        &mut self,
+        since_unix_s: Option<f64>,
+        by: Option<String>,
+    ) -> Result<ApiResponse<Usage>, ClientError> {
         let mut query = Query::new("/v1/usage");
+        query.add("by", by);
         query.add("since", since_unix_s.map(|since| since.to_string()));
         self.get(&query.path)
+    }
+
+    /// Reserves devices.
+    pub fn reserve(
+        &mut self,
+        request: &ReservationRequest,
+    ) -> Result<ApiResponse<NewReservation>, ClientError> {
+        self.json(Method::POST, "/v1/reservations", body(request)?)
+    }
+
+    /// The reservations that are not over.
+    pub fn reservations(&mut self) -> Result<ApiResponse<ReservationList>, ClientError> {
+        self.get("/v1/reservations")
+    }
+
+    /// Cancels a reservation.
+    pub fn cancel_reservation(&mut self, id: u32) -> Result<ApiResponse<Done>, ClientError> {
+        self.json(Method::DELETE, &format!("/v1/reservations/{id}"), Vec::new())
+    }
+
+    /// Makes a token for TCP.
+    pub fn create_token(
+        &mut self,
+        request: &TokenRequest,
+    ) -> Result<ApiResponse<NewToken>, ClientError> {
+        self.json(Method::POST, "/v1/tokens", body(request)?)
+    }
+
+    /// The tokens of the user; of all users for operators.
+    pub fn tokens(&mut self) -> Result<ApiResponse<TokenList>, ClientError> {
+        self.get("/v1/tokens")
+    }
+
+    /// Revokes a token.
+    pub fn revoke_token(&mut self, id: u64) -> Result<ApiResponse<Done>, ClientError> {
+        self.json(Method::DELETE, &format!("/v1/tokens/{id}"), Vec::new())
     }
 
     /// Version, policy and state of the daemon.
@@ -350,6 +409,7 @@ fn response_error(response: &RawResponse) -> ClientError {
         409 => "conflict",
         413 => "too_large",
         422 => "infeasible",
+        429 => "limit",
         400..=499 => "bad_request",
         503 => "unavailable",
         _ => "internal",

@@ -1,8 +1,11 @@
 //! Commands of users, and whether they are admitted.
 
-use crate::job::Job;
-use crate::request::JobRequest;
-use crate::scheduler::{Input, Phase, Scheduler, Submission};
+mod select;
+
+use crate::job::{Job, JobState};
+use crate::limits::Limits;
+use crate::request::{CheckedRequest, JobRequest, Selector};
+use crate::scheduler::{Booking, Input, JobAction, Phase, Scheduler, Submission, UserLoad};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -15,12 +18,40 @@ pub struct Caller {
     pub gid: u32,
     /// The user's name.
     pub user: String,
+    /// What the way by which the caller came allows.
+    pub rights: Rights,
+}
+
+/// What a caller may do of what the user may do: everything on the unix socket, the scopes of a token on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Submit jobs and change those of the user.
+    pub submit: bool,
+    /// Act as an operator, if the user is one.
+    pub operate: bool,
+    /// The caller came with a token, which makes no further tokens.
+    pub is_token: bool,
+    /// The configuration names the user as an operator.
+    pub is_listed: bool,
+}
+
+impl Rights {
+    /// Of a caller whom the kernel identified.
+    pub const ALL: Rights =
+        Rights { submit: true, operate: true, is_token: false, is_listed: false };
 }
 
 impl Caller {
-    /// Whether the caller is an operator: root or the user of the daemon.
+    /// A caller whom the kernel identified.
+    pub fn local(uid: u32, gid: u32, user: String) -> Self {
+        Self { uid, gid, user, rights: Rights::ALL }
+    }
+
+    /// Whether the caller is an operator, by a way that allows it: root, the user of the daemon, or one whom
+    /// `daemon.operators` names.
     pub fn is_operator(&self, daemon_uid: u32) -> bool {
-        self.uid == 0 || self.uid == daemon_uid
+        let is_one = self.uid == 0 || self.uid == daemon_uid || self.rights.is_listed;
+        self.rights.operate && is_one
     }
 
     /// Whether the caller may inspect and change a job of `job_uid`.
@@ -33,23 +64,21 @@ impl Caller {
 #[derive(Clone, Debug, PartialEq)]
 pub enum UserCommand {
     /// Submit a job.
-    Submit(Box<JobRequest>),
-    /// Cancel a job.
-    Cancel(u64),
-    /// Hold a pending job.
-    Hold(u64),
-    /// Release a held job.
-    Release(u64),
-    /// Pause a running job.
-    Pause(u64),
-    /// Resume a paused job.
-    Resume(u64),
+    Submit(Box<CheckedRequest>),
+    /// Change a job.
+    Change(JobAction, u64),
+    /// Change all jobs that are named, in one transaction.
+    ChangeMany(JobAction, Vec<Selector>),
     /// Set the number of sub-batches of a job.
     Accum(u64, Option<u32>),
-    /// Drain a device.
-    Drain(u32),
+    /// Drain a device, for a reason.
+    Drain(u32, Option<String>),
     /// Undrain a device.
     Undrain(u32),
+    /// Reserve devices.
+    Reserve(Box<Booking>),
+    /// Cancel a reservation.
+    Unreserve(u32),
 }
 
 /// Why a command is refused.
@@ -70,6 +99,9 @@ pub enum Refusal {
     /// The job can never run here.
     #[error("{0}")]
     Infeasible(String),
+    /// It is more than a user, or all users together, may have.
+    #[error("{0}")]
+    Limit(String),
     /// The store cannot be written, or the daemon shuts down.
     #[error("{0}")]
     Unavailable(String),
@@ -81,8 +113,42 @@ pub(crate) struct Accepted {
     pub(crate) input: Input,
     /// The environment of new jobs, which is not journalled.
     pub(crate) env: BTreeMap<String, String>,
+    /// What the user is told when it is durable.
+    pub(crate) outcome: CommandOutcome,
+}
+
+/// What became of a command.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandOutcome {
     /// Ids of new jobs.
-    pub(crate) ids: Vec<u64>,
+    pub new: Vec<u64>,
+    /// Jobs that were changed.
+    pub done: Vec<u64>,
+    /// Jobs that could not be changed, and why.
+    pub failed: Vec<(u64, Refusal)>,
+}
+
+/// What admission needs to know of a job in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PastJob {
+    /// Whose it is.
+    pub(crate) uid: u32,
+    /// How it ended.
+    pub(crate) state: JobState,
+    /// The first job of its array, if it is a task.
+    pub(crate) array: Option<u64>,
+}
+
+/// What is known of jobs that have ended.
+pub(crate) trait PastJobs {
+    /// What is needed most of a job, quickly.
+    fn past(&self, id: u64) -> Option<PastJob>;
+    /// A job with its request, which may be large.
+    fn job(&self, id: u64) -> Option<Job>;
+    /// The latest job of a user.
+    fn last(&self, user: &str) -> Option<u64>;
+    /// Whether a task of an array has ended and did not complete.
+    fn has_failed_task(&self, first: u64) -> bool;
 }
 
 /// Admission control of commands.
@@ -92,58 +158,49 @@ pub(crate) struct Admission<'a> {
     pub(crate) next_job: u64,
     /// The user of the daemon.
     pub(crate) daemon_uid: u32,
+    /// What may be submitted.
+    pub(crate) limits: &'a Limits,
+    /// What was admitted in this cycle already, by user.
+    pub(crate) admitted: &'a Admitted,
 }
 
+/// What was admitted in a cycle and the scheduler does not know yet, by user.
+pub(crate) type Admitted = BTreeMap<u32, UserLoad>;
+
 impl Admission<'_> {
-    /// Admits or refuses a command. `lookup` finds ended jobs in the store.
+    /// Admits or refuses a command. `history` knows ended jobs.
     pub(crate) fn admit(
         &self,
         caller: &Caller,
         command: UserCommand,
-        lookup: &dyn Fn(u64) -> Option<Job>,
+        history: &dyn PastJobs,
     ) -> Result<Accepted, Refusal> {
-        let plain = |input| Ok(Accepted { input, env: BTreeMap::new(), ids: Vec::new() });
+        let plain = |input| {
+            Ok(Accepted { input, env: BTreeMap::new(), outcome: CommandOutcome::default() })
+        };
         match command {
-            UserCommand::Submit(request) => self.submit(caller, *request, lookup),
-            UserCommand::Cancel(job) => {
-                self.check(caller, job, lookup)?;
-                plain(Input::Cancel { job, by: caller.user.clone() })
+            UserCommand::Submit(request) => self.submit(caller, *request, history),
+            UserCommand::Change(action, job) => {
+                self.check(caller, job, history)?;
+                self.applies(action, job)?;
+                let by = caller.user.clone();
+                plain(match action {
+                    JobAction::Cancel => Input::Cancel { job, by },
+                    JobAction::Hold => Input::Hold { job },
+                    JobAction::Release => Input::Release { job },
+                    JobAction::Pause => Input::Pause { job },
+                    JobAction::Resume => Input::Resume { job },
+                    JobAction::Requeue => Input::Requeue { job, by },
+                })
             }
-            UserCommand::Hold(job) => {
-                self.check(caller, job, lookup)?;
-                if self.phase(job) != Phase::Absent {
-                    return Err(Refusal::Conflict(format!(
-                        "job {job} has started; pause it instead"
-                    )));
-                }
-                plain(Input::Hold { job })
-            }
-            UserCommand::Release(job) => {
-                self.check(caller, job, lookup)?;
-                plain(Input::Release { job })
-            }
-            UserCommand::Pause(job) => {
-                self.check(caller, job, lookup)?;
-                if !self.scheduler.setup().may_pause {
-                    let reason = "pausing is disabled on these devices because it frees no memory; \
-                                  cancel it, or set nvidia.pause";
-                    return Err(Refusal::Conflict(format!("job {job}: {reason}")));
-                }
-                if self.phase(job) == Phase::Absent {
-                    let message = format!("job {job} is not running; hold it instead");
-                    return Err(Refusal::Conflict(message));
-                }
-                plain(Input::Pause { job })
-            }
-            UserCommand::Resume(job) => {
-                self.check(caller, job, lookup)?;
-                if !self.scheduler.job(job).is_some_and(|active| active.job.user_paused) {
-                    return Err(Refusal::Conflict(format!("job {job} is not paused by a user")));
-                }
-                plain(Input::Resume { job })
+            UserCommand::ChangeMany(action, selectors) => {
+                let outcome = self.select(caller, action, &selectors, history)?;
+                let (jobs, by) = (outcome.done.clone(), caller.user.clone());
+                let input = Input::Change { action, jobs, by };
+                Ok(Accepted { input, env: BTreeMap::new(), outcome })
             }
             UserCommand::Accum(job, accum) => {
-                self.check(caller, job, lookup)?;
+                self.check(caller, job, history)?;
                 if accum.is_some_and(|accum| !(1..=65_536).contains(&accum)) {
                     return Err(Refusal::Bad("accum: give a number from 1 to 65536".to_owned()));
                 }
@@ -154,7 +211,10 @@ impl Admission<'_> {
                 }
                 plain(Input::Accum { job, accum })
             }
-            UserCommand::Drain(device) | UserCommand::Undrain(device) => {
+            UserCommand::Reserve(_) | UserCommand::Unreserve(_) => {
+                plain(self.reservation(caller, command)?)
+            }
+            UserCommand::Drain(device, _) | UserCommand::Undrain(device) => {
                 let count = self.scheduler.setup().devices.len();
                 if device as usize >= count {
                     let message = format!("there is no device {device}; see tandem gpus");
@@ -165,9 +225,46 @@ impl Admission<'_> {
                     return Err(Refusal::Forbidden(message.to_owned()));
                 }
                 plain(match command {
-                    UserCommand::Drain(_) => Input::Drain { device },
+                    UserCommand::Drain(_, reason) => Input::Drain { device, reason },
                     _ => Input::Undrain { device },
                 })
+            }
+        }
+    }
+
+    /// Whether a change makes sense for a job in its present state.
+    fn applies(&self, action: JobAction, job: u64) -> Result<(), Refusal> {
+        let conflict = |message: String| Err(Refusal::Conflict(message));
+        let is_absent = self.phase(job) == Phase::Absent;
+        match action {
+            JobAction::Cancel | JobAction::Release => Ok(()),
+            JobAction::Hold if is_absent => Ok(()),
+            JobAction::Hold => conflict(format!("job {job} has started; pause it instead")),
+            JobAction::Pause if !self.scheduler.setup().may_pause => conflict(format!(
+                "job {job}: pausing is disabled on these devices because it frees no memory; \
+                 requeue or cancel it, or set nvidia.pause"
+            )),
+            JobAction::Pause if is_absent => {
+                conflict(format!("job {job} is not running; hold it instead"))
+            }
+            JobAction::Pause => Ok(()),
+            JobAction::Resume => {
+                if self.scheduler.job(job).is_some_and(|active| active.job.user_paused) {
+                    return Ok(());
+                }
+                conflict(format!("job {job} is not paused by a user"))
+            }
+            JobAction::Requeue if self.scheduler.setup().keeps_queue => {
+                conflict(format!("job {job} is one of Slurm's; use scontrol requeue"))
+            }
+            JobAction::Requeue if is_absent => {
+                conflict(format!("job {job} is not running; it is in the queue"))
+            }
+            JobAction::Requeue => {
+                if self.scheduler.job(job).is_some_and(|active| active.job.ending.is_some()) {
+                    return conflict(format!("job {job} is ending already"));
+                }
+                Ok(())
             }
         }
     }
@@ -177,19 +274,13 @@ impl Admission<'_> {
     }
 
     /// Checks that a job exists, is active, and may be changed by the caller.
-    fn check(
-        &self,
-        caller: &Caller,
-        id: u64,
-        lookup: &dyn Fn(u64) -> Option<Job>,
-    ) -> Result<(), Refusal> {
-        let stored;
+    fn check(&self, caller: &Caller, id: u64, history: &dyn PastJobs) -> Result<(), Refusal> {
         let (uid, state) = match self.scheduler.job(id) {
             Some(active) => (active.job.uid, None),
             None => {
-                stored =
-                    lookup(id).ok_or_else(|| Refusal::NotFound(format!("there is no job {id}")))?;
-                (stored.uid, Some(stored.state))
+                let missing = || Refusal::NotFound(format!("there is no job {id}"));
+                let past = history.past(id).ok_or_else(missing)?;
+                (past.uid, Some(past.state))
             }
         };
         if !caller.may_change(uid, self.daemon_uid) {
@@ -204,34 +295,25 @@ impl Admission<'_> {
     fn submit(
         &self,
         caller: &Caller,
-        mut request: JobRequest,
-        lookup: &dyn Fn(u64) -> Option<Job>,
+        mut checked: CheckedRequest,
+        history: &dyn PastJobs,
     ) -> Result<Accepted, Refusal> {
-        let bad = |error: crate::request::BadRequest| Refusal::Bad(error.to_string());
         if self.scheduler.setup().keeps_queue {
             let message = "this daemon schedules the jobs of Slurm; submit with sbatch";
             return Err(Refusal::Infeasible(message.to_owned()));
         }
-        request.check().map_err(bad)?;
-        self.feasible(&request)?;
+        self.check_priority(caller, checked.request().priority)?;
+        self.check_shares(caller, &mut checked)?;
+        Self::feasible(self.scheduler, checked.request())?;
         if self.daemon_uid != 0 && caller.uid != self.daemon_uid && caller.uid != 0 {
             let message =
                 "this daemon runs only jobs of its own user; use a daemon that runs as root";
             return Err(Refusal::Forbidden(message.to_owned()));
         }
-        let mut over = Vec::new();
-        for dependency in request.dependencies().map_err(bad)? {
-            let job = dependency.job;
-            if self.scheduler.job(job).is_some()
-                || (job < self.next_job && job >= self.scheduler.next_job())
-            {
-                continue;
-            }
-            let known = lookup(job)
-                .ok_or_else(|| Refusal::Bad(format!("dependency: there is no job {job}")))?;
-            over.push((job, known.state));
-        }
-        let count = request.tasks().map_err(bad)?.tasks.len() as u64;
+        let (depends, over) = self.dependencies(caller, checked.dependencies(), history)?;
+        self.within_limits(caller, &checked, depends.len() as u64)?;
+        let count = checked.tasks();
+        let mut request = checked.into_request();
         let first = self.next_job;
         let env = std::mem::take(&mut request.env);
         let submission = Submission {
@@ -241,16 +323,180 @@ impl Admission<'_> {
             user: caller.user.clone(),
             request,
             over,
+            depends,
             external: None,
             submit_unix_us: None,
         };
         let input = Input::Submit(Box::new(submission));
-        Ok(Accepted { input, env, ids: (first..first + count).collect() })
+        let new = (first..first + count).collect();
+        let outcome = CommandOutcome { new, ..CommandOutcome::default() };
+        Ok(Accepted { input, env, outcome })
+    }
+
+    /// A priority above 0 puts others back, so only operators give it.
+    fn check_priority(&self, caller: &Caller, priority: i8) -> Result<(), Refusal> {
+        if priority > 0 && !caller.is_operator(self.daemon_uid) {
+            let message = "priority: only operators give one above 0; leave it out or give less";
+            return Err(Refusal::Forbidden(message.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Account, quality of service, reservation and the number of pending jobs; names the account.
+    fn check_shares(&self, caller: &Caller, checked: &mut CheckedRequest) -> Result<(), Refusal> {
+        let tasks = checked.tasks();
+        let request = checked.request_mut();
+        let people = &self.scheduler.setup().people;
+        let is_operator = caller.is_operator(self.daemon_uid);
+        match &request.account {
+            Some(name) if people.file.account_id(name).is_none() => {
+                let name = name.escape_debug();
+                return Err(Refusal::Bad(format!("account: there is no '{name}'")));
+            }
+            Some(name) if !is_operator && !people.may_charge(&caller.user, caller.gid, name) => {
+                let message = format!("account: you do not belong to '{}'", name.escape_debug());
+                return Err(Refusal::Forbidden(message));
+            }
+            Some(_) => {}
+            None => {
+                let account = people.account_of(&caller.user, caller.gid);
+                request.account = account.map(str::to_owned);
+            }
+        }
+        if let Some(name) = &request.qos {
+            let qos = people.qos(name).ok_or_else(|| {
+                Refusal::Bad(format!("qos: there is no '{}'", name.escape_debug()))
+            })?;
+            let may = qos.users.is_empty() || qos.users.contains(&caller.user) || is_operator;
+            if !may {
+                let message = format!("qos: '{}' is not for you", name.escape_debug());
+                return Err(Refusal::Forbidden(message));
+            }
+        }
+        if let Some(id) = request.reservation {
+            let booking = self.scheduler.bookings().find(|booking| booking.id == id);
+            let booking = booking.ok_or_else(|| {
+                Refusal::Bad(format!("reservation: there is no {id}; see tandem reserve list"))
+            })?;
+            if !is_operator && !booking.users.contains(&caller.user) {
+                return Err(Refusal::Forbidden(format!("reservation: {id} is not for you")));
+            }
+            if request.gang() as usize > booking.devices.len() {
+                let count = booking.devices.len();
+                let message = format!("gpus: reservation {id} has {count}; request fewer");
+                return Err(Refusal::Infeasible(message));
+            }
+        }
+        let shared = &people.file.shared_classes;
+        let class = crate::class::of_user(request, &caller.user, is_operator, shared);
+        if class != crate::class::of_request(request) {
+            request.class = Some(class);
+        }
+        self.check_pending(caller, tasks)
+    }
+
+    /// How many jobs a user may have pending.
+    fn check_pending(&self, caller: &Caller, more: u64) -> Result<(), Refusal> {
+        let Some(most) = self.scheduler.setup().people.pending_max(&caller.user) else {
+            return Ok(());
+        };
+        let is_own = |active: &&crate::scheduler::Active| {
+            active.job.uid == caller.uid && active.phase == Phase::Absent
+        };
+        let pending = self.scheduler.jobs().filter(is_own).count() as u64;
+        if pending + more > most {
+            let message = format!("you have {pending} pending jobs, {most} are allowed");
+            return Err(Refusal::Conflict(message));
+        }
+        Ok(())
+    }
+
+    /// Whether a user may have the jobs of a request as well. For an operator only the limits on all users
+    /// together count.
+    fn within_limits(
+        &self,
+        caller: &Caller,
+        checked: &CheckedRequest,
+        depends: u64,
+    ) -> Result<(), Refusal> {
+        let Limits { jobs, jobs_per_user, dependencies_per_user, .. } = *self.limits;
+        let new: u64 = self.admitted.values().map(|load| load.jobs).sum();
+        let all = self.scheduler.active_jobs() as u64 + new;
+        if all + checked.tasks() > jobs {
+            return Err(Refusal::Limit(format!(
+                "{all} jobs are pending or running and {} more would exceed limits.jobs = {jobs}; \
+                 try again when some have ended",
+                checked.tasks()
+            )));
+        }
+        if caller.is_operator(self.daemon_uid) {
+            return Ok(());
+        }
+        let mut own = self.scheduler.load(caller.uid);
+        if let Some(load) = self.admitted.get(&caller.uid) {
+            own.add(load);
+        }
+        let waits = checked.tasks() * depends;
+        let bytes_max = self.limits.store_mib_per_user << 20;
+        let calls = if checked.request().webhook.is_some() { checked.tasks() } else { 0 };
+        let checks = [
+            (
+                "limits.webhooks_per_user",
+                own.webhooks,
+                calls,
+                self.limits.webhooks_per_user,
+                "webhooks",
+            ),
+            ("limits.jobs_per_user", own.jobs, checked.tasks(), jobs_per_user, "jobs"),
+            (
+                "limits.dependencies_per_user",
+                own.dependencies,
+                waits,
+                dependencies_per_user,
+                "dependencies",
+            ),
+            (
+                "limits.store_mib_per_user",
+                own.bytes,
+                checked.request().stored_bytes,
+                bytes_max,
+                "bytes of requests",
+            ),
+        ];
+        for (name, has, more, most, what) in checks {
+            if has + more > most {
+                return Err(Refusal::Limit(format!(
+                    "you have {has} {what} pending or running and {more} more would exceed {most} \
+                     ({name}); try again when some have ended"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reservations are made and cancelled by operators.
+    fn reservation(&self, caller: &Caller, command: UserCommand) -> Result<Input, Refusal> {
+        if !caller.is_operator(self.daemon_uid) {
+            let message = "only operators make and cancel reservations";
+            return Err(Refusal::Forbidden(message.to_owned()));
+        }
+        let exists = |id| self.scheduler.bookings().any(|booking| booking.id == id);
+        match command {
+            UserCommand::Reserve(booking) if exists(booking.id) => Err(Refusal::Conflict(
+                "another reservation was made just now; try again".to_owned(),
+            )),
+            UserCommand::Reserve(booking) => Ok(Input::Reserve(booking)),
+            UserCommand::Unreserve(id) if exists(id) => Ok(Input::Unreserve { id }),
+            UserCommand::Unreserve(id) => {
+                Err(Refusal::NotFound(format!("there is no reservation {id}")))
+            }
+            _ => Err(Refusal::Bad("no reservation".to_owned())),
+        }
     }
 
     /// Whether a job could run on an idle machine.
-    pub(crate) fn feasible(&self, request: &JobRequest) -> Result<(), Refusal> {
-        let devices = &self.scheduler.setup().devices;
+    pub(crate) fn feasible(scheduler: &Scheduler, request: &JobRequest) -> Result<(), Refusal> {
+        let devices = &scheduler.setup().devices;
         let (gang, count) = (request.gang() as usize, devices.len());
         if gang > count {
             return Err(Refusal::Infeasible(format!(

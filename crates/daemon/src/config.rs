@@ -1,11 +1,13 @@
 //! The configuration: flags override the environment, then files, then defaults. Each value has its origin.
 
+mod example;
 mod keys;
 mod resolve;
 #[cfg(test)]
 mod tests;
 mod typed;
 
+pub use example::{example, markdown};
 pub use resolve::{ConfigError, Origin, Origins, ResolvedSetting, Sources};
 
 use crate::client::Address;
@@ -23,8 +25,12 @@ pub struct Config {
     pub daemon: DaemonConfig,
     /// The client.
     pub client: ClientConfig,
+    /// The processes of jobs.
+    pub jobs: JobsConfig,
     /// How job classes are learned.
     pub learning: LearningConfig,
+    /// What users may have.
+    pub limits: crate::limits::Limits,
     /// When devices are shared.
     pub sharing: SharingConfig,
     /// NVIDIA's GPUs.
@@ -42,8 +48,22 @@ pub struct DaemonConfig {
     pub state: PathBuf,
     /// TCP address; no TCP if absent.
     pub listen: Option<String>,
-    /// File with the TCP token.
-    pub token_file: Option<PathBuf>,
+    /// Address of the dashboard; not served if absent.
+    pub web: Option<String>,
+    /// The program that sends mail.
+    pub sendmail: PathBuf,
+    /// The server that sends mail instead.
+    pub smtp: Option<String>,
+    /// Accounts, limits and qualities of service.
+    pub shares: Option<PathBuf>,
+    /// TCP is encrypted.
+    pub tls: bool,
+    /// The certificate chain.
+    pub tls_cert: Option<PathBuf>,
+    /// Its key.
+    pub tls_key: Option<PathBuf>,
+    /// Users who are operators besides root and the user of the daemon.
+    pub operators: Vec<String>,
     /// `NAME[:key=value,...]`
     pub policy: String,
     /// Where the devices come from.
@@ -90,13 +110,28 @@ pub enum ProviderKind {
     Slurm,
 }
 
+/// `[jobs]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobsConfig {
+    /// Mask of permissions for files, in octal.
+    pub umask: String,
+    /// Most open files.
+    pub open_files: Option<u64>,
+    /// Most processes of the user.
+    pub processes: Option<u64>,
+    /// Largest core dump.
+    pub core_mib: Option<u64>,
+}
+
 /// `[client]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
     /// Host and port of a daemon on TCP; the unix socket if absent.
     pub host: Option<String>,
-    /// File with the token; the one of the daemon if absent.
+    /// File with the token.
     pub token_file: Option<PathBuf>,
+    /// Certificates to trust instead of those of the system.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// `[learning]`
@@ -112,6 +147,10 @@ pub struct LearningConfig {
     pub window_s: f64,
     /// Interval between two samples of the devices.
     pub sample_s: f64,
+    /// Arguments of commands that belong to the class of a job, besides those that are known to matter.
+    pub class_arguments: Option<String>,
+    /// Arguments that do not, although they would.
+    pub class_ignore: Option<String>,
 }
 
 /// `[sharing]`
@@ -167,8 +206,12 @@ impl Config {
     /// The address of the daemon for a client: the own daemon of the user, or the shared one of the machine.
     pub fn client_address(&self, origins: &Origins) -> Result<Address, ConfigError> {
         if let Some(host) = &self.client.host {
-            let host = host.strip_prefix("http://").unwrap_or(host).trim_end_matches('/');
-            return Ok(Address::Tcp(host.to_owned()));
+            let host = host.trim_end_matches('/');
+            if let Some(host) = host.strip_prefix("http://") {
+                return Ok(Address::Tcp(host.to_owned()));
+            }
+            let host = host.strip_prefix("https://").unwrap_or(host).to_owned();
+            return Ok(Address::Tls { host, authorities: self.client.ca_file.clone() });
         }
         let socket = &self.daemon.socket;
         if *origins.of("daemon.socket") == Origin::Default {
@@ -182,7 +225,7 @@ impl Config {
 
     /// The token that a client sends.
     pub fn client_token(&self) -> Result<Option<String>, ConfigError> {
-        let file = self.client.token_file.as_ref().or(self.daemon.token_file.as_ref());
+        let file = self.client.token_file.as_ref();
         let Some(file) = file.filter(|_| self.client.host.is_some()) else { return Ok(None) };
         let token = std::fs::read_to_string(file).map_err(|cause| ConfigError::Unreadable {
             file: file.clone(),
@@ -192,14 +235,13 @@ impl Config {
     }
 }
 
-/// Rejects a socket in a world-writable folder, where another user could impersonate the daemon.
+/// Rejects a default socket in a folder of another user, who could impersonate the daemon.
 fn check_folder(socket: &Path) -> Result<(), ConfigError> {
-    let Some(folder) = socket.parent().filter(|folder| folder.starts_with("/tmp")) else {
-        return Ok(());
-    };
+    let Some(folder) = socket.parent() else { return Ok(()) };
     let Ok(metadata) = folder.symlink_metadata() else { return Ok(()) };
-    let own = rustix::process::getuid().as_raw();
-    if metadata.is_dir() && metadata.uid() == own && metadata.mode() & 0o022 == 0 {
+    let own = rustix::process::geteuid().as_raw();
+    let is_trusted = metadata.uid() == own || metadata.uid() == 0;
+    if metadata.is_dir() && is_trusted && metadata.mode() & 0o022 == 0 {
         return Ok(());
     }
     Err(ConfigError::UnsafeFolder { folder: folder.to_owned() })

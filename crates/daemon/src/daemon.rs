@@ -4,12 +4,17 @@ mod files;
 mod startup;
 
 use crate::api::{self, Api};
+use crate::class::ClassRules;
 use crate::clock::unix_us;
 use crate::cycle::Message;
+use crate::mail::Mailer;
 use crate::meter::MeterOptions;
 use crate::relays::{self, RelayOptions};
+use crate::scheduler::People;
 use crate::store::StoreError;
-use files::{listen, listen_tcp, lock, make_folder, make_private};
+use crate::tls::{CertificateFiles, TlsError};
+use files::{listen, listen_tcp, listen_web, lock, make_folder, make_private};
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,7 +22,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 use tandem_backends::local::LocalError;
-use tandem_backends::{Foreign, Provider, slurm};
+use tandem_backends::{Foreign, ProcessLimits, Provider, slurm};
 use tandem_policies::PolicySpec;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -46,6 +51,14 @@ impl BackendChoice {
             BackendChoice::Slurm { .. } => "slurm",
         }
     }
+
+    /// The partition of the cluster whose jobs are placed.
+    fn partition(&self) -> Option<&str> {
+        match self {
+            BackendChoice::Local(_) => None,
+            BackendChoice::Slurm { options, .. } => Some(&options.partition),
+        }
+    }
 }
 
 /// How a daemon works.
@@ -56,8 +69,20 @@ pub struct DaemonOptions {
     pub socket: PathBuf,
     /// Where it listens to TCP, if at all.
     pub listen: Option<SocketAddr>,
-    /// The file of the token that TCP asks for; made if it is not there.
-    pub token_file: Option<PathBuf>,
+    /// Where it serves the dashboard, always with TLS, if at all.
+    pub web: Option<SocketAddr>,
+    /// TCP is encrypted. Without that it listens on loopback addresses only.
+    pub tls: bool,
+    /// The certificate of TLS; the daemon makes one if absent.
+    pub certificate: Option<CertificateFiles>,
+    /// Shares and limits between users.
+    pub people: People,
+    /// How mail about jobs is sent, if at all.
+    pub mailer: Option<Mailer>,
+    /// Mask and limits of the processes of jobs.
+    pub process: ProcessLimits,
+    /// Names or numbers of users who are operators besides root and the user of the daemon.
+    pub operators: Vec<String>,
     /// The policy.
     pub policy: PolicySpec,
     /// Jobs may share devices.
@@ -72,10 +97,14 @@ pub struct DaemonOptions {
     pub restore_s: f64,
     /// How much has to be seen before something is known.
     pub meter: MeterOptions,
+    /// Arguments that belong to the class of a job, or do not.
+    pub class_rules: ClassRules,
     /// How often the usage of runs and devices is sampled.
     pub sample_every: Duration,
     /// What to do with a device that has processes that are not ours.
     pub foreign: Foreign,
+    /// What users may have.
+    pub limits: crate::limits::Limits,
     /// Jobs that were over so long ago are forgotten.
     pub history: Option<Duration>,
     /// Webhooks are called.
@@ -117,7 +146,21 @@ pub enum DaemonError {
     /// The thread that decides is gone.
     #[error("the scheduler ended by a fault of its own; start it again, jobs go on")]
     Died,
-    /// TCP is asked for in a way that is not safe.
+    /// The disk did not keep what was written to the store.
+    #[error(
+        "{file}: {cause}: the disk did not keep what was written; jobs go on, look at the disk and start again",
+        file = file.display()
+    )]
+    LostWrites {
+        /// The store.
+        file: PathBuf,
+        /// What failed.
+        cause: StoreError,
+    },
+    /// The certificate of the daemon.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// A setting that is not safe or names nobody.
     #[error("{0}")]
     Listen(String),
 }
@@ -151,26 +194,34 @@ pub fn run(
     let uid = rustix::process::getuid().as_raw();
     let unix = listen(&options.socket, uid, &runtime)?;
     let tcp = listen_tcp(options, &runtime)?;
+    let web = listen_web(options, &runtime)?;
+    let operators = Arc::new(operators(&options.operators)?);
     let (inbox, messages) = mpsc::channel();
     serve_relays(options, &runtime, &inbox)?;
     let (leave, shutdown) = watch::channel(false);
     let name = backend.name().to_owned();
+    let partition = backend.partition().map(str::to_owned);
     let started = startup::start(options, backend, uid, &runtime, &inbox);
-    let (mut cycle, clock, groups) = started.inspect_err(|_| {
+    let (mut cycle, clock, groups, tokens) = started.inspect_err(|_| {
         let _ = std::fs::remove_file(&options.socket);
     })?;
     let api = Api {
         inbox: inbox.clone(),
         feed: cycle.publisher.feed(),
         store: database(&options.state),
+        bodies: api::BodyBudget::default(),
         readers: Arc::default(),
         uid,
         provider: name,
+        partition,
         policy: options.policy.text.clone(),
         started_us: unix_us(),
         shutdown,
         webhooks: options.webhooks,
         groups,
+        tokens,
+        operators,
+        queue_forecast: api::CachedForecast::default(),
     };
     let (alive, dead) = oneshot::channel::<()>();
     let turns = std::thread::Builder::new()
@@ -178,17 +229,28 @@ pub fn run(
         .spawn(move || {
             // Dropped however this ends.
             let _alive = alive;
-            cycle.run(clock, &messages);
+            cycle.run(clock, &messages)
         })
         .map_err(io_error("cannot start a thread"))?;
     ready();
-    runtime.block_on(serve_until_stopped(api::serve(api, unix, tcp), signals, dead, &leave));
+    runtime.block_on(serve_until_stopped(api::serve(api, unix, tcp, web), signals, dead, &leave));
     let _ = inbox.send(Message::Stop);
     let ended = turns.join();
     let _ = std::fs::remove_file(&options.socket);
     runtime.shutdown_timeout(Duration::from_secs(1));
     // Without it there is nothing to serve; jobs go on, and the next daemon finds them.
-    ended.map_err(|_| DaemonError::Died)
+    let file = database(&options.state);
+    let lost = |cause| DaemonError::LostWrites { file, cause };
+    ended.map_err(|_| DaemonError::Died)?.map_err(lost)
+}
+
+/// The numbers of users by name or number.
+fn operators(names: &[String]) -> Result<BTreeSet<u32>, DaemonError> {
+    let number = |name: &String| {
+        let unknown = || format!("daemon.operators: there is no user '{}'", name.escape_debug());
+        crate::users::find(name).map(|user| user.uid).ok_or_else(|| DaemonError::Listen(unknown()))
+    };
+    names.iter().map(number).collect()
 }
 
 /// Listens for the relays of jobs on other machines, if there are any.
@@ -248,6 +310,11 @@ impl Signals {
 /// Where the sockets of jobs are.
 fn sockets(socket: &Path) -> PathBuf {
     socket.with_extension("jobs")
+}
+
+/// Holds the state of a daemon while something else changes it; refused while a daemon runs.
+pub fn hold_state(state: &Path) -> Result<std::fs::File, DaemonError> {
+    lock(state)
 }
 
 /// The store of a daemon with this state.

@@ -1,15 +1,20 @@
 //! Why a job waits, when it will start, and what if: the simulator runs the policy forward from the present,
 //! with several draws of the unknown durations.
 
+mod draws;
+mod queue;
+mod what_if;
+
+pub(crate) use queue::of_queue;
+pub(crate) use what_if::of_change;
+
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
 use crate::command::{Admission, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
-use crate::scheduler::Scheduler;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
-use rand_distr::{Distribution, StandardNormal};
+use crate::scheduler::{Estimate, Scheduler};
+use draws::{Deadline, Kept};
 use std::sync::Arc;
 use tandem_core::{
     GangGpu, GpuId, Interference, JobId, JobSpec, Placement, Ppm, Ratio, Span, Tenant, Time,
@@ -18,9 +23,6 @@ use tandem_core::{
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::{self, Forecast, ForecastOptions, SnapshotJob};
 
-const DRAWS: u32 = 9;
-/// How far estimates are off: the logarithm of the ratio has this standard deviation.
-const SPREAD: f64 = 0.4;
 /// Events that a draw may take: on a queue so long that it is not enough, the start is far away.
 const EVENTS_MAX: u64 = 200_000;
 
@@ -32,6 +34,8 @@ pub struct Question {
     devices: Vec<DeviceReason>,
     /// Jobs by their number in the forecast.
     ids: Vec<u64>,
+    /// How long they take, and how sure that is.
+    estimates: Vec<Estimate>,
     /// The job in question, if the scheduler has heard of it.
     target: Option<usize>,
     present: forecast::Snapshot,
@@ -51,7 +55,7 @@ pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Q
     question.target = question.ids.iter().position(|&other| other == id);
     if let Some(target) = question.target.filter(|_| active.job.state != JobState::Running) {
         let spec = question.present.jobs[target].spec.clone();
-        question.devices = device_reasons(scheduler, &spec);
+        question.devices = device_reasons(scheduler, &spec, Some(id));
     }
     Some(question)
 }
@@ -60,15 +64,23 @@ pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Q
 pub(crate) fn of_request(
     present: &Present<'_>,
     caller: &Caller,
-    request: JobRequest,
+    mut request: JobRequest,
 ) -> Result<Question, Refusal> {
     let scheduler = present.scheduler;
-    let admission = Admission { scheduler, next_job: scheduler.next_job(), daemon_uid: caller.uid };
-    admission.feasible(&request)?;
+    // Classes of users are kept apart.
+    let own = crate::class::of_user(&request, &caller.user, false, &[]);
+    let own = JobRequest { class: Some(own), ..request.clone() };
+    let job = Job { uid: caller.uid, request: Arc::new(own), ..Job::default() };
+    if scheduler.classes().get(&scheduler.class_of(&job).0).is_some() {
+        request.class.clone_from(&job.request.class);
+    }
+    Admission::feasible(scheduler, &request)?;
     let mut question = ask(present, None, JobState::Pending, None);
     let number = u32::try_from(question.ids.len()).unwrap_or(u32::MAX);
-    let spec = scheduler.spec_of_request(caller.uid, request, JobId(number), present.now.time());
-    question.devices = device_reasons(scheduler, &spec);
+    let (spec, estimate) =
+        scheduler.spec_of_request(caller, request, JobId(number), present.now.time());
+    question.estimates.push(estimate);
+    question.devices = device_reasons(scheduler, &spec, None);
     question.target = Some(question.ids.len());
     question.ids.push(scheduler.next_job());
     let duration = spec.estimate;
@@ -98,6 +110,7 @@ fn blank(id: Option<u64>, state: JobState, policy: String) -> Explanation {
         end_in_s: None,
         beside: Vec::new(),
         slowdown: None,
+        start_note: None,
         draws_started: 0,
         draws: 0,
         effect_on_others_s: None,
@@ -109,9 +122,10 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
     let now = present.now.time();
     let engine = scheduler.engine().state();
     let mut ids = Vec::new();
-    let mut jobs = Vec::new();
+    let (mut jobs, mut estimates) = (Vec::new(), Vec::new());
     for (entry, job) in scheduler.entered() {
-        let Some(known) = engine.find(entry) else { continue };
+        let Some((known, active)) = engine.find(entry).zip(scheduler.job(job)) else { continue };
+        estimates.push(scheduler.estimate(active));
         let number = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         ids.push(job);
         jobs.push(SnapshotJob {
@@ -133,6 +147,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
         waits,
         devices: Vec::new(),
         ids,
+        estimates,
         target: None,
         present: forecast::Snapshot {
             cluster: Arc::new(engine.cluster().clone()),
@@ -141,6 +156,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
             jobs,
             closed: (0..count).filter(closed).map(GpuId).collect(),
             reserved: (0..count).filter_map(reserved).collect(),
+            shares: scheduler.shares().clone(),
         },
         beliefs: scheduler.engine().learner().snapshot(),
         restore: Span((scheduler.setup().restore_s * 1e6) as u64),
@@ -148,38 +164,29 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
 }
 
 impl Question {
+    /// What is known without a forecast.
+    pub(crate) fn known(&self, policy: &PolicySpec) -> Explanation {
+        let mut answer = blank(self.id, self.state, policy.text.clone());
+        answer.waits.clone_from(&self.waits);
+        answer.devices.clone_from(&self.devices);
+        answer
+    }
+
     /// Runs the policy forward.
     pub(crate) fn answer(mut self, policy: &PolicySpec) -> Explanation {
         let mut answer = blank(self.id, self.state, policy.text.clone());
         answer.waits = self.waits.take();
         answer.devices = std::mem::take(&mut self.devices);
-        let Some(target) = self.target else { return answer };
-        // Another policy than the daemon's may put more jobs on a GPU, or fewer.
-        if self.present.rules.tenants_max > 1 {
-            self.present.rules.tenants_max = policy.entry.tenants_max;
+        if self.target.is_none() {
+            return answer;
         }
-        answer.draws = DRAWS;
-        let mut draws: Vec<Forecast> = Vec::new();
-        for draw in 0..DRAWS {
-            self.draw(draw);
-            draws.push(self.run(policy));
-        }
-        let since = |at: Time| at.since(self.present.now).0 as f64 / 1e6;
-        let range = |mut values: Vec<f64>| {
-            values.sort_by(f64::total_cmp);
-            let middle = values.get(values.len() / 2)?;
-            Some([*values.first()?, *middle, *values.last()?])
-        };
-        let started = |forecast: &Forecast| forecast.jobs[target].start;
-        let starts: Vec<f64> = draws.iter().filter_map(started).map(since).collect();
-        answer.draws_started = u32::try_from(starts.len()).unwrap_or(u32::MAX);
-        if self.present.jobs[target].placement.is_none() {
-            answer.start_in_s = range(starts);
-        }
-        answer.end_in_s =
-            range(draws.iter().filter_map(|draw| draw.jobs[target].end).map(since).collect());
+        self.take_limits_of(policy);
+        let deadline = Deadline::new();
+        let (target, left_out) = self.shorten();
+        let forecasts = self.run_until(policy, target, deadline);
+        self.say_when(&mut answer, &forecasts, target, left_out);
         // The first draw takes the estimates at their word.
-        let expected = &draws[0];
+        let expected = &forecasts[0];
         let own = &expected.jobs[target];
         let id = |job: &JobId| self.ids[job.index()];
         answer.beside = own.beside.iter().map(id).collect();
@@ -197,44 +204,136 @@ impl Question {
                 }
             }
         }
-        if self.id.is_none() {
-            answer.effect_on_others_s = self.effect(policy, expected, target);
+        if self.id.is_none() && expected.reached.is_none() {
+            answer.effect_on_others_s = self.effect(policy, expected, target, deadline);
         }
         answer
     }
 
-    /// How much later the others end on average because of the job.
-    fn effect(&mut self, policy: &PolicySpec, with: &Forecast, target: usize) -> Option<f64> {
+    /// Leaves out the jobs of a long queue that cannot be simulated in time; gives the position of the job
+    /// in question, and the work before it that is left out.
+    fn shorten(&mut self) -> (usize, Work) {
+        let target = self.target.unwrap_or(0);
         self.draw(0);
-        self.present.jobs.truncate(target);
-        let without = self.run(policy);
-        let ends = with.jobs.iter().zip(&without.jobs);
+        let Kept { positions, left_out } = draws::keep(&self.present, target);
+        if positions.len() < self.ids.len() {
+            self.ids = positions.iter().map(|&at| self.ids[at]).collect();
+            self.estimates = positions.iter().map(|&at| self.estimates[at]).collect();
+            self.present.jobs = positions.iter().map(|&at| self.present.jobs[at].clone()).collect();
+        }
+        (positions.binary_search(&target).unwrap_or(0), left_out)
+    }
+
+    /// Draws until there is no time left; at least one, which may be incomplete.
+    fn run_until(
+        &mut self,
+        policy: &PolicySpec,
+        target: usize,
+        deadline: Deadline,
+    ) -> Vec<Forecast> {
+        let mut forecasts = Vec::new();
+        // A dry run also tells what becomes of the others.
+        let last = self.id.map(|_| target);
+        for draw in 0..draws::DRAWS {
+            self.draw(draw);
+            let last = if draw == 0 { last } else { Some(target) };
+            let forecast = self.run_to(policy, last, deadline);
+            let is_complete = forecast.reached.is_none();
+            if draw == 0 || is_complete || forecast.jobs[target].start.is_some() {
+                forecasts.push(forecast);
+            }
+            if deadline.has_passed() {
+                break;
+            }
+        }
+        self.draw(0);
+        forecasts
+    }
+
+    /// When the job starts and ends, as far as that can be said.
+    fn say_when(
+        &self,
+        answer: &mut Explanation,
+        forecasts: &[Forecast],
+        target: usize,
+        left_out: Work,
+    ) {
+        let since = |at: Time| at.since(self.present.now).0 as f64 / 1e6;
+        let start = |forecast: &Forecast| forecast.jobs[target].start.map(since);
+        let starts: Vec<f64> = forecasts.iter().filter_map(start).collect();
+        answer.draws = u32::try_from(forecasts.len()).unwrap_or(u32::MAX);
+        answer.draws_started = u32::try_from(starts.len()).unwrap_or(u32::MAX);
+        let expected = &forecasts[0];
+        let ends = forecasts.iter().filter_map(|draw| draw.jobs[target].end).map(since);
+        if self.present.jobs[target].placement.is_some() {
+            answer.end_in_s = draws::range(ends.collect());
+            return;
+        }
+        let estimates = &self.estimates;
+        answer.start_note = draws::unknown(&self.present, expected, estimates, target);
+        if answer.start_note.is_some() {
+            answer.draws_started = 0;
+        } else if left_out == Work::ZERO && !starts.is_empty() {
+            answer.start_in_s = draws::range(starts);
+            answer.end_in_s = draws::range(ends.collect());
+        } else if left_out > Work::ZERO || expected.reached.is_some() {
+            let start = draws::extrapolate(&self.present, expected, estimates, target, left_out);
+            answer.start_in_s = start;
+            answer.draws_started = u32::from(start.is_some());
+            answer.start_note = Some(match start {
+                Some(_) => "extrapolated: the queue is too long to be simulated in time".to_owned(),
+                None => "the queue is too long to be simulated in time".to_owned(),
+            });
+        }
+    }
+
+    /// How much later the others end on average because of the job.
+    fn effect(
+        &mut self,
+        policy: &PolicySpec,
+        with: &Forecast,
+        target: usize,
+        deadline: Deadline,
+    ) -> Option<f64> {
+        self.present.jobs.remove(target);
+        let without = self.run_to(policy, None, deadline);
+        let others = with.jobs.iter().enumerate().filter(|(index, _)| *index != target);
+        let ends = others.map(|(_, with)| with).zip(&without.jobs);
         let later: Vec<f64> = ends
             .filter_map(|(with, without)| Some((with.end?, without.end?)))
             .map(|(with, without)| (with.0 as f64 - without.0 as f64) / 1e6)
             .collect();
-        (!later.is_empty()).then(|| later.iter().sum::<f64>() / later.len() as f64)
+        let is_complete = without.reached.is_none() && !later.is_empty();
+        is_complete.then(|| later.iter().sum::<f64>() / later.len() as f64)
     }
 
     /// Durations of a draw; the first is what is expected.
     fn draw(&mut self, draw: u32) {
-        let mut random = ChaCha8Rng::seed_from_u64(u64::from(draw));
-        for job in &mut self.present.jobs {
-            let normal: f64 = StandardNormal.sample(&mut random);
-            let factor = if draw == 0 { 1.0 } else { (SPREAD * normal).exp() };
-            let drawn = Span((job.spec.estimate.0 as f64 * factor) as u64);
-            // A job that has run longer than expected is assumed to take half as long again.
-            let done = job.done.0 / 1_000_000;
-            let least = u64::try_from(done + done / 2).unwrap_or(u64::MAX);
-            let outlived = Work::of(drawn) <= job.done;
-            job.duration = if outlived { Span(least.max(1)) } else { drawn.max(Span(1)) };
+        draws::draw(&mut self.present.jobs, &self.estimates, draw);
+    }
+
+    /// Another policy than the daemon's may put more jobs on a GPU, or fewer.
+    fn take_limits_of(&mut self, policy: &PolicySpec) {
+        if self.present.rules.tenants_max > 1 {
+            self.present.rules.tenants_max = policy.entry.tenants_max;
         }
     }
 
-    fn run(&self, policy: &PolicySpec) -> Forecast {
-        let restore = (self.restore, self.restore);
-        let options = ForecastOptions { restore, horizon: None, events_max: EVENTS_MAX };
+    fn run(&self, policy: &PolicySpec, events_max: u64, record: bool) -> Forecast {
+        let options = ForecastOptions { events_max, record, ..self.options() };
         forecast::forecast(&self.present, policy, &self.beliefs, &options)
+    }
+
+    /// Runs until a job has ended, or to the end.
+    fn run_to(&self, policy: &PolicySpec, last: Option<usize>, deadline: Deadline) -> Forecast {
+        let options = ForecastOptions { until_end_of: last, ..self.options() };
+        let goes_on = || !deadline.has_passed();
+        forecast::forecast_while(&self.present, policy, &self.beliefs, &options, &goes_on)
+    }
+
+    fn options(&self) -> ForecastOptions {
+        let restore = (self.restore, self.restore);
+        ForecastOptions { restore, events_max: EVENTS_MAX, ..ForecastOptions::default() }
     }
 }
 
@@ -244,13 +343,16 @@ fn tenant(job: &tandem_core::Job) -> Tenant<'_> {
     Tenant { profile: &job.spec.profile, budget }
 }
 
-/// What keeps a job from each device.
-fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
+/// What keeps a job from each device; it is not in its own way.
+fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Vec<DeviceReason> {
     let engine = scheduler.engine().state();
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
     let reason = |device: u32| {
         if scheduler.is_drained(device) {
-            return "is drained".to_owned();
+            let why = scheduler.drained().find(|(drained, _)| *drained == device);
+            let why = why.and_then(|(_, reason)| reason);
+            return why
+                .map_or_else(|| "is drained".to_owned(), |why| format!("is drained ({why})"));
         }
         if let Some(reason) = scheduler.closed(device) {
             return format!("is closed: {reason}");
@@ -261,7 +363,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec) -> Vec<DeviceReason> {
             return format!("is used by others, {} MiB", bytes >> 20);
         }
         let gpu = GpuId(device);
-        let tenants = engine.occupancy().tenants(gpu);
+        let tenants: Vec<JobId> = engine.occupancy().tenants(gpu).to_vec();
+        let tenants: Vec<JobId> =
+            tenants.into_iter().filter(|&entry| Some(scheduler.job_of(entry)) != own).collect();
         if tenants.is_empty() {
             return "is free".to_owned();
         }

@@ -33,6 +33,7 @@ pub(crate) fn submission(
         user: job.user.clone(),
         request,
         over: Vec::new(),
+        depends: Vec::new(),
         external: Some(job.external.clone()),
         submit_unix_us: Some(job.submit_unix_us),
     };

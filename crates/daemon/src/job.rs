@@ -98,80 +98,113 @@ impl JobState {
     }
 }
 
-/// A job.
+/// A job. Fields with their defaults are left out of its record: most jobs of a long queue have little else.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
     /// Its number.
     pub id: u64,
     /// The cluster's id of the job, if it comes from a cluster: never given to another job.
+    #[serde(skip_serializing_if = "is_default")]
     pub external: Option<String>,
     /// Whose it is.
+    #[serde(skip_serializing_if = "is_default")]
     pub uid: u32,
     /// The primary group of the user.
+    #[serde(skip_serializing_if = "is_default")]
     pub gid: u32,
     /// The user's name.
+    #[serde(skip_serializing_if = "is_default")]
     pub user: String,
     /// What was asked for, shared by the tasks of a submission and kept apart from them.
     #[serde(skip)]
     pub request: Arc<JobRequest>,
     /// The first job of its submission, its number in it and how many of them may run at a time.
+    #[serde(skip_serializing_if = "is_default")]
     pub task: Option<ArrayTask>,
-    /// What was chosen for each parameter.
-    pub params: Vec<(String, String)>,
     /// Jobs that have to be over first.
+    #[serde(skip_serializing_if = "is_default")]
     pub dependencies: Vec<Dependency>,
     /// Its class.
+    #[serde(skip_serializing_if = "is_default")]
     pub class: String,
     /// Where it stands.
+    #[serde(skip_serializing_if = "is_default")]
     pub state: JobState,
     /// Why it is there.
+    #[serde(skip_serializing_if = "is_default")]
     pub reason: Option<String>,
     /// Times in microseconds since 1970.
+    #[serde(skip_serializing_if = "is_default")]
     pub submit_us: u64,
     /// First start.
+    #[serde(skip_serializing_if = "is_default")]
     pub start_us: Option<u64>,
     /// End.
+    #[serde(skip_serializing_if = "is_default")]
     pub end_us: Option<u64>,
+    /// Work in all by its own progress, in microseconds of running alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_us: Option<u64>,
     /// Runs so far.
+    #[serde(skip_serializing_if = "is_default")]
     pub runs: u32,
     /// Tries after failures so far.
+    #[serde(skip_serializing_if = "is_default")]
     pub retried: u32,
     /// It ran out of memory once and was given another try, alone.
+    #[serde(skip_serializing_if = "is_default")]
     pub oom_retried: bool,
     /// Exit code, 128 + signal for a signal.
+    #[serde(skip_serializing_if = "is_default")]
     pub exit_code: Option<i32>,
     /// The signal that ended it.
+    #[serde(skip_serializing_if = "is_default")]
     pub signal: Option<i32>,
     /// Devices of its present or last placement.
+    #[serde(skip_serializing_if = "is_default")]
     pub devices: Vec<u32>,
     /// Time on its devices without pauses, over all runs.
+    #[serde(skip_serializing_if = "is_default")]
     pub ran_us: u64,
     /// The part of it during which it shared a device.
+    #[serde(skip_serializing_if = "is_default")]
     pub shared_us: u64,
     /// Work done over all runs, in microseconds of running alone.
+    #[serde(skip_serializing_if = "is_default")]
     pub done_us: u64,
     /// The user paused it.
+    #[serde(skip_serializing_if = "is_default")]
     pub user_paused: bool,
     /// The most memory it was seen to take on a device, in bytes.
+    #[serde(skip_serializing_if = "is_default")]
     pub memory_peak_bytes: u64,
     /// Processor time of its runs that are over.
+    #[serde(skip_serializing_if = "is_default")]
     pub cpu_s: f64,
     /// Sub-batches per batch as a user set them; the policy decides if absent.
+    #[serde(skip_serializing_if = "is_default")]
     pub accum: Option<u32>,
     /// When it became eligible, on the scheduler's clock.
+    #[serde(skip_serializing_if = "is_default")]
     pub entered_us: Option<u64>,
     /// The devices are its by the present plan.
+    #[serde(skip_serializing_if = "is_default")]
     pub placed: bool,
     /// Sub-batches per batch by the present plan.
+    #[serde(skip_serializing_if = "is_default")]
     pub sub_batches: u32,
     /// What the process of its present run can do, by its own word.
+    #[serde(skip_serializing_if = "is_default")]
     pub caps: Caps,
     /// Why it is being ended, if it is.
+    #[serde(skip_serializing_if = "is_default")]
     pub ending: Option<Ending>,
     /// Its present run was asked to save its state and leave.
+    #[serde(skip_serializing_if = "is_default")]
     pub asked: bool,
     /// Its progress at the time of writing, if it ran.
+    #[serde(skip_serializing_if = "is_default")]
     pub going: Option<Going>,
 }
 
@@ -210,14 +243,29 @@ pub enum Ending {
     },
     /// Its time is up.
     TimeUp,
+    /// It is to be queued again, from its checkpoint if it can save one.
+    Requeue {
+        /// The user's name.
+        by: String,
+    },
 }
 
 impl Ending {
-    /// What becomes of the job, and why.
-    pub fn end(&self) -> (JobState, String) {
+    /// What becomes of the job, and why; `None` if it is queued again.
+    pub fn end(&self) -> Option<(JobState, String)> {
         match self {
-            Ending::Cancelled { by } => (JobState::Cancelled, format!("cancelled by {by}")),
-            Ending::TimeUp => (JobState::Timeout, "time limit".to_owned()),
+            Ending::Cancelled { by } => Some((JobState::Cancelled, format!("cancelled by {by}"))),
+            Ending::TimeUp => Some((JobState::Timeout, "time limit".to_owned())),
+            Ending::Requeue { .. } => None,
+        }
+    }
+
+    /// What happens until then, for people.
+    pub fn under_way(&self) -> String {
+        match self {
+            Ending::Cancelled { by } => format!("is being cancelled by {by}"),
+            Ending::TimeUp => "time limit reached, is ending".to_owned(),
+            Ending::Requeue { by } => format!("is being requeued by {by}"),
         }
     }
 }
@@ -263,35 +311,26 @@ impl Job {
         }
     }
 
+    /// The id of its request: that of the first job of the submission.
+    pub fn request_id(&self) -> u64 {
+        self.task.map_or(self.id, |task| task.first)
+    }
+
     /// Its name for people, with the task.
     pub fn name(&self) -> String {
         self.request.display_name()
     }
 
-    /// The command with parameters put in.
-    pub fn command(&self) -> Vec<String> {
-        self.request.command.iter().map(|argument| self.put_in(argument)).collect()
+    /// What was chosen for each parameter.
+    pub fn params(&self) -> Vec<(&str, &str)> {
+        let index = self.id.saturating_sub(self.request_id());
+        self.request.chosen(usize::try_from(index).unwrap_or(0))
     }
 
-    /// Replaces `{name}` where there is such a parameter, once: inserted values are not expanded.
-    fn put_in(&self, argument: &str) -> String {
-        let mut text = String::with_capacity(argument.len());
-        let mut rest = argument;
-        while let Some(at) = rest.find('{') {
-            text.push_str(&rest[..at]);
-            rest = &rest[at..];
-            let chosen = |(name, _): &&(String, String)| {
-                rest[1..].strip_prefix(name.as_str()).is_some_and(|after| after.starts_with('}'))
-            };
-            if let Some((name, value)) = self.params.iter().find(chosen) {
-                text.push_str(value);
-                rest = &rest[name.len() + 2..];
-            } else {
-                text.push('{');
-                rest = &rest[1..];
-            }
-        }
-        text + rest
+    /// The command with parameters put in.
+    pub fn command(&self) -> Vec<String> {
+        let params = self.params();
+        self.request.command.iter().map(|argument| put_in(argument, &params)).collect()
     }
 
     /// The reason without what only the owner may know: files and programs.
@@ -335,18 +374,51 @@ impl Job {
     }
 }
 
+/// Whether a field need not be written.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Replaces `{name}` where there is such a parameter, once: inserted values are not expanded.
+fn put_in(argument: &str, params: &[(&str, &str)]) -> String {
+    let mut text = String::with_capacity(argument.len());
+    let mut rest = argument;
+    while let Some(at) = rest.find('{') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        // As far as a name can go, so that an argument is read once whatever is in it.
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        let end = rest.bytes().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
+        let is_closed = rest[end..].starts_with('}');
+        match params.iter().find(|(name, _)| is_closed && *name == &rest[..end]) {
+            Some((_, value)) => {
+                text.push_str(value);
+                rest = &rest[end + 1..];
+            }
+            None => text.push('{'),
+        }
+    }
+    text + rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::Param;
 
     #[test]
     fn parameters_are_put_in_once() {
-        let params = [("a", "{b}"), ("b", "2")];
-        let params = params.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let param = |name: &str, value: &str| Param {
+            name: name.to_owned(),
+            values: vec!["other".to_owned(), value.to_owned()],
+        };
+        let params = vec![param("a", "{b}"), param("b", "2")];
         let command = ["{a}", "x{b}{b}y", "{c}", "{", "{{a}}", "é{b", ""];
         let command = command.map(str::to_owned).to_vec();
-        let request = Arc::new(JobRequest { command, ..JobRequest::default() });
-        let job = Job { request, params, ..Job::default() };
+        let request = Arc::new(JobRequest { command, params, ..JobRequest::default() });
+        // The last of four tasks.
+        let task = Some(ArrayTask { first: 5, number: 3, at_a_time: None });
+        let job = Job { id: 8, task, request, ..Job::default() };
         assert_eq!(job.command(), ["{b}", "x22y", "{c}", "{", "{{b}}", "é{b", ""]);
     }
 

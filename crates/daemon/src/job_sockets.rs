@@ -2,10 +2,13 @@
 //! sub-batches to compute a batch in, and when to stop. The daemon never blocks on a job.
 
 use crate::cycle::Message;
-use crate::output_tail::{OutputTail, follow};
+use crate::history::{Scalars, scalars_of};
+use crate::output_tail::{OutputTail, StepFinder, follow};
+use crate::progress::ProgressTracker;
 use crate::request::progress_pattern;
 use crate::scheduler::{ToJob, socket};
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -45,8 +48,19 @@ pub enum FromJob {
     Steps {
         /// The number of steps.
         n: u64,
+        /// The number of steps at which it is done, if reported.
+        total: Option<u64>,
         /// Sub-batches per step, if reported.
         accum: Option<u32>,
+        /// What the job measured, such as the loss, by name.
+        scalars: Scalars,
+    },
+    /// Steps by the output of the job.
+    Printed {
+        /// The number of steps.
+        n: u64,
+        /// The number of steps at which it is done, if the output tells.
+        total: Option<u64>,
     },
     /// The job is about to exit.
     Bye {
@@ -62,11 +76,17 @@ struct ProtocolLine {
     #[serde(default)]
     n: Option<u64>,
     #[serde(default)]
+    total: Option<u64>,
+    #[serde(default)]
     accum: Option<u32>,
     #[serde(default)]
     caps: Vec<String>,
     #[serde(default)]
     done: Option<bool>,
+    #[serde(default)]
+    loss: Value,
+    #[serde(default)]
+    scalars: Value,
 }
 
 /// Decodes a line: `None` for an unknown operation, an error for a malformed line.
@@ -77,7 +97,9 @@ fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
         "hello" => Some(FromJob::Hello { accum: has("accum"), stop: has("stop") }),
         "step" => {
             let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
-            Some(FromJob::Steps { n: line.n.ok_or(())?, accum })
+            let scalars = scalars_of(&line.loss, &line.scalars);
+            let (n, total) = (line.n.ok_or(())?, line.total);
+            Some(FromJob::Steps { n, total, accum, scalars })
         }
         "bye" => Some(FromJob::Bye { done: line.done.unwrap_or(true) }),
         _ => None,
@@ -148,14 +170,23 @@ impl JobSockets {
         UnixListener::from_std(listener)
     }
 
-    /// Reads the progress of a job from its output, as the user of the job.
-    pub fn tail(&mut self, job: u64, pattern: &str, file: &Path, owner: Option<Owner>) {
-        let (Some(open), Ok(pattern)) = (self.by_job.get_mut(&job), progress_pattern(pattern))
-        else {
-            return;
+    /// Reads the progress of a job from its output, as the user of the job: by a pattern, or by the progress
+    /// bars and steps that it prints.
+    pub fn tail(
+        &mut self,
+        job: u64,
+        pattern: Option<&str>,
+        files: &[PathBuf],
+        owner: Option<Owner>,
+    ) {
+        let Some(open) = self.by_job.get_mut(&job) else { return };
+        let finder = match pattern.map(progress_pattern) {
+            Some(Ok(pattern)) => StepFinder::Pattern(pattern),
+            Some(Err(_)) => return,
+            None => StepFinder::Bars(ProgressTracker::default()),
         };
-        let tail =
-            follow(job, OutputTail::new(pattern, file.to_owned(), owner), self.inbox.clone());
+        let files = files.iter().map(|file| OutputTail::new(file.clone(), owner)).collect();
+        let tail = follow(job, files, finder, self.inbox.clone());
         if let Some(previous) = open.tail.replace(self.runtime.spawn(tail).abort_handle()) {
             previous.abort();
         }
@@ -366,7 +397,13 @@ mod tests {
         let known = FromJob::Hello { accum: true, stop: true };
         assert_eq!(said(hello), Ok(Some(known)));
         let step = r#"{"op":"step","n":60,"dt":0.02,"accum":4,"later":"field"}"#;
-        assert_eq!(said(step), Ok(Some(FromJob::Steps { n: 60, accum: Some(4) })));
+        let steps =
+            |total, scalars| Ok(Some(FromJob::Steps { n: 60, total, accum: Some(4), scalars }));
+        assert_eq!(said(step), steps(None, Scalars::new()));
+        let measured = r#"{"op":"step","n":60,"accum":4,"loss":0.5,"scalars":{"acc":"?"}}"#;
+        assert_eq!(said(measured), steps(None, Scalars::from([("loss".to_owned(), 0.5)])));
+        let step = r#"{"op":"step","n":60,"total":300,"dt":0.02,"accum":4}"#;
+        assert_eq!(said(step), steps(Some(300), Scalars::new()));
         assert_eq!(said(r#"{"op":"bye","done":false}"#), Ok(Some(FromJob::Bye { done: false })));
         assert_eq!(said(r#"{"op":"sing"}"#), Ok(None));
         for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#]

@@ -1,8 +1,10 @@
 //! Replays a journal: the same inputs must give the same actions.
 
-use crate::scheduler::{Input, JOURNAL_VERSION, Now, Scheduler, Start};
+use crate::request::JobRequest;
+use crate::scheduler::{Input, JOURNAL_VERSION, Kept, KeptRow, Now, Scheduler, Start};
 use rusqlite::Connection;
 use std::path::Path;
+use std::sync::Arc;
 use tandem_core::{Action, Placement};
 use tandem_models::interference::{Beliefs, Online};
 use tandem_policies::PolicySpec;
@@ -84,6 +86,9 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
     let mut replay = ReplayReport::default();
     let mut scheduler: Option<Scheduler> = None;
     let mut inputs: Vec<Input> = Vec::new();
+    // A start, while the jobs follow that it began with.
+    let mut starting: Option<Start> = None;
+    let mut request: Arc<JobRequest> = Arc::default();
     // Of the last start.
     let mut version = JOURNAL_VERSION;
     // Actions of a start; the record with its journalled actions follows.
@@ -98,25 +103,37 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
         match kind.as_str() {
             "start" => {
                 inputs.clear();
+                scheduler = None;
                 replay.starts += 1;
                 let start: Start = serde_json::from_str(&body).map_err(record)?;
                 version = start.version;
                 if version > JOURNAL_VERSION {
                     return Err(ReplayError::Version { file: name, seq, version });
                 }
-                let policy = PolicySpec::parse(&start.setup.policy).map_err(|error| {
-                    ReplayError::Policy { file: name.clone(), seq, cause: error.to_string() }
-                })?;
-                let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
-                scheduler = Some(next);
-                start_actions = Some(action_texts(&outcome.actions));
+                starting = Some(start);
             }
+            "request" => request = Arc::new(serde_json::from_str(&body).map_err(record)?),
+            "job" => {
+                let KeptRow { job, found, alike } = serde_json::from_str(&body).map_err(record)?;
+                let kept = Kept { job, request: request.clone(), found, alike };
+                starting.iter_mut().for_each(|start| start.jobs.push(kept.clone()));
+            }
+            // What follows was not journalled.
+            "cut" => (scheduler, starting) = (None, None),
             "input" => {
                 replay.inputs += 1;
                 inputs.push(serde_json::from_str(&body).map_err(record)?);
             }
             _ => {
                 let written: Vec<String> = serde_json::from_str(&body).map_err(record)?;
+                if let Some(start) = starting.take() {
+                    let policy = PolicySpec::parse(&start.setup.policy).map_err(|error| {
+                        ReplayError::Policy { file: name.clone(), seq, cause: error.to_string() }
+                    })?;
+                    let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
+                    scheduler = Some(next);
+                    start_actions = Some(action_texts(&outcome.actions));
+                }
                 let Some(scheduler) = &mut scheduler else { continue };
                 replay.cycles += 1;
                 let now = Now { at_us, unix_us };

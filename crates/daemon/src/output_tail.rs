@@ -1,7 +1,9 @@
-//! The progress of a job that only prints: a pattern finds step numbers in its output file.
+//! The progress of a job that only prints: step numbers in its output files, found by a pattern or as progress
+//! bars.
 
 use crate::cycle::Message;
 use crate::job_sockets::{FromJob, LINE_MAX};
+use crate::progress::{Printed, ProgressTracker};
 use regex::Regex;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -14,12 +16,39 @@ use tandem_backends::local::as_user;
 
 /// Bytes of output that are searched at a time.
 const READ_MAX: u64 = 256 << 10;
+/// A job that prints faster than it is read: what is further behind than this is skipped.
+const BEHIND_MAX: u64 = 4 << 20;
 /// Interval at which the output is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Finds steps in output.
+pub(crate) enum StepFinder {
+    /// The first group of a pattern is the number.
+    Pattern(Regex),
+    /// Progress bars, and lines such as `step 120/300`.
+    Bars(ProgressTracker),
+}
+
+impl StepFinder {
+    fn find(&mut self, text: &str) -> Option<Printed> {
+        match self {
+            Self::Pattern(pattern) => {
+                let numbers = pattern.captures_iter(text);
+                let last = numbers.filter_map(|found| found.get(1)?.as_str().parse().ok()).last();
+                last.map(|steps| Printed { steps, total: None })
+            }
+            Self::Bars(tracker) => tracker.read(text),
+        }
+    }
+
+    /// A byte at which output can be cut. A pattern matches whole lines; a bar ends with a carriage return.
+    fn is_end(&self, byte: u8) -> bool {
+        byte == b'\n' || (byte == b'\r' && matches!(self, Self::Bars(_)))
+    }
+}
+
 /// The output file of a job, read with the permissions of its user.
 pub(crate) struct OutputTail {
-    pattern: Regex,
     path: PathBuf,
     owner: Option<Owner>,
     file: Option<File>,
@@ -29,8 +58,8 @@ pub(crate) struct OutputTail {
 }
 
 impl OutputTail {
-    pub(crate) fn new(pattern: Regex, path: PathBuf, owner: Option<Owner>) -> Self {
-        Self { pattern, path, owner, file: None, offset: 0, partial: Vec::new() }
+    pub(crate) fn new(path: PathBuf, owner: Option<Owner>) -> Self {
+        Self { path, owner, file: None, offset: 0, partial: Vec::new() }
     }
 
     /// Skips the output of earlier runs.
@@ -54,19 +83,24 @@ impl OutputTail {
         Some(self.file.as_ref()?.metadata().ok()?.len())
     }
 
-    /// The last step number in the output that is new.
-    fn read_progress(&mut self) -> Option<u64> {
+    /// The last steps in the output that is new.
+    fn read_progress(&mut self, finder: &mut StepFinder) -> Option<Printed> {
         let is_deleted = |file: &File| file.metadata().map_or(true, |data| data.nlink() == 0);
         if self.file.as_ref().is_none_or(is_deleted) {
             self.open();
         }
-        if self.size()? < self.offset {
+        let size = self.size()?;
+        if size < self.offset {
             self.offset = 0;
+        }
+        if size - self.offset > BEHIND_MAX {
+            self.offset = size - READ_MAX;
+            self.partial.clear();
         }
         let mut file = self.file.as_ref()?;
         file.seek(SeekFrom::Start(self.offset)).ok()?;
         self.offset += file.take(READ_MAX).read_to_end(&mut self.partial).ok()? as u64;
-        let Some(end) = self.partial.iter().rposition(|&byte| byte == b'\n') else {
+        let Some(end) = self.partial.iter().rposition(|&byte| finder.is_end(byte)) else {
             if self.partial.len() as u64 > LINE_MAX {
                 self.partial.clear();
             }
@@ -74,27 +108,50 @@ impl OutputTail {
         };
         let lines = String::from_utf8_lossy(&self.partial[..end]).into_owned();
         self.partial.drain(..=end);
-        let numbers = self.pattern.captures_iter(&lines);
-        numbers.filter_map(|found| found.get(1)?.as_str().parse().ok()).last()
+        finder.find(&lines)
     }
 }
 
-/// Polls the output of a job and reports the last step number that the pattern finds.
-pub(crate) async fn follow(job: u64, mut tail: OutputTail, inbox: Sender<Message>) {
+/// The files of a job, and what is searched for in them.
+struct JobOutput {
+    files: Vec<OutputTail>,
+    finder: StepFinder,
+}
+
+impl JobOutput {
+    fn read(&mut self) -> Option<Printed> {
+        let Self { files, finder } = self;
+        files.iter_mut().filter_map(|file| file.read_progress(finder)).last()
+    }
+}
+
+/// Polls the output of a job and reports the last steps in it.
+pub(crate) async fn follow(
+    job: u64,
+    files: Vec<OutputTail>,
+    finder: StepFinder,
+    inbox: Sender<Message>,
+) {
+    let mut output = JobOutput { files, finder };
     // On a blocking thread: file I/O and matching may take long.
     let opened = tokio::task::spawn_blocking(move || {
-        tail.seek_to_end();
-        tail
+        output.files.iter_mut().for_each(OutputTail::seek_to_end);
+        output
     });
     let Ok(opened) = opened.await else { return };
-    tail = opened;
+    output = opened;
+    let mut reported = 0;
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let read = tokio::task::spawn_blocking(move || (tail.read_progress(), tail)).await;
+        let read = tokio::task::spawn_blocking(move || (output.read(), output)).await;
         let Ok((progress, next)) = read else { return };
-        tail = next;
-        let Some(n) = progress else { continue };
-        if inbox.send(Message::Job { job, said: FromJob::Steps { n, accum: None } }).is_err() {
+        output = next;
+        let Some(Printed { steps: n, total }) = progress else { continue };
+        // A bar that repeats itself is no report.
+        if std::mem::replace(&mut reported, n) == n && n != 0 {
+            continue;
+        }
+        if inbox.send(Message::Job { job, said: FromJob::Printed { n, total } }).is_err() {
             return;
         }
     }

@@ -1,12 +1,17 @@
 //! A request for a job, as it is submitted and as it is stored.
 
 mod check;
+mod dependency;
+mod selector;
+mod signal;
 mod tasks;
 #[cfg(test)]
 mod tests;
 
-pub use check::progress_pattern;
-pub use tasks::{TASKS_MAX, Task, Tasks, parse_numbers};
+pub use check::{CheckedRequest, progress_pattern};
+pub use dependency::DependencyName;
+pub use selector::Selector;
+pub use tasks::{TASKS_MAX, Tasks, parse_numbers};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,6 +22,10 @@ use utoipa::ToSchema;
 
 /// The longest name of a job or class, in bytes.
 pub(crate) const NAME_MAX: usize = 255;
+
+/// The longest time between the request to end and the end by force, in seconds: it outlasts the time limit
+/// and the command to cancel.
+pub const KILL_GRACE_MAX_S: f64 = 3600.0;
 
 /// A job as it is submitted.
 ///
@@ -50,7 +59,8 @@ pub struct JobRequest {
     /// `TANDEM_PARAM_NAME` set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub params: Vec<Param>,
-    /// `afterok:1:2,afterany:3,afternotok:4`; all have to hold.
+    /// `afterok:1:2,afterany:3_4,afternotok:5_*`; all have to hold. The first job of an array stands for all
+    /// of its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dependency: Option<String>,
     /// Not before this, in seconds since 1970.
@@ -98,6 +108,29 @@ pub struct JobRequest {
     /// Time between the request to end and the end by force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_grace_s: Option<f64>,
+    /// The signal on which it saves a checkpoint and exits: `USR1`, `SIGTERM` or a number. Such a job can be
+    /// stopped, moved and requeued although it does not speak the job protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<String>,
+    /// Set the variables that Slurm sets: SLURM_JOB_ID, SLURM_ARRAY_TASK_ID and the like.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub slurm_env: bool,
+    /// The account that it is charged to; that of the user if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The quality of service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qos: Option<String>,
+    /// Address that gets a mail when the job is over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mail: Option<String>,
+    /// The reservation in which it runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<u32>,
+    /// Bytes that it takes in the store with its environment; known once it was read or stored.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub stored_bytes: u64,
 }
 
 /// One parameter of a sweep.
@@ -138,6 +171,13 @@ impl Default for JobRequest {
             progress_regex: None,
             webhook: None,
             kill_grace_s: None,
+            stop_signal: None,
+            slurm_env: false,
+            account: None,
+            qos: None,
+            mail: None,
+            reservation: None,
+            stored_bytes: 0,
         }
     }
 }
@@ -187,34 +227,14 @@ impl JobRequest {
         }
     }
 
-    /// What has to be over before it may start.
-    pub fn dependencies(&self) -> Result<Vec<Dependency>, BadRequest> {
-        let Some(text) = self.dependency.as_deref() else { return Ok(Vec::new()) };
-        let wrong = |part: &str| {
-            let part: String = part.escape_debug().take(100).collect();
-            bad(
-                "dependency",
-                format!("'{part}' is not of the form afterok|afterany|afternotok:ID[:ID...]"),
-            )
-        };
-        let mut all = Vec::new();
-        for part in text.split(',') {
-            let (kind, ids) = part.split_once(':').ok_or_else(|| wrong(part))?;
-            let after = match kind {
-                "afterok" => After::Ok,
-                "afterany" | "after" => After::Any,
-                "afternotok" => After::NotOk,
-                _ => return Err(wrong(part)),
-            };
-            for id in ids.split(':') {
-                let job = id.parse().map_err(|_| wrong(part))?;
-                all.push(Dependency { after, job });
-            }
-        }
-        if all.len() > 10_000 {
-            return Err(bad("dependency", "names more than 10,000 jobs"));
-        }
-        Ok(all)
+    /// The number of the signal on which it saves a checkpoint, if there is one.
+    pub fn stop_signal(&self) -> Option<i32> {
+        self.stop_signal.as_deref().and_then(signal::number)
+    }
+
+    /// What has to be over before it may start, as it was written.
+    pub fn dependencies(&self) -> Result<Vec<DependencyName>, BadRequest> {
+        self.dependency.as_deref().map_or_else(|| Ok(Vec::new()), dependency::parse)
     }
 }
 
@@ -225,6 +245,19 @@ pub struct Dependency {
     pub after: After,
     /// Which.
     pub job: u64,
+    /// All tasks of the array that begins with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub array: bool,
+    /// A task of the array has ended and did not complete.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
+}
+
+impl Dependency {
+    /// On one job.
+    pub fn on(after: After, job: u64) -> Self {
+        Self { after, job, array: false, failed: false }
+    }
 }
 
 /// How a job has to be over.

@@ -1,10 +1,12 @@
 //! The pages, as `web/check --fix` built them.
 
 /// A file of the dashboard.
-pub(crate) struct Asset {
-    pub(crate) path: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) bytes: &'static [u8],
+pub struct Asset {
+    path: &'static str,
+    /// Its media type.
+    pub kind: &'static str,
+    /// Its content.
+    pub bytes: &'static [u8],
 }
 
 const ASSETS: [Asset; 3] = [
@@ -26,7 +28,7 @@ const ASSETS: [Asset; 3] = [
 ];
 
 /// The file at a path.
-pub(crate) fn asset(path: &str) -> Option<&'static Asset> {
+pub fn asset(path: &str) -> Option<&'static Asset> {
     ASSETS.iter().find(|asset| asset.path == path)
 }
 

@@ -10,7 +10,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// It names another host: the name of somebody else was made to lead here.
     Host,
     /// It comes from the page of another site.
@@ -22,7 +22,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn status(self) -> StatusCode {
+    /// The status of the answer.
+    pub fn status(self) -> StatusCode {
         match self {
             Refusal::Host => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Origin => StatusCode::FORBIDDEN,
@@ -30,7 +31,8 @@ impl Refusal {
         }
     }
 
-    pub(crate) fn message(self) -> &'static str {
+    /// What is wrong and what to do.
+    pub fn message(self) -> &'static str {
         match self {
             Refusal::Host => "this server answers to its own address only",
             Refusal::Origin => "this request comes from another site",
@@ -68,18 +70,7 @@ impl Guard {
         if !self.hosts().iter().any(|own| own == host) {
             return Err(Refusal::Host);
         }
-        // A browser always names the origin of what changes something.
-        let origin = text(headers, &ORIGIN);
-        let is_own = |origin: &str| origin.strip_prefix("http://") == Some(host);
-        if !origin.map_or(*method == Method::GET, is_own) {
-            return Err(Refusal::Origin);
-        }
-        match text(headers, &SEC_FETCH_SITE) {
-            Some("same-origin" | "none") | None => Ok(()),
-            // A link elsewhere may lead to the page, which then asks for itself.
-            Some(_) if *method == Method::GET && is_navigation(headers) => Ok(()),
-            Some(_) => Err(Refusal::Origin),
-        }
+        check_origin("http", method, headers)
     }
 
     /// Whether a request carries the session cookie.
@@ -116,6 +107,23 @@ impl Guard {
 
     fn hosts(&self) -> [String; 2] {
         [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)]
+    }
+}
+
+/// Refuses a request that comes from the page of another site than the host which it names, except for a
+/// link that leads to a page.
+pub fn check_origin(scheme: &str, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
+    let host = text(headers, &HOST).ok_or(Refusal::Host)?;
+    // A browser always names the origin of what changes something.
+    let is_own = |origin: &str| origin.split_once("://") == Some((scheme, host));
+    if !text(headers, &ORIGIN).map_or(*method == Method::GET, is_own) {
+        return Err(Refusal::Origin);
+    }
+    match text(headers, &SEC_FETCH_SITE) {
+        Some("same-origin" | "none") | None => Ok(()),
+        // A link elsewhere may lead to the page, which then asks for itself.
+        Some(_) if *method == Method::GET && is_navigation(headers) => Ok(()),
+        Some(_) => Err(Refusal::Origin),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The web dashboard. `web/dist` holds the built pages, which are embedded here; [`Dashboard`] serves them
 //! on the loopback interface to the user who started it, and carries their requests to the daemon as that
-//! user.
+//! user. A daemon that serves the pages itself (`tandem daemon --web`) uses the same files, rules and headers.
 //!
 //! Every local user and every web page that runs on this machine can reach a loopback port. So a request is
 //! answered only if it names this server as its host (`guard` refuses rebound names), comes from its own
@@ -14,5 +14,7 @@ mod proxy;
 mod secret;
 mod server;
 
-pub use proxy::Upstream;
-pub use server::{Dashboard, DashboardError};
+pub use assets::{Asset, asset};
+pub use guard::{Refusal, check_origin};
+pub use proxy::{Upstream, is_allowed};
+pub use server::{Dashboard, DashboardError, add_headers};

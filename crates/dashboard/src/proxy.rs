@@ -8,10 +8,15 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 /// A request of the page is a question or a few settings, never a job.
 const BODY_MAX_BYTES: usize = 64 << 10;
@@ -31,8 +36,10 @@ pub enum Upstream {
     Tcp {
         /// Host and port.
         host: String,
-        /// The daemon's token.
+        /// The token.
         token: Option<String>,
+        /// How the connection is encrypted; plain HTTP, on this machine, if absent.
+        tls: Option<Arc<ClientConfig>>,
     },
 }
 
@@ -40,11 +47,10 @@ pub(crate) type Body = BoxBody<Bytes, hyper::Error>;
 
 /// Whether the page has any use for a request. Submitting is not among them: who gets hold of the session
 /// can stop jobs, but not run a command.
-pub(crate) fn is_allowed(method: &Method, path: &str) -> bool {
+pub fn is_allowed(method: &Method, path: &str) -> bool {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match (method, parts.as_slice()) {
-        (&Method::GET, ["events"]) => true,
         (&Method::GET, ["v1", rest @ ..]) => {
             !rest.is_empty() && rest.iter().all(|part| !part.is_empty() && *part != "..")
         }
@@ -93,15 +99,18 @@ impl Upstream {
                 let stream = timeout(CONNECT_WITHIN, UnixStream::connect(path)).await;
                 exchange(opened(stream)?, onward).await?
             }
-            Upstream::Tcp { host, token } => {
+            Upstream::Tcp { host, token, tls } => {
                 if let Some(token) = token {
                     let mut value = HeaderValue::try_from(format!("Bearer {token}"))
                         .map_err(|_| Trouble::Away)?;
                     value.set_sensitive(true);
                     onward.headers_mut().insert(header::AUTHORIZATION, value);
                 }
-                let stream = timeout(CONNECT_WITHIN, TcpStream::connect(host)).await;
-                exchange(opened(stream)?, onward).await?
+                let stream = opened(timeout(CONNECT_WITHIN, TcpStream::connect(host)).await)?;
+                match tls {
+                    Some(tls) => exchange(encrypt(stream, host, tls).await?, onward).await?,
+                    None => exchange(stream, onward).await?,
+                }
             }
         };
         let (head, body) = answer.into_parts();
@@ -122,6 +131,18 @@ fn opened<S>(
     stream: Result<std::io::Result<S>, tokio::time::error::Elapsed>,
 ) -> Result<S, Trouble> {
     stream.map_err(|_| Trouble::Away)?.map_err(|_| Trouble::Away)
+}
+
+/// Encrypts a connection and checks that it leads to the host.
+async fn encrypt(
+    stream: TcpStream,
+    host: &str,
+    tls: &Arc<ClientConfig>,
+) -> Result<TlsStream<TcpStream>, Trouble> {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name).trim_matches(['[', ']']);
+    let name = ServerName::try_from(name.to_owned()).map_err(|_| Trouble::Away)?;
+    let connector = TlsConnector::from(tls.clone());
+    opened(timeout(CONNECT_WITHIN, connector.connect(name, stream)).await)
 }
 
 async fn exchange<S>(
@@ -170,7 +191,8 @@ mod tests {
     #[test]
     fn the_page_can_look_and_steer_but_not_submit() {
         let allowed = |method: Method, path| is_allowed(&method, path);
-        for path in ["/events", "/v1/jobs", "/v1/jobs/7", "/v1/jobs/7/logs/tail", "/v1/timeline"] {
+        for path in ["/v1/events", "/v1/jobs", "/v1/jobs/7", "/v1/jobs/7/logs/tail", "/v1/timeline"]
+        {
             assert!(allowed(Method::GET, path), "{path}");
         }
         for path in ["/v1/jobs/7/pause", "/v1/jobs/7/hold", "/v1/what-if", "/v1/devices/3/drain"] {
@@ -179,8 +201,7 @@ mod tests {
         assert!(allowed(Method::DELETE, "/v1/jobs/7"));
         assert!(!allowed(Method::POST, "/v1/jobs"), "that would run any command");
         assert!(!allowed(Method::PUT, "/v1/jobs/7/accum"));
-        for path in ["/v1", "/v1/", "/v1//jobs", "/v1/../metrics", "/metrics", "/", "/openapi.json"]
-        {
+        for path in ["/v1", "/v1/", "/v1//jobs", "/v1/../metrics", "/metrics", "/", "/events"] {
             assert!(!allowed(Method::GET, path), "{path}");
         }
         for path in ["/v1/jobs//pause", "/v1/jobs/x/pause", "/v1/jobs/7/accum", "/v1/jobs/7/pause/"]

@@ -42,6 +42,13 @@ const HEADERS: [(HeaderName, &str); 8] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
+/// Adds what every answer says about itself.
+pub fn add_headers(headers: &mut hyper::HeaderMap) {
+    for (name, value) in HEADERS {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
 /// Sends the browser on to the page by itself, so that the session cookie goes along: a redirect would
 /// count as coming from wherever the link was.
 const WELCOME: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
@@ -130,9 +137,7 @@ impl Rules {
             Ok(Next::Forward) => self.upstream.forward(request).await,
             Err(refusal) => problem(refusal.status(), "unauthorized", refusal.message()),
         };
-        for (name, value) in HEADERS {
-            answer.headers_mut().insert(name, HeaderValue::from_static(value));
-        }
+        add_headers(answer.headers_mut());
         answer
     }
 

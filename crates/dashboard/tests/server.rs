@@ -19,7 +19,7 @@ struct Site {
     _runtime: tokio::runtime::Runtime,
 }
 
-/// Answers `/events` with an event at once and another one when the first was read; anything else whole.
+/// Answers `/v1/events` with an event at once and another one when the first was read; anything else whole.
 fn play_daemon(socket: &std::path::Path) -> Receiver<String> {
     let listener = UnixListener::bind(socket).unwrap();
     let (tell, arrived) = channel();
@@ -36,7 +36,7 @@ fn play_daemon(socket: &std::path::Path) -> Receiver<String> {
                     head.push(byte[0]);
                 }
                 let head = String::from_utf8(head).unwrap();
-                let is_stream = head.starts_with("GET /events");
+                let is_stream = head.starts_with("GET /v1/events");
                 let length = head
                     .lines()
                     .find_map(|line| {
@@ -130,7 +130,7 @@ fn without_the_token_there_is_nothing() {
     let site = site();
     let (wrong, short) =
         (format!("/?token={}", "0".repeat(64)), format!("/?token={}", &site.token[1..]));
-    for path in ["/", "/dashboard.js", "/v1/jobs", "/events", "/nothing", &wrong, &short] {
+    for path in ["/", "/dashboard.js", "/v1/jobs", "/v1/events", "/nothing", &wrong, &short] {
         let answer = site.ask("GET", path, &[]);
         assert_eq!(status(&answer), 401, "{path}: {answer}");
         assert!(!answer.contains("<script") && !answer.contains("set-cookie"), "{answer}");
@@ -203,7 +203,7 @@ fn requests_reach_the_daemon_without_what_concerns_this_server() {
     }
     assert_eq!(status(&site.ask("GET", "/v1/jobs?state=active", &[&cookie])), 200);
     assert!(site.reached().unwrap().starts_with("GET /v1/jobs?state=active "));
-    let last = site.ask("GET", "/events", &[&cookie, "last-event-id: 7"]);
+    let last = site.ask("GET", "/v1/events", &[&cookie, "last-event-id: 7"]);
     assert!(!last.contains("set-cookie"), "{last}");
     assert!(site.reached().unwrap().contains("last-event-id: 7"));
 }
@@ -214,7 +214,7 @@ fn events_are_passed_on_as_they_come() {
     let cookie = site.enter();
     let mut stream = TcpStream::connect(("127.0.0.1", site.port)).unwrap();
     let request =
-        format!("GET /events HTTP/1.1\r\nhost: 127.0.0.1:{}\r\n{cookie}\r\n\r\n", site.port);
+        format!("GET /v1/events HTTP/1.1\r\nhost: 127.0.0.1:{}\r\n{cookie}\r\n\r\n", site.port);
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
     let mut part = [0; 4096];
@@ -263,7 +263,7 @@ fn a_daemon_that_is_away_is_said_to_be_and_found_again() {
     let cookie = site.enter();
     let moved = site.socket.with_extension("away");
     std::fs::rename(&site.socket, &moved).unwrap();
-    for path in ["/v1/info", "/events"] {
+    for path in ["/v1/info", "/v1/events"] {
         let answer = site.ask("GET", path, &[&cookie]);
         assert_eq!(status(&answer), 503, "{answer}");
         assert!(answer.contains("\"code\":\"unavailable\""), "{answer}");

@@ -3,6 +3,7 @@
 
 pub mod device;
 pub mod errors;
+pub mod expectation;
 pub mod history;
 pub mod interference;
 mod least_squares;

@@ -2,6 +2,7 @@
 
 use crate::{Entry, REGISTRY};
 use std::fmt;
+use std::sync::Arc;
 use tandem_core::{PPM_ONE, Policy};
 use thiserror::Error;
 
@@ -207,12 +208,35 @@ pub struct PolicySpec {
     /// The policy.
     pub entry: &'static Entry,
     settings: Settings,
+    /// Makes instances instead of the entry, for a policy from outside of the registry.
+    maker: Option<Maker>,
+}
+
+/// Makes an instance for one partition.
+#[derive(Clone)]
+struct Maker(Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>);
+
+impl fmt::Debug for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Maker")
+    }
 }
 
 impl PolicySpec {
     /// A policy with its defaults.
     pub fn of(entry: &'static Entry) -> Self {
-        Self { text: entry.name.to_owned(), entry, settings: Settings::defaults(entry) }
+        let settings = Settings::defaults(entry);
+        Self { text: entry.name.to_owned(), entry, settings, maker: None }
+    }
+
+    /// A policy from outside of the registry: `make` makes its instances, `entry` describes it.
+    pub fn made_by(
+        text: &str,
+        entry: &'static Entry,
+        make: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
+    ) -> Self {
+        let maker = Some(Maker(Arc::new(make)));
+        Self { text: text.to_owned(), maker, ..Self::of(entry) }
     }
 
     /// Reads `NAME[:key=value,...]`.
@@ -243,6 +267,11 @@ impl PolicySpec {
     /// Reads a list. An item with `=` and no policy name belongs to the policy before it:
     /// `tiresias:interval_s=300,threshold_gpu_s=9000,srtf` names two policies.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, SpecError> {
+        Self::split_list(text).iter().map(|spec| Self::parse(spec)).collect()
+    }
+
+    /// The specifications in a list, as [`PolicySpec::parse_list`] separates them.
+    pub fn split_list(text: &str) -> Vec<String> {
         let mut specs: Vec<String> = Vec::new();
         for item in text.split(',') {
             let name = item.split(':').next().unwrap_or(item);
@@ -254,12 +283,15 @@ impl PolicySpec {
                 _ => specs.push(item.to_owned()),
             }
         }
-        specs.iter().map(|spec| Self::parse(spec)).collect()
+        specs
     }
 
     /// Makes an instance for one partition.
     pub fn build(&self) -> Box<dyn Policy> {
-        (self.entry.build)(&self.settings)
+        match &self.maker {
+            Some(Maker(make)) => make(),
+            None => (self.entry.build)(&self.settings),
+        }
     }
 }
 
@@ -308,12 +340,11 @@ mod tests {
 
     #[test]
     fn tuning_has_a_prefix_and_is_not_listed_with_the_parameters() {
-        let tuned =
-            PolicySpec::parse("tandem:slice_s=30,tuning.preempt_margin_percent=20").unwrap();
-        assert_eq!(tuned.settings.whole("preempt_margin_percent"), 20);
+        let tuned = PolicySpec::parse("tandem:slice_s=30,tuning.queue_cost_percent=20").unwrap();
+        assert_eq!(tuned.settings.whole("queue_cost_percent"), 20);
         assert_eq!(tuned.settings.whole("slice_s"), 30);
-        assert!(error("tandem:preempt_margin_percent=20").contains("known are slice_s=60"));
-        assert!(error("tandem:tuning.slice_s=20").contains("preempt_margin_percent=10"));
+        assert!(error("tandem:queue_cost_percent=20").contains("known are slice_s=60"));
+        assert!(error("tandem:tuning.slice_s=20").contains("queue_cost_percent=100"));
         assert_eq!(
             error("fifo:tuning.x=1"),
             "policy fifo has no parameter 'tuning.x'; it has none"

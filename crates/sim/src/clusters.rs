@@ -1,6 +1,9 @@
 //! Cluster descriptions: a shorthand, a `partition,nodes` CSV or a TOML file.
 
 use crate::one_line::OneLine;
+use crate::shares::{
+    AccountEntry, FairShareEntry, LimitsEntry, ReservationEntry, SharesFile, UserEntry,
+};
 use serde::Deserialize;
 use std::path::Path;
 use tandem_core::{Cluster, ClusterBuilder, Memory, Ratio};
@@ -52,8 +55,13 @@ pub enum ClusterError {
 
 /// Reads `NODESxGPUS[:MIB]`, a `partition,nodes` CSV or a TOML file.
 pub fn cluster(spec: &str) -> Result<Cluster, ClusterError> {
+    Ok(cluster_and_shares(spec)?.0)
+}
+
+/// Reads a cluster, and the shares between users that a TOML file may state.
+pub fn cluster_and_shares(spec: &str) -> Result<(Cluster, SharesFile), ClusterError> {
     if let Some(shorthand) = shorthand(spec) {
-        return shorthand;
+        return Ok((shorthand?, SharesFile::default()));
     }
     let io = |cause| ClusterError::Io { spec: spec.to_owned(), cause };
     let bytes = std::fs::read(Path::new(spec)).map_err(io)?;
@@ -61,11 +69,15 @@ pub fn cluster(spec: &str) -> Result<Cluster, ClusterError> {
         spec: spec.to_owned(),
         problem: "is not UTF-8".to_owned(),
     })?;
-    let cluster = if spec.ends_with(".toml") { toml(&text, spec) } else { csv(&text, spec) }?;
+    let (cluster, shares) = if spec.ends_with(".toml") {
+        toml(&text, spec)?
+    } else {
+        (csv(&text, spec)?, SharesFile::default())
+    };
     if cluster.gpus().is_empty() {
         return Err(whole(spec, "has no GPUs"));
     }
-    Ok(cluster)
+    Ok((cluster, shares))
 }
 
 fn whole(spec: &str, problem: &str) -> ClusterError {
@@ -144,6 +156,29 @@ struct File {
     #[serde(default)]
     gpu_type: Vec<TypeEntry>,
     partition: Vec<PartitionEntry>,
+    fair_share: Option<FairShareEntry>,
+    #[serde(default)]
+    limits: LimitsEntry,
+    #[serde(default)]
+    account: Vec<AccountEntry>,
+    #[serde(default)]
+    user: Vec<UserEntry>,
+    #[serde(default)]
+    reservation: Vec<ReservationEntry>,
+}
+
+impl File {
+    fn shares(&mut self) -> SharesFile {
+        SharesFile {
+            shared_classes: Vec::new(),
+            fair_share: self.fair_share,
+            limits: self.limits,
+            account: std::mem::take(&mut self.account),
+            user: std::mem::take(&mut self.user),
+            qos: Vec::new(),
+            reservation: std::mem::take(&mut self.reservation),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -175,7 +210,7 @@ fn one() -> toml::Spanned<u32> {
     toml::Spanned::new(0..0, 1)
 }
 
-fn toml(text: &str, file: &str) -> Result<Cluster, ClusterError> {
+fn toml(text: &str, file: &str) -> Result<(Cluster, SharesFile), ClusterError> {
     let line_of = |offset: usize| text[..offset].matches('\n').count() + 1;
     let error = |offset: usize, field: &str, problem: String| ClusterError::Line {
         file: file.to_owned(),
@@ -183,10 +218,14 @@ fn toml(text: &str, file: &str) -> Result<Cluster, ClusterError> {
         field: field.to_owned(),
         problem,
     };
-    let parsed: File = ::toml::from_str(text).map_err(|cause| {
+    let mut parsed: File = ::toml::from_str(text).map_err(|cause| {
         let offset = cause.span().map_or(0, |span| span.start);
         error(offset, "toml", cause.message().replace('\n', "; "))
     })?;
+    let shares = parsed.shares();
+    if let Some(problem) = shares.problem() {
+        return Err(whole(file, &problem));
+    }
     let mut builder = ClusterBuilder::default();
     let mut types = Vec::new();
     for entry in &parsed.gpu_type {
@@ -243,7 +282,8 @@ fn toml(text: &str, file: &str) -> Result<Cluster, ClusterError> {
             }
         }
     }
-    Ok(if takes_all { builder.taking_every_job().build() } else { builder.build() })
+    let cluster = if takes_all { builder.taking_every_job().build() } else { builder.build() };
+    Ok((cluster, shares))
 }
 
 #[cfg(test)]
@@ -296,7 +336,7 @@ nodes = [{ count = 2, gpus = 4, gpu_type = \"k80\", memory_mib = 12000 }, { gpus
 name = \"new\"
 nodes = [{ gpus = 8 }]
 ";
-        let described = toml(text, "c.toml").unwrap();
+        let (described, _) = toml(text, "c.toml").unwrap();
         assert_eq!(described.gpus().len(), 24);
         assert_eq!(described.partition_named(Some("new")).unwrap().0, 1);
         assert_eq!(described.partition_named(None), None);

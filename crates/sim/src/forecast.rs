@@ -2,12 +2,13 @@
 //! of the simulator run the policy forward. Several draws of durations give a range.
 
 use crate::driver::Driver;
+use crate::record::{Recorder, Stay};
 use crate::workload::WorkloadJob;
 use crate::world::{JobOutcome, World, WorldOptions};
 use std::sync::Arc;
 use tandem_core::{
     Action, Cluster, Engine, Event, GpuId, Interference, JobId, JobSpec, Memory, OnIllegal,
-    Placement, Rules, Span, Time, Work,
+    Placement, Rules, Shares, Span, Time, Work,
 };
 use tandem_policies::PolicySpec;
 
@@ -26,6 +27,8 @@ pub struct Snapshot {
     pub closed: Vec<GpuId>,
     /// Memory that processes outside the scheduler use.
     pub reserved: Vec<(GpuId, Memory)>,
+    /// Shares and limits between users.
+    pub shares: Arc<Shares>,
 }
 
 /// A job of the snapshot.
@@ -50,12 +53,16 @@ pub struct ForecastOptions {
     pub horizon: Option<Span>,
     /// The forecast ends after this many events.
     pub events_max: u64,
+    /// Keep the placements, not only the starts and ends.
+    pub record: bool,
+    /// The forecast ends when this job has ended, by its position in the snapshot.
+    pub until_end_of: Option<usize>,
 }
 
 impl Default for ForecastOptions {
     fn default() -> Self {
         let restore = WorldOptions::default().restore;
-        Self { restore, horizon: None, events_max: 200_000 }
+        Self { restore, horizon: None, events_max: 200_000, record: false, until_end_of: None }
     }
 }
 
@@ -64,6 +71,11 @@ impl Default for ForecastOptions {
 pub struct Forecast {
     /// By position in [`Snapshot::jobs`].
     pub jobs: Vec<JobForecast>,
+    /// Placements in order of their end, if they were kept; jobs by position in [`Snapshot::jobs`]. A
+    /// placement beyond the forecast ends with it.
+    pub stays: Vec<Stay>,
+    /// How far it got; `None` if all was simulated that was asked for.
+    pub reached: Option<Time>,
 }
 
 /// The forecast of a job.
@@ -92,12 +104,25 @@ pub fn forecast(
     beliefs: &Arc<dyn Interference>,
     options: &ForecastOptions,
 ) -> Forecast {
+    forecast_while(present, policy, beliefs, options, &|| true)
+}
+
+/// [`forecast`], which also ends when `goes_on` is false.
+pub fn forecast_while(
+    present: &Snapshot,
+    policy: &PolicySpec,
+    beliefs: &Arc<dyn Interference>,
+    options: &ForecastOptions,
+    goes_on: &dyn Fn() -> bool,
+) -> Forecast {
     let mut jobs = vec![JobForecast::UNKNOWN; present.jobs.len()];
     let taken = taken_in(present);
     let workload = workload(present, &taken);
     let mut ahead = ForecastRun::new(present, policy, beliefs, options, &workload, &taken);
-    ahead.run(present.now, options);
-    let ForecastRun { driver, beside } = ahead;
+    let is_last = |&index: &usize| options.until_end_of == Some(index);
+    let last = taken.iter().position(is_last);
+    let (until, is_complete) = ahead.run(present.now, options, last, goes_on);
+    let ForecastRun { mut driver, beside } = ahead;
     // From the engine's ids back to those of the snapshot.
     let id = |job: &JobId| JobId(u32::try_from(taken[job.index()]).expect("jobs are u32"));
     for ((&index, outcome), beside) in taken.iter().zip(&driver.world.outcomes).zip(&beside) {
@@ -109,7 +134,9 @@ pub fn forecast(
             slowdown: slowdown(outcome, Work::of(duration).saturating_sub(done)),
         };
     }
-    Forecast { jobs }
+    let stays = driver.world.recorder.take().map(|recorder| recorder.stays_until(until));
+    let stays = stays.into_iter().flatten().map(|stay| Stay { job: id(&stay.job), ..stay });
+    Forecast { jobs, stays: stays.collect(), reached: (!is_complete).then_some(until) }
 }
 
 fn slowdown(outcome: &JobOutcome, left: Work) -> f64 {
@@ -164,9 +191,11 @@ impl<'a> ForecastRun<'a> {
         let costs = WorldOptions { restore: options.restore, ..WorldOptions::default() };
         let believed = Box::new(beliefs.clone());
         let (rules, refuse) = (present.rules, OnIllegal::Refuse);
-        let engine = Engine::new(cluster.clone(), rules, believed, refuse, || policy.build());
+        let build = || present.shares.gate(policy.build());
+        let engine = Engine::new(cluster.clone(), rules, believed, refuse, build);
         let world = World::new(cluster, jobs, beliefs.as_ref(), costs, *now);
         let mut driver = Driver::new(engine, world, jobs);
+        driver.world.recorder = options.record.then(Recorder::default);
         driver.log = Some(Vec::new());
         // All jobs up to the last one that is there already have been submitted.
         let is_there = |index: &usize| {
@@ -196,22 +225,36 @@ impl<'a> ForecastRun<'a> {
         Self { driver, beside: vec![None; jobs.len()] }
     }
 
-    fn run(&mut self, begin: Time, options: &ForecastOptions) {
+    /// Returns the last instant at which something happened, and whether all has happened that was asked for.
+    fn run(
+        &mut self,
+        begin: Time,
+        options: &ForecastOptions,
+        last: Option<usize>,
+        goes_on: &dyn Fn() -> bool,
+    ) -> (Time, bool) {
         let end = options.horizon.map_or(Time::END, |horizon| begin + horizon);
         for job in (0..).map(JobId).take(self.driver.arrived) {
             self.note_if_started(job);
         }
         self.decide(begin);
+        let mut reached = begin;
         for _ in 1..options.events_max {
-            let Some(now) = self.driver.next_instant() else { return };
-            let is_over = self.driver.finished == self.beside.len();
+            let Some(now) = self.driver.next_instant() else { return (reached, true) };
+            let is_over = self.driver.finished == self.beside.len()
+                || last.is_some_and(|last| self.driver.world.outcomes[last].end.is_some());
             if is_over || now > end || now == Time::END {
-                return;
+                return (reached, true);
             }
+            if !goes_on() {
+                return (reached, false);
+            }
+            reached = now;
             self.driver.collect(now);
             self.driver.arrive(now, |_| {});
             self.decide(now);
         }
+        (reached, false)
     }
 
     fn decide(&mut self, now: Time) {

@@ -3,7 +3,7 @@
 use tandem_core::{Gpus, JobId, Placement, Time};
 
 /// One placement of a job over time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stay {
     /// The job.
     pub job: JobId,
@@ -62,6 +62,13 @@ impl Recorder {
             let Placement { gpus, sub_batches, .. } = placement;
             self.record.stays.push(Stay { job, from, to: now, gpus, sub_batches });
         }
+    }
+
+    /// All placements; those that have not ended by `now` end there.
+    pub(crate) fn stays_until(mut self, now: Time) -> Vec<Stay> {
+        let open: Vec<JobId> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|job| self.remove(job, now));
+        self.record.stays
     }
 
     /// Jobs that are placed now.

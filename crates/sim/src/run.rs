@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tandem_core::{
     Engine, Event, Interference, Learner, Memory, Observation, OnIllegal, PartitionId,
-    PlacementRule, Rules, Time,
+    PlacementRule, Rules, Shares, Span, Time,
 };
 use tandem_policies::PolicySpec;
 use thiserror::Error;
@@ -45,6 +45,8 @@ pub struct RunOptions {
     pub seed: u64,
     /// The believed pair rates of the policies; the true ones if absent.
     pub beliefs: Option<Beliefs>,
+    /// Shares and limits between users.
+    pub shares: Arc<Shares>,
     /// Keep the history for a report.
     pub record: bool,
     /// Keep actions and observations, to compare another driver of the engine with.
@@ -64,6 +66,7 @@ impl Default for RunOptions {
             faults: None,
             seed: 1,
             beliefs: None,
+            shares: Arc::default(),
             record: false,
             log_actions: false,
             verify: false,
@@ -192,6 +195,8 @@ struct Simulation<'a> {
     /// Failures and repairs since a job was last placed.
     idle_faults: u32,
     verify: bool,
+    /// What policies are told that a restore costs: of a gang of up to eight GPUs, and of a larger one.
+    restore: (Span, Span),
 }
 
 impl<'a> Simulation<'a> {
@@ -224,7 +229,12 @@ impl<'a> Simulation<'a> {
         world.links = links;
         world.recorder = recorder;
         world.observer = observer;
-        let engine = Engine::new(cluster, rules, beliefs, OnIllegal::Panic, || policy.build());
+        let shares = &options.shares;
+        let build = || match shares.is_empty() {
+            true => policy.build(),
+            false => shares.gate(policy.build()),
+        };
+        let engine = Engine::new(cluster, rules, beliefs, OnIllegal::Panic, build);
         let mut driver = Driver::new(engine, world, jobs);
         driver.log = options.log_actions.then(Vec::new);
         Self {
@@ -236,6 +246,7 @@ impl<'a> Simulation<'a> {
             down: 0,
             idle_faults: 0,
             verify: options.verify,
+            restore: options.world.restore,
         }
     }
 
@@ -270,8 +281,9 @@ impl<'a> Simulation<'a> {
         if self.faults.is_some() {
             self.faults_at(now)?;
         }
-        let Self { workload, driver, learned, .. } = self;
+        let Self { workload, driver, learned, restore, .. } = self;
         driver.arrive(now, |spec| {
+            spec.restore = if spec.gpus <= 8 { restore.0 } else { restore.1 };
             if let Some(learned) = learned {
                 spec.estimate = learned.estimate(workload, spec.id);
             }

@@ -2,6 +2,7 @@
 
 use crate::interference::PairTable;
 use crate::profiles::SoloProfiles;
+use crate::shares::SharesFile;
 use crate::trace::{BadRow, Class, Problem, Trace, TraceError, TraceJob};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tandem_core::{
     ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
-    PlacementRule, Profile, Span, SubBatches, Time,
+    PlacementRule, Profile, Shares, Span, SubBatches, Time, UserId,
 };
 use tandem_models::history;
 use tandem_models::sub_batches;
@@ -197,6 +198,16 @@ impl Workload {
         Ok(Self { cluster, jobs, trace, estimates: options.estimates })
     }
 
+    /// The shares that a file states among the users of this workload. Charges jobs to its accounts.
+    pub fn share(&mut self, file: &SharesFile) -> Shares {
+        let Self { jobs, trace, cluster, .. } = self;
+        for job in jobs {
+            let name = job.spec.share.account.map(|account| trace.accounts.get(account.0));
+            job.spec.share.account = name.and_then(|name| file.account_id(name));
+        }
+        file.resolve(cluster, |name| trace.users.find(&name.to_owned()).map(UserId))
+    }
+
     /// Sets the sub-batch options of every job.
     pub fn offer_sub_batches(&mut self, mut ways: impl FnMut(&JobSpec) -> SubBatches) {
         for job in &mut self.jobs {
@@ -289,6 +300,7 @@ fn prepare(
         stoppable: true,
         // The value of published systems; policies do not know the true cost.
         restore: Span::from_secs(if row.gpus <= 8 { 40 } else { 60 }),
+        share: row.share,
     };
     WorkloadJob {
         spec,

@@ -22,6 +22,7 @@ fn present(workload: &Workload, policy: &PolicySpec) -> Snapshot {
         duration: job.duration,
     };
     Snapshot {
+        shares: Arc::default(),
         cluster: workload.cluster.clone(),
         rules: Rules { tenants_max: policy.entry.tenants_max, ..Rules::default() },
         now: Time(0),
@@ -163,4 +164,32 @@ fn a_forecast_ends_for_any_input() {
     let policy = PolicySpec::parse("fifo").unwrap();
     let small = Snapshot { cluster: no_gpus, ..present(&workload, &policy) };
     assert!(look_ahead(&small, &policy).jobs.iter().any(|job| job.end.is_none()));
+}
+
+#[test]
+fn the_placements_of_a_forecast_are_those_of_the_run() {
+    let workload = generated(150, 1.2, 5, cluster("2x8"));
+    let policy = PolicySpec::parse("sjf-bsbf").unwrap();
+    let run = simulate(&workload, &policy, &RunOptions { record: true, ..RunOptions::default() });
+    let beliefs: Arc<dyn Interference> = Arc::new(ClosedForm);
+    let snapshot = present(&workload, &policy);
+    let look = |options: ForecastOptions| forecast(&snapshot, &policy, &beliefs, &options).stays;
+    let key = |stay: &tandem_sim::Stay| {
+        (stay.job, stay.from, stay.to, stay.gpus.iter().copied().collect::<Vec<GpuId>>())
+    };
+    let sorted = |stays: &[tandem_sim::Stay]| {
+        let mut keys: Vec<_> = stays.iter().map(key).collect();
+        keys.sort_unstable();
+        keys
+    };
+    let kept = ForecastOptions { record: true, ..ForecastOptions::default() };
+    let all = look(kept);
+    assert_eq!(sorted(&all), sorted(&run.record.unwrap().stays));
+    assert!(look(ForecastOptions::default()).is_empty(), "nothing is kept unless asked for");
+
+    // Cut off in the middle, placements end with the forecast.
+    let horizon = Span(all[all.len() / 2].to.0);
+    let cut = look(ForecastOptions { horizon: Some(horizon), ..kept });
+    assert!(!cut.is_empty() && cut.iter().all(|stay| stay.to.0 <= horizon.0));
+    assert!(cut.iter().any(|stay| all.iter().all(|whole| key(whole) != key(stay))));
 }

@@ -61,6 +61,7 @@ impl Users {
             priority: 0,
             stoppable,
             restore: Span::from_secs(40),
+            share: tandem_core::JobShare::default(),
         }
     }
 

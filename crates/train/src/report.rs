@@ -39,11 +39,15 @@ pub(crate) struct Reporter {
     path: Option<PathBuf>,
     job: String,
     batch: usize,
+    /// The number of steps at which the job is done.
+    total: u64,
     settings: DaemonSettings,
     line: Option<DaemonLine>,
     try_again: Instant,
     /// When and at which step the last report was made.
     reported: (Instant, u64),
+    /// The loss of the last step.
+    loss: Option<f64>,
 }
 
 impl Reporter {
@@ -53,12 +57,22 @@ impl Reporter {
         job: String,
         batch: usize,
         accum: usize,
-        done: u64,
+        (done, total): (u64, u64),
     ) -> Self {
         let settings = DaemonSettings { accum, gate: Duration::ZERO, stop: false };
         let now = Instant::now();
         let reported = (now, done);
-        let mut new = Self { path, job, batch, settings, line: None, try_again: now, reported };
+        let mut new = Self {
+            path,
+            job,
+            batch,
+            total,
+            settings,
+            line: None,
+            try_again: now,
+            reported,
+            loss: None,
+        };
         new.poll();
         new
     }
@@ -91,8 +105,10 @@ impl Reporter {
         }
     }
 
-    /// Reports step `n` if the last report is old enough.
-    pub(crate) fn step(&mut self, n: u64, accum: usize) {
+    /// Reports step `n` and its loss if the last report is old enough.
+    pub(crate) fn step(&mut self, n: u64, accum: usize, loss: f64) {
+        // JSON has no NaN and no infinity.
+        self.loss = loss.is_finite().then_some(loss);
         if self.reported.0.elapsed() >= REPORT_EVERY {
             self.report(n, accum);
         }
@@ -126,7 +142,12 @@ impl Reporter {
         let open = line.flush();
         // A report that does not fit into the buffer is dropped; the next one covers its steps.
         if open && line.unsent.is_empty() {
-            line.push(&json!({ "op": "step", "n": n, "dt": seconds, "accum": accum }));
+            let mut step =
+                json!({ "op": "step", "n": n, "dt": seconds, "accum": accum, "total": self.total });
+            if let Some(loss) = self.loss {
+                step["loss"] = loss.into();
+            }
+            line.push(&step);
             self.reported = (now, n);
         }
         if !(open && line.flush()) {
@@ -280,7 +301,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let mut reporter = Reporter::new(Some(path), "17".to_owned(), 64, 1, 0);
+        let mut reporter = Reporter::new(Some(path), "17".to_owned(), 64, 1, (0, 9));
         let (stream, _) = listener.accept().unwrap();
         for n in 1..=REPORTS {
             reporter.report(n, 1);
@@ -307,6 +328,27 @@ mod tests {
     }
 
     #[test]
+    fn a_step_tells_its_loss_unless_that_is_no_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("job.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut reporter = Reporter::new(Some(path), String::new(), 64, 1, (0, 9));
+        for (n, loss) in [(1, 0.5), (2, f64::NAN)] {
+            std::thread::sleep(REPORT_EVERY);
+            reporter.step(n, 1, loss);
+        }
+        reporter.bye(2, 1, true);
+        drop(reporter);
+        let lines = std::io::BufReader::new(listener.accept().unwrap().0);
+        let said: Vec<Value> = std::io::BufRead::lines(lines)
+            .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+            .collect();
+        let losses: Vec<&Value> =
+            said.iter().filter(|said| said["op"] == "step").map(|said| &said["loss"]).collect();
+        assert_eq!(losses, [&json!(0.5), &Value::Null]);
+    }
+
+    #[test]
     fn a_full_backlog_does_not_hold_the_job_up() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("job.sock");
@@ -314,8 +356,8 @@ mod tests {
         // Nobody accepts. At some point connecting would wait for that.
         let connected: Vec<_> = std::iter::from_fn(|| open(&path)).take(100_000).collect();
         assert!(connected.len() < 100_000);
-        let mut reporter = Reporter::new(Some(path), String::new(), 64, 1, 0);
-        reporter.step(1, 1);
+        let mut reporter = Reporter::new(Some(path), String::new(), 64, 1, (0, 9));
+        reporter.step(1, 1, 0.5);
         reporter.bye(1, 1, true);
         assert!(reporter.line.is_none());
     }

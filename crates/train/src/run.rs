@@ -53,7 +53,7 @@ fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<Trained, TrainErro
     let source = BatchSource::new(args.model, args.seed, args.batch_size());
     let job = std::env::var("TANDEM_JOB_ID").unwrap_or_default();
     let mut accum = args.first_accum();
-    let mut reporter = Reporter::new(socket, job, args.batch_size(), accum, first);
+    let mut reporter = Reporter::new(socket, job, args.batch_size(), accum, (first, args.steps));
 
     let save = |step, optimiser: &Optimiser, losses: &mut Option<Losses>| {
         if let Some(losses) = losses {
@@ -93,7 +93,7 @@ fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<Trained, TrainErro
             return Err(TrainError::Asked { step: done, code: args.fail_code });
         }
         idle(cpu_time().saturating_sub(start), args.gap);
-        reporter.step(done, accum);
+        reporter.step(done, accum, loss);
     }
     if saved < done {
         save(done, &optimiser, &mut losses)?;

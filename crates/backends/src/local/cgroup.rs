@@ -257,6 +257,7 @@ mod tests {
             owner: None,
             allocation,
             memory_limit_bytes,
+            process: Default::default(),
         }
     }
 

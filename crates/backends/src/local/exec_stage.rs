@@ -7,10 +7,11 @@
 use super::run_as::groups;
 use super::start_error::StartError;
 use super::supervisor::{DISK_FULL, READY};
-use crate::op::{Launch, Owner};
+use crate::op::{Launch, Owner, ProcessLimits};
 use nix::unistd::close;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_dupfd_cloexec;
+use rustix::process::{Resource, Rlimit};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -43,6 +44,7 @@ fn execute(launch: &Launch, report: &mut File) -> Result<std::convert::Infallibl
     let (program, arguments) = launch.command.split_first().ok_or("the command is empty")?;
     close_all_but(report.as_raw_fd());
     reset_oom_score();
+    limit(&launch.process)?;
     if let Some(owner) = launch.owner {
         become_user(owner)?;
     }
@@ -76,6 +78,23 @@ fn output(path: &Path, append: bool) -> Result<OwnedFd, StartError> {
     let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(explain)?;
     rustix::fs::fcntl_setfl(&file, OFlags::APPEND).map_err(explain)?;
     Ok(file)
+}
+
+/// Sets the mask and the limits, as root where the limits are above those of the daemon.
+fn limit(process: &ProcessLimits) -> Result<(), String> {
+    rustix::process::umask(Mode::from_raw_mode(process.umask));
+    let limits = [
+        (Resource::Nofile, process.open_files),
+        (Resource::Nproc, process.processes),
+        (Resource::Core, process.core_bytes),
+    ];
+    for (resource, most) in limits {
+        let Some(most) = most else { continue };
+        let both = Rlimit { current: Some(most), maximum: Some(most) };
+        rustix::process::setrlimit(resource, both)
+            .map_err(|error| format!("cannot set the limit of {resource:?} to {most}: {error}"))?;
+    }
+    Ok(())
 }
 
 /// Changes to a user, with the groups that the system has for the user.

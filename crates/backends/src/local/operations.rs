@@ -49,6 +49,9 @@ impl LocalShared {
                 Op::Resume { allocation, .. } => {
                     self.resume(run, id, allocation).map_err(StartError::from)
                 }
+                Op::Signal { signal, .. } => {
+                    self.stop_signal(run, signal).map_err(StartError::from)
+                }
                 Op::End { grace_ms, .. } => {
                     let deadline = asked + Duration::from_millis(grace_ms);
                     self.end(run, deadline).map_err(StartError::from)
@@ -274,6 +277,17 @@ impl LocalShared {
         for thread in all.filter_map(super::process::raw) {
             let _ = sched_setaffinity(Some(thread), &cores);
         }
+    }
+
+    /// Sends the signal on which the program saves a checkpoint.
+    fn stop_signal(&self, run: &LocalRun, signal: i32) -> Result<(), String> {
+        let Some(signal) = Signal::from_named_raw(signal) else {
+            return Err(format!("there is no signal {signal}"));
+        };
+        if let Some(state) = self.await_start(run)? {
+            state.signal_programs(&self.boot, signal);
+        }
+        Ok(())
     }
 
     fn end(&self, run: &Arc<LocalRun>, mut deadline: Instant) -> Result<(), String> {

@@ -73,6 +73,37 @@ pub(super) fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
+/// Whether a process has a handler for a signal.
+pub(super) fn catches(pid: u32, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal.as_raw() - 1) & 1 == 1
+}
+
+/// Whether a process is a shell, by the name of its program.
+pub(super) fn is_shell(pid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // A script that is executed by its `#!` line has its own name; its shell is the executable.
+    let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    let program = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    [name.trim(), &program].iter().any(|name| {
+        matches!(*name, "sh" | "bash" | "dash" | "zsh" | "ksh" | "mksh" | "fish" | "busybox")
+    })
+}
+
+/// Time in which the threads of a process were ready to run and waited for a core, by the scheduler's
+/// statistics; 0 where the kernel keeps none.
+pub(super) fn wait_s(pid: u32) -> f64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
+    let waited = |thread: fs::DirEntry| -> Option<u64> {
+        let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        text.split_ascii_whitespace().nth(1)?.parse().ok()
+    };
+    let nanos: u64 = threads.flatten().filter_map(waited).sum();
+    nanos as f64 / 1e9
+}
+
 /// The boot id.
 pub(super) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())

@@ -133,6 +133,25 @@ impl RunState {
         Ok(true)
     }
 
+    /// Sends a signal to the processes of the run that catch it; if none does, to all but a shell that waits
+    /// for the others. A data loader or a shell that does not expect the signal would end, and the end of the
+    /// first process ends the run.
+    pub(super) fn signal_programs(&self, boot: &str, signal: Signal) {
+        let Some(first) = &self.process else { return };
+        let members = self.members(boot);
+        let catches = |stat: &&ProcStat| process::catches(stat.pid, signal);
+        let mut programs: Vec<&ProcStat> = members.iter().filter(catches).collect();
+        if programs.is_empty() {
+            let waits = members.len() > 1 && process::is_shell(first.pid);
+            programs = members.iter().filter(|stat| !waits || stat.pid != first.pid).collect();
+        }
+        crash::point();
+        for stat in programs {
+            let one = ProcessIdentity { pid: stat.pid, start: stat.start, boot: boot.to_owned() };
+            one.signal(boot, signal);
+        }
+    }
+
     /// Whether the run is stopped, and its processes.
     pub(super) fn stop_state(&self, boot: &str) -> (StopState, Vec<u32>) {
         let mut pids: Vec<u32> = self.members(boot).iter().map(|stat| stat.pid).collect();

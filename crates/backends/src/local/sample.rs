@@ -1,6 +1,6 @@
 //! Samples the resource usage of runs and devices at regular times.
 
-use super::process::{StopState, stop_state};
+use super::process::{StopState, stop_state, wait_s};
 use super::run::{LocalRun, RunPhase, lock};
 use super::shared::LocalShared;
 use crate::event::{BackendEvent, RunSample, UsageSample};
@@ -72,6 +72,7 @@ impl LocalShared {
                 .map(|(_, bytes)| bytes)
                 .sum()
         };
+        let members_pids: Vec<u32> = members.iter().map(|stat| stat.pid).collect();
         Some(RunSample {
             run: run.id,
             cpu_s: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
@@ -80,8 +81,23 @@ impl LocalShared {
             } else {
                 on_devices()
             },
+            wait_s: resident.then(|| members.iter().map(|stat| wait_s(stat.pid)).sum()),
+            device_use: if resident { None } else { device_use(&members_pids, devices) },
             stopped: members.iter().map(|stat| stop_state(stat.pid)).max()
                 == Some(StopState::Stopped),
         })
     }
+}
+
+/// The use of the devices that only these processes use. Where others use a device, too, its utilisation does
+/// not tell whose it is.
+fn device_use(ours: &[u32], devices: &[DeviceSample]) -> Option<f64> {
+    let is_ours = |(pid, _): &(u32, u64)| ours.contains(pid);
+    let on = |device: &&DeviceSample| device.processes.iter().any(is_ours);
+    let used = devices
+        .iter()
+        .filter(on)
+        .map(|device| device.processes.iter().all(is_ours).then_some(device.utilisation).flatten());
+    let used: Option<Vec<f64>> = used.collect();
+    used.filter(|used| !used.is_empty()).map(|used| used.iter().sum::<f64>() / used.len() as f64)
 }

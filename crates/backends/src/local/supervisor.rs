@@ -30,6 +30,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(super) const READY: &[u8] = b"ready\n";
 /// Exit code of the second stage if a disk is full.
 pub(super) const DISK_FULL: u8 = 75;
+/// The longest pause between two attempts to record the end of a run.
+const RECORD_AGAIN_MAX: Duration = Duration::from_secs(5);
 /// How long the supervisor tries to kill the processes that a run left behind.
 const LEFTOVERS: Duration = Duration::from_secs(10);
 
@@ -73,19 +75,19 @@ fn read_spec(dir: &Path) -> Result<RunSpec, String> {
         .ok_or_else(|| format!("{} does not exist", dir.join(SPEC).display()))
 }
 
-/// Records how the run ended.
+/// Records how the run ended. A full disk has room later, and until then this process stays: while it does, the
+/// daemon takes the run for one that has not ended, and its success is not lost.
 fn record_end(dir: &Path, end: &RunEnd) -> ExitCode {
-    // A full disk may have room later.
-    for pause in [0, 100, 1000, 10_000] {
-        sleep(Duration::from_millis(pause));
+    let mut pause = Duration::from_millis(100);
+    loop {
         match record::write(dir, EXIT, end, true) {
             Ok(()) => return ExitCode::SUCCESS,
             // The daemon has deleted the directory.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
-            Err(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return ExitCode::FAILURE,
+            Err(_) => sleep(pause),
         }
+        pause = (pause * 2).min(RECORD_AGAIN_MAX);
     }
-    ExitCode::FAILURE
 }
 
 /// Starts the program and waits for its end.

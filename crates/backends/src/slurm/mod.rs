@@ -186,6 +186,8 @@ impl Backend for SlurmBackend {
             Op::Start(_) => false,
             Op::Pause { run } => jobs.pause(id, run, true),
             Op::Resume { run, .. } => jobs.pause(id, run, false),
+            // Jobs of a cluster are asked through the job protocol.
+            Op::Signal { .. } => false,
             Op::End { run, .. } => jobs.end(id, run),
             Op::Withdraw { external, .. } => jobs.withdraw(&external),
         });

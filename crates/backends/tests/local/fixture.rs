@@ -174,6 +174,7 @@ pub(crate) fn launch(dir: &Path, job: u64, command: &[&str]) -> Launch {
         owner: None,
         allocation: allocation(0),
         memory_limit_bytes: None,
+        process: Default::default(),
     }
 }
 

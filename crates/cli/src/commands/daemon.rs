@@ -2,6 +2,7 @@
 
 use crate::daemon_args::DaemonArgs;
 use crate::failure::Failure;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,31 +10,45 @@ use std::time::Duration;
 use tandem_backends::providers::cpu::Cpu;
 use tandem_backends::providers::fake::Fake;
 use tandem_backends::providers::nvidia::{MpsOptions, Nvidia, NvidiaOptions};
-use tandem_backends::{Provider, ProviderError, local, relay, slurm};
+use tandem_backends::{ProcessLimits, Provider, ProviderError, local, relay, slurm};
+use tandem_daemon::class::ClassRules;
 use tandem_daemon::config::{Config, ProviderKind};
 use tandem_daemon::daemon::{self, BackendChoice, DaemonOptions};
+use tandem_daemon::mail::Mailer;
 use tandem_daemon::meter::MeterOptions;
 use tandem_daemon::relays::RelayOptions;
+use tandem_daemon::scheduler::People;
+use tandem_daemon::tls::CertificateFiles;
 use tandem_policies::PolicySpec;
 use tracing_subscriber::filter::LevelFilter;
 
 pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
-    let (config, _) = Config::load(&args.flags())?;
+    if let Some(control) = &args.control {
+        return super::daemon_control::run(control);
+    }
+    if args.detached {
+        // Leaves the terminal, so that the daemon outlives it.
+        let _ = rustix::process::setsid();
+    }
+    let (config, _) = Config::load(&args.flags.flags())?;
     start_log(&config.daemon.log)?;
     let policy = PolicySpec::parse(&config.daemon.policy)?;
     let backend = backend(&config, &policy)?;
-    let listen: Option<SocketAddr> = match &config.daemon.listen {
-        Some(text) => Some(text.parse().map_err(|_| {
-            Failure::bad_input(format!("daemon.listen: '{text}' is not of the form 127.0.0.1:7007"))
-        })?),
-        None => None,
-    };
     let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     let options = DaemonOptions {
         state: config.daemon.state.clone(),
         socket: config.daemon.socket.clone(),
-        listen,
-        token_file: config.daemon.token_file.clone(),
+        listen: address("daemon.listen", config.daemon.listen.as_deref())?,
+        web: address("daemon.web", config.daemon.web.as_deref())?,
+        people: people(&config)?,
+        mailer: Some(match &config.daemon.smtp {
+            Some(server) => Mailer::Smtp(server.clone()),
+            None => Mailer::Sendmail(config.daemon.sendmail.clone()),
+        }),
+        process: process_limits(&config)?,
+        tls: config.daemon.tls,
+        certificate: certificate(&config)?,
+        operators: config.daemon.operators.clone(),
         share: config.sharing.enabled,
         supervisor: vec!["/proc/self/exe".into()],
         kill_grace: seconds(config.daemon.kill_grace_s),
@@ -45,9 +60,14 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
             window_steps: config.learning.window_steps,
             window_s: config.learning.window_s,
         },
+        class_rules: ClassRules::new(
+            config.learning.class_arguments.as_deref(),
+            config.learning.class_ignore.as_deref(),
+        ),
         sample_every: seconds(config.learning.sample_s),
         foreign: config.sharing.foreign,
         history: config.daemon.history_days.map(|days| Duration::from_secs(days * 86_400)),
+        limits: config.limits.clone(),
         webhooks: config.daemon.webhooks,
         relays: relays(&config)?,
         cgroups: config.daemon.cgroups,
@@ -56,6 +76,15 @@ pub(super) fn daemon(args: &DaemonArgs) -> Result<(), Failure> {
     let name = backend.name();
     daemon::run(&options, backend, || greet(&options, name))?;
     Ok(())
+}
+
+/// The address of a key, if it is set.
+fn address(key: &str, text: Option<&str>) -> Result<Option<SocketAddr>, Failure> {
+    let parse = |text: &str| {
+        let message = format!("{key}: '{text}' is not of the form 127.0.0.1:7007");
+        text.parse().map_err(|_| Failure::bad_input(message))
+    };
+    text.map(parse).transpose()
 }
 
 /// Logs to standard error from this level up.
@@ -67,6 +96,8 @@ fn start_log(level: &str) -> Result<(), Failure> {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        // A log that goes to a file is read by people and programs later.
+        .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false)
         .init();
     Ok(())
@@ -81,7 +112,46 @@ fn greet(options: &DaemonOptions, provider: &str) {
     };
     eprintln!("tandem: ready at {} ({devices})", options.socket.display());
     if let Some(address) = options.listen {
-        eprintln!("tandem: and at http://{address} for clients with the token");
+        let scheme = if options.tls { "https" } else { "http" };
+        eprintln!("tandem: and at {scheme}://{address} for clients with a token (tandem token)");
+        if options.tls && options.certificate.is_none() {
+            let own = CertificateFiles::own(&options.state).certificate;
+            eprintln!("tandem: clients trust it by --ca-file with a copy of {}", own.display());
+        }
+    }
+    if let Some(address) = options.web {
+        eprintln!("tandem: dashboard at https://{address}/, sign in with a token (tandem token)");
+    }
+}
+
+/// Shares between users; Slurm has its own unless a file says otherwise.
+fn people(config: &Config) -> Result<People, Failure> {
+    let file = config.daemon.shares.as_deref();
+    if file.is_none() && config.daemon.provider == ProviderKind::Slurm {
+        return Ok(People::default());
+    }
+    tandem_daemon::people::read(file).map_err(Failure::bad_input)
+}
+
+/// Mask and limits of the processes of jobs.
+fn process_limits(config: &Config) -> Result<ProcessLimits, Failure> {
+    let text = &config.jobs.umask;
+    let umask = u32::from_str_radix(text, 8).ok().filter(|mask| *mask <= 0o777);
+    let wrong = || Failure::bad_input(format!("jobs.umask: '{text}' is no mask; give 022 or 077"));
+    Ok(ProcessLimits {
+        umask: umask.ok_or_else(wrong)?,
+        open_files: config.jobs.open_files,
+        processes: config.jobs.processes,
+        core_bytes: config.jobs.core_mib.map(|mib| mib << 20),
+    })
+}
+
+/// The configured certificate.
+fn certificate(config: &Config) -> Result<Option<CertificateFiles>, Failure> {
+    match (config.daemon.tls_cert.clone(), config.daemon.tls_key.clone()) {
+        (Some(certificate), Some(key)) => Ok(Some(CertificateFiles { certificate, key })),
+        (None, None) => Ok(None),
+        _ => Err(Failure::bad_input("daemon.tls_cert and daemon.tls_key: give both or none")),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bench_live;
 mod daemon;
+mod daemon_control;
 mod demo;
 mod demo_live;
 mod device;
@@ -11,17 +12,22 @@ mod live;
 mod matching;
 mod model;
 mod quality;
+mod reference;
+mod regimes;
 mod replay;
 mod sample_job;
 mod simulate;
 mod slurm;
+mod store;
 mod trace;
 
 use crate::args::{BenchCommand, Cli, CliCommand};
 use crate::failure::Failure;
 pub(crate) use bench_live::BenchLiveArgs;
+pub(crate) use bench_live::start_times::StartTimesArgs;
 pub(crate) use daemon::step_of_a_run;
 pub(crate) use quality::QualityArgs;
+pub(crate) use regimes::RegimesArgs;
 use std::io::Write;
 
 pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
@@ -32,13 +38,17 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Trace(command) => trace::run(command),
         CliCommand::Matching(command) => matching::run(&command),
         CliCommand::Bench(BenchCommand::Live(args)) => bench_live::run(&args),
+        CliCommand::Bench(BenchCommand::Starts(args)) => bench_live::start_times::run(&args),
         CliCommand::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
         CliCommand::Bench(BenchCommand::Quality(args)) => quality::run(&args),
+        CliCommand::Bench(BenchCommand::Regimes(args)) => regimes::run(&args),
         CliCommand::Model(command) => model::run(&command),
         CliCommand::Device(command) => device::run(&command),
         CliCommand::Daemon(args) => daemon::daemon(&args),
         CliCommand::Slurm(command) => slurm::run(&command),
+        CliCommand::Store(command) => store::run(&command),
         CliCommand::Replay { file, json } => replay::replay(&file, json),
+        CliCommand::Reference { out } => reference::write(&out),
         CliCommand::Train { args } => sample_job::exec(&args),
         CliCommand::Live(command) => live::run(command),
     }

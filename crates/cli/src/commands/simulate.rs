@@ -9,11 +9,12 @@ use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
 use crate::progress::ProgressDisplay;
 use crate::table;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tandem_core::{ClosedForm, Interference};
+use tandem_core::{ClosedForm, Interference, Shares};
 use tandem_models::device::DutyShares;
 use tandem_policies::{PolicySpec, REGISTRY};
+use tandem_python_policy::FirstError;
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::report::PairRates;
@@ -24,20 +25,52 @@ use tandem_sim::{
 };
 
 pub(crate) fn sim(args: &SimArgs) -> Result<(), Failure> {
-    let policy = PolicySpec::parse(&args.policy)?;
-    simulate(&[policy], &args.common)
+    let (policy, errors) = read_policy(&args.policy)?;
+    named_by_python(&errors, simulate(&[policy], &args.common))
 }
 
 pub(crate) fn compare(args: &CompareArgs) -> Result<(), Failure> {
-    let policies = match &args.policies {
-        Some(list) => PolicySpec::parse_list(list)?,
-        None => every_policy(),
+    let list = args.policies.as_deref().map(PolicySpec::split_list);
+    let (policies, errors): (Vec<PolicySpec>, Vec<Option<FirstError>>) = match list {
+        Some(list) => {
+            let read: Result<Vec<_>, Failure> = list.iter().map(|text| read_policy(text)).collect();
+            read?.into_iter().unzip()
+        }
+        None => (every_policy(), Vec::new()),
     };
     if args.common.jobs_csv.is_some() && policies.len() > 1 {
         let problem = "--jobs-csv is for one policy; with several use --out DIR";
         return Err(Failure::bad_input(problem));
     }
-    simulate(&policies, &args.common)
+    let done = simulate(&policies, &args.common);
+    errors.iter().fold(done, |done, errors| named_by_python(errors, done))
+}
+
+/// A policy of the registry, or a class in a Python file with the place of its errors.
+fn read_policy(text: &str) -> Result<(PolicySpec, Option<FirstError>), Failure> {
+    if !text.starts_with(tandem_python_policy::PREFIX) {
+        return Ok((PolicySpec::parse(text)?, None));
+    }
+    let spec = tandem_python_policy::spec(text, &python()).map_err(Failure::bad_input)?;
+    Ok((spec.0, Some(spec.1)))
+}
+
+/// The interpreter: `$TANDEM_PYTHON`, that of the environment in which this program is installed, else that
+/// of the path.
+fn python() -> PathBuf {
+    if let Some(named) = std::env::var_os("TANDEM_PYTHON").filter(|name| !name.is_empty()) {
+        return named.into();
+    }
+    let beside = std::env::current_exe().map(|program| program.with_file_name("python3"));
+    beside.ok().filter(|path| path.is_file()).unwrap_or_else(|| "python3".into())
+}
+
+/// A run that ended because a Python policy failed fails with that policy's error.
+fn named_by_python(errors: &Option<FirstError>, done: Result<(), Failure>) -> Result<(), Failure> {
+    match errors.as_ref().and_then(FirstError::get) {
+        Some(error) => Err(Failure::bad_input(error)),
+        None => done,
+    }
 }
 
 /// Every policy of the registry with its defaults.
@@ -65,7 +98,7 @@ pub(crate) fn read_trace(
 }
 
 fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failure> {
-    let PreparedRun { workload, truth, beliefs, pairs } = prepare(args)?;
+    let PreparedRun { workload, shares, truth, beliefs, pairs } = prepare(args)?;
     let network = read_network(&args.network)?;
     if !workload.trace.skipped.is_empty() {
         let skipped = &workload.trace.skipped;
@@ -99,6 +132,7 @@ fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failur
         faults: args.faults,
         seed: args.seed,
         beliefs,
+        shares,
         record: args.out.is_some(),
         log_actions: false,
         verify: false,
@@ -132,6 +166,8 @@ fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failur
 /// What a simulation needs.
 struct PreparedRun {
     workload: Workload,
+    /// Shares and limits between users.
+    shares: Arc<Shares>,
     truth: Arc<dyn Interference>,
     beliefs: Option<Beliefs>,
     /// The rates that the report shows, where there is a table.
@@ -148,7 +184,8 @@ fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
 
 /// Reads and checks all inputs before anything is written.
 fn prepare(args: &SimulationArgs) -> Result<PreparedRun, Failure> {
-    let cluster = Arc::new(clusters::cluster(&args.cluster)?);
+    let (cluster, shares) = clusters::cluster_and_shares(&args.cluster)?;
+    let cluster = Arc::new(cluster);
     let (mut trace, table) = read_trace(&args.trace, &args.input)?;
     let measured = match (&table, args.classes) {
         (Some(table), classes) => {
@@ -193,7 +230,8 @@ fn prepare(args: &SimulationArgs) -> Result<PreparedRun, Failure> {
     if let Some(solo) = &solo {
         workload.offer_measured_sub_batches(solo);
     }
-    Ok(PreparedRun { workload, truth, beliefs, pairs })
+    let shares = Arc::new(workload.share(&shares));
+    Ok(PreparedRun { workload, shares, truth, beliefs, pairs })
 }
 
 fn beliefs(

@@ -116,7 +116,8 @@ impl Daemon {
         Self::spawn(dir, command)
     }
 
-    fn spawn(dir: TempDir, mut command: Command) -> Self {
+    /// Starts a command as a daemon; waits until it answers.
+    pub(crate) fn spawn(dir: TempDir, mut command: Command) -> Self {
         let log = std::fs::File::create(dir.path().join("log")).expect("a file can be made");
         let child = command.stderr(log).spawn().expect("the daemon can be started");
         let daemon = Self { dir, child };

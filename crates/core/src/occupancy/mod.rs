@@ -66,11 +66,13 @@ pub(crate) struct GpuOccupancy {
     pub(crate) memory_used: Memory,
     reserved: Memory,
     condition: GpuCondition,
+    /// Closed to all but the jobs of a reservation.
+    held: bool,
 }
 
 impl GpuOccupancy {
     fn is_open(&self) -> bool {
-        self.condition == GpuCondition::Up
+        self.condition == GpuCondition::Up && !self.held
     }
 
     /// Whether it can take a first tenant.
@@ -157,7 +159,7 @@ impl Occupancy {
     }
 
     /// Memory of a GPU that processes outside the scheduler use.
-    pub(crate) fn memory_reserved(&self, gpu: GpuId) -> Memory {
+    pub fn memory_reserved(&self, gpu: GpuId) -> Memory {
         self.by_gpu[gpu.index()].reserved
     }
 
@@ -187,7 +189,7 @@ impl Occupancy {
     }
 
     /// Whether no GPU has more than one tenant.
-    pub(crate) fn none_shared(&self) -> bool {
+    pub fn none_shared(&self) -> bool {
         self.shared == 0
     }
 
@@ -291,11 +293,26 @@ impl Occupancy {
 
     /// Changes the condition of a GPU; its tenants stay.
     pub(crate) fn set_condition(&mut self, gpu: GpuId, condition: GpuCondition) {
+        self.change(gpu, |occupancy| occupancy.condition = condition);
+    }
+
+    /// Closes a GPU to all but the jobs of a reservation, or opens it; its tenants stay.
+    pub(crate) fn set_held(&mut self, gpu: GpuId, held: bool) {
+        self.change(gpu, |occupancy| occupancy.held = held);
+    }
+
+    /// Whether a GPU is in service for the jobs of a reservation only.
+    pub(crate) fn is_held(&self, gpu: GpuId) -> bool {
+        let occupancy = &self.by_gpu[gpu.index()];
+        occupancy.held && occupancy.condition == GpuCondition::Up
+    }
+
+    fn change(&mut self, gpu: GpuId, change: impl FnOnce(&mut GpuOccupancy)) {
         let Self { cluster, by_gpu, free, single_tenant, nodes, closed, .. } = self;
         let occupancy = &mut by_gpu[gpu.index()];
         let (was_free, was_in_service) = (occupancy.is_free(), occupancy.is_in_service());
         *closed -= usize::from(!occupancy.is_open());
-        occupancy.condition = condition;
+        change(occupancy);
         *closed += usize::from(!occupancy.is_open());
         let (is_free, is_in_service) = (occupancy.is_free(), occupancy.is_in_service());
         let node = cluster.gpu(gpu).node;

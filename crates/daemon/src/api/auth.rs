@@ -1,5 +1,5 @@
-//! Authentication. On a unix socket the kernel identifies the caller (`SO_PEERCRED`); on TCP the token stands
-//! for the user of the daemon.
+//! Authentication. On a unix socket the kernel identifies the caller (`SO_PEERCRED`); on TCP a token stands
+//! for its user.
 
 use super::{Api, ApiError};
 use crate::command::Caller;
@@ -27,46 +27,57 @@ impl Credentials {
     }
 }
 
-/// A TCP listener and the token that it requires.
+/// A TCP listener and how it encrypts.
 pub struct Tcp {
     /// The address.
     pub listener: tokio::net::TcpListener,
-    /// The token.
-    pub token: String,
+    /// TLS; plain HTTP, on a loopback address, if absent.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-/// Rejects requests without the token; a caller with it acts as the user of the daemon.
+/// Rejects requests without a valid token; a caller with one is its user, within its scopes.
 pub(super) async fn with_token(
-    State((token, caller)): State<(Arc<String>, Caller)>,
+    State(api): State<Api>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let given = request.headers().get("authorization").and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.strip_prefix("Bearer "));
-    if !given.is_some_and(|given| equal(given.as_bytes(), token.as_bytes())) {
-        let message = "missing or wrong token; send the header Authorization: Bearer TOKEN";
-        return ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response();
+    match given.and_then(|secret| api.authenticate(secret)) {
+        Some(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        None => {
+            let message = "missing, wrong or expired token; make one with tandem token create, \
+                           send the header Authorization: Bearer TOKEN";
+            ApiError::new(StatusCode::UNAUTHORIZED, "unauthorized", message).into_response()
+        }
     }
-    request.extensions_mut().insert(caller);
-    next.run(request).await
 }
 
-/// Compares in constant time.
-fn equal(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+impl Api {
+    /// The caller that a token stands for: its user, within its scopes. `None` if it is not valid.
+    pub fn authenticate(&self, secret: &str) -> Option<Caller> {
+        let mut caller = self.tokens.authenticate(secret, crate::clock::unix_us())?.caller();
+        caller.rights.is_listed = self.operators.contains(&caller.uid);
+        Some(caller)
+    }
 }
 
 impl FromRequestParts<Api> for Caller {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
         if let Some(caller) = parts.extensions.get::<Caller>() {
             return Ok(caller.clone());
         }
         let credentials = parts.extensions.get::<ConnectInfo<Credentials>>();
         match credentials {
             Some(ConnectInfo(Credentials(Some((uid, gid))))) => {
-                Ok(Caller { uid: *uid, gid: *gid, user: user_name(*uid) })
+                let mut caller = Caller::local(*uid, *gid, user_name(*uid));
+                caller.rights.is_listed = api.operators.contains(uid);
+                Ok(caller)
             }
             _ => {
                 let message = "the kernel does not tell the user of this connection";

@@ -17,9 +17,13 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 /// A connection that has not sent its request headers by then is closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection beyond the limits has so long to be told.
+const REJECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before accepting again when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
 /// Upper bound on connections. Half of the file descriptors stay free for jobs and the store.
@@ -42,14 +46,22 @@ impl ConnectionLimits {
         Self { open: Arc::default(), total_max: (files / 2).clamp(16, CONNECTIONS_MAX), daemon_uid }
     }
 
-    /// Takes a slot. A user other than root and the daemon's own gets at most a quarter of all slots.
+    /// Takes a slot. A user other than root and the daemon's own gets at most a quarter of all slots, and all
+    /// such users together leave a quarter for root.
     fn acquire(&self, uid: Option<u32>) -> Option<ConnectionSlot> {
-        let is_operator = uid.is_some_and(|uid| uid == 0 || uid == self.daemon_uid);
-        let most = if is_operator { self.total_max } else { self.total_max / 4 };
+        let is_operator =
+            |uid: &Option<u32>| uid.is_some_and(|uid| uid == 0 || uid == self.daemon_uid);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = open.values().sum();
+        let users: usize =
+            open.iter().filter(|(uid, _)| !is_operator(uid)).map(|(_, count)| count).sum();
         let own = open.entry(uid).or_default();
-        if *own >= most || all >= self.total_max {
+        let is_too_many = if is_operator(&uid) {
+            all >= self.total_max
+        } else {
+            *own >= self.total_max / 4 || users >= self.total_max / 4 * 3
+        };
+        if is_too_many {
             return None;
         }
         *own += 1;
@@ -77,15 +89,36 @@ impl Drop for ConnectionSlot {
 
 /// A unix or TCP listener.
 pub(super) trait Accept {
+    /// A connection as it is accepted.
+    type Raw: Send + 'static;
+    /// A connection on which requests arrive.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// The next connection, with the credentials of its peer on a unix socket.
     fn next(
         &self,
-    ) -> impl Future<Output = std::io::Result<(Self::Stream, Option<Credentials>)>> + Send;
+    ) -> impl Future<Output = std::io::Result<(Self::Raw, Option<Credentials>)>> + Send;
+
+    /// What has to happen before requests arrive.
+    fn prepare(&self) -> impl Prepare<Self::Raw, Self::Stream>;
+}
+
+/// Makes an accepted connection ready for requests; `None` if its peer is none of ours.
+pub(super) trait Prepare<Raw, Stream>: Send + 'static {
+    fn prepare(self, raw: Raw) -> impl Future<Output = Option<Stream>> + Send;
+}
+
+/// Requests arrive at once.
+struct Plain;
+
+impl<S: Send + 'static> Prepare<S, S> for Plain {
+    async fn prepare(self, raw: S) -> Option<S> {
+        Some(raw)
+    }
 }
 
 impl Accept for UnixListener {
+    type Raw = UnixStream;
     type Stream = UnixStream;
 
     async fn next(&self) -> std::io::Result<(UnixStream, Option<Credentials>)> {
@@ -93,14 +126,48 @@ impl Accept for UnixListener {
         let credentials = Credentials::of(&stream);
         Ok((stream, Some(credentials)))
     }
+
+    fn prepare(&self) -> impl Prepare<UnixStream, UnixStream> {
+        Plain
+    }
 }
 
 impl Accept for TcpListener {
+    type Raw = TcpStream;
     type Stream = TcpStream;
 
     async fn next(&self) -> std::io::Result<(TcpStream, Option<Credentials>)> {
         let (stream, _) = self.accept().await?;
         Ok((stream, None))
+    }
+
+    fn prepare(&self) -> impl Prepare<TcpStream, TcpStream> {
+        Plain
+    }
+}
+
+/// A TCP listener whose connections are encrypted.
+pub(super) struct TlsListener {
+    pub(super) listener: TcpListener,
+    pub(super) acceptor: TlsAcceptor,
+}
+
+impl Prepare<TcpStream, TlsStream<TcpStream>> for TlsAcceptor {
+    async fn prepare(self, raw: TcpStream) -> Option<TlsStream<TcpStream>> {
+        tokio::time::timeout(HEADER_TIMEOUT, self.accept(raw)).await.ok()?.ok()
+    }
+}
+
+impl Accept for TlsListener {
+    type Raw = TcpStream;
+    type Stream = TlsStream<TcpStream>;
+
+    async fn next(&self) -> std::io::Result<(TcpStream, Option<Credentials>)> {
+        self.listener.next().await
+    }
+
+    fn prepare(&self) -> impl Prepare<TcpStream, TlsStream<TcpStream>> {
+        self.acceptor.clone()
     }
 }
 
@@ -124,10 +191,22 @@ pub(super) async fn serve_listener(
         };
         match limits.acquire(credentials.and_then(Credentials::uid)) {
             Some(slot) => {
-                let (app, shutdown) = (app.clone(), shutdown.clone());
-                served.spawn(serve_connection(stream, app, credentials, slot, shutdown));
+                let (app, shutdown, prepare) = (app.clone(), shutdown.clone(), listener.prepare());
+                served.spawn(async move {
+                    if let Some(stream) = prepare.prepare(stream).await {
+                        serve_connection(stream, app, credentials, slot, shutdown).await;
+                    }
+                });
             }
-            None => drop(served.spawn(reject(stream))),
+            None => {
+                let prepare = listener.prepare();
+                served.spawn(async move {
+                    let ready = tokio::time::timeout(REJECT_TIMEOUT, prepare.prepare(stream)).await;
+                    if let Ok(Some(stream)) = ready {
+                        reject(stream).await;
+                    }
+                });
+            }
         }
     }
     while served.join_next().await.is_some() {}
@@ -168,6 +247,24 @@ async fn reject<S: AsyncRead + AsyncWrite + Unpin + Send>(mut stream: S) {
          connection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let _ =
-        tokio::time::timeout(Duration::from_secs(1), stream.write_all(response.as_bytes())).await;
+    let _ = tokio::time::timeout(REJECT_TIMEOUT, stream.write_all(response.as_bytes())).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_leave_connections_for_root() {
+        let limits = ConnectionLimits { open: Arc::default(), total_max: 64, daemon_uid: 0 };
+        let mut slots = Vec::new();
+        for uid in 1..=8 {
+            slots.extend((0..64).map_while(|_| limits.acquire(Some(uid))));
+        }
+        assert_eq!(slots.len(), 48, "three users of sixteen each");
+        let root: Vec<_> = (0..64).map_while(|_| limits.acquire(Some(0))).collect();
+        assert_eq!(root.len(), 16);
+        drop(slots);
+        assert!(limits.acquire(Some(9)).is_some());
+    }
 }

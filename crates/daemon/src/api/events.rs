@@ -19,7 +19,7 @@ use tokio::sync::broadcast::error::RecvError;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A change as the caller may see it.
-fn text(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Bytes {
+pub(super) fn text(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Bytes {
     let OwnedChange { uid, change } = owned;
     let public = (!caller.may_change(*uid, daemon_uid)).then(|| JobChange {
         reason: change.reason.as_deref().map(public_reason),

@@ -1,25 +1,45 @@
 //! The HTTP API: on a unix socket, where the kernel identifies the caller, and on TCP with a token.
 
 mod auth;
+mod bodies;
+mod changes;
 mod connections;
+mod dashboard;
 mod events;
+mod health;
+pub mod live;
+pub mod live_types;
+mod logs;
 mod metrics;
+mod reservations;
 mod responses;
 mod routes;
+mod tail;
 #[cfg(test)]
 mod tests;
+pub(crate) mod timeline;
+mod token_routes;
 pub mod types;
+mod web;
+mod whatif;
 
 pub use auth::Tcp;
+pub use bodies::BodyBudget;
+pub use reservations::{NewReservation, ReservationInfo, ReservationList, ReservationRequest};
 pub use routes::openapi;
 pub(crate) use routes::serve;
+pub use token_routes::{NewToken, TokenInfo, TokenList, TokenRequest};
+pub use web::Web;
+pub use whatif::CachedForecast;
 
-use crate::command::{Caller, Refusal, UserCommand};
+use crate::command::{Caller, CommandOutcome, Refusal, UserCommand};
 use crate::cycle::{Message, Present};
 use crate::publish::Feed;
-use crate::store::{StoreError, StoreReader};
+use crate::store::{StoreError, StoreReader, StoreTransaction};
+use crate::tokens::Tokens;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,12 +56,16 @@ pub struct Api {
     pub feed: Feed,
     /// The file of the store.
     pub store: PathBuf,
+    /// What the bodies of requests under way may take.
+    pub bodies: BodyBudget,
     /// Idle read connections to the store.
     pub readers: Arc<Mutex<Vec<StoreReader>>>,
     /// The user of the daemon.
     pub uid: u32,
     /// `cpu`, `nvidia` or `fake`.
     pub provider: String,
+    /// The partition of the cluster whose jobs it places.
+    pub partition: Option<String>,
     /// The policy.
     pub policy: String,
     /// When it was started, in microseconds since the Unix epoch.
@@ -52,6 +76,12 @@ pub struct Api {
     pub webhooks: bool,
     /// Where control groups for jobs can be created.
     pub groups: Option<Cgroups>,
+    /// The tokens of users.
+    pub tokens: Tokens,
+    /// Users who are operators besides root and the user of the daemon.
+    pub operators: Arc<BTreeSet<u32>>,
+    /// The latest forecast of the queue.
+    pub queue_forecast: CachedForecast,
 }
 
 /// The longest error message, in characters.
@@ -61,9 +91,28 @@ const READERS_MAX: usize = 8;
 
 impl Api {
     /// Sends a command to the scheduling loop and waits until it is durable.
-    async fn command(&self, caller: Caller, command: UserCommand) -> Result<Vec<u64>, ApiError> {
+    async fn command(
+        &self,
+        caller: Caller,
+        command: UserCommand,
+    ) -> Result<CommandOutcome, ApiError> {
+        if !caller.rights.submit && !caller.is_operator(self.uid) {
+            let message = "this token only reads; make one with the scope submit";
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
+        }
         let (reply, answer) = oneshot::channel();
         let message = Message::Command { caller, command, reply };
+        self.inbox.send(message).map_err(|_| ApiError::shutting_down())?;
+        Ok(answer.await.map_err(|_| ApiError::shutting_down())??)
+    }
+
+    /// Writes what the scheduler need not know, and waits until it is durable.
+    async fn write(
+        &self,
+        write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), ApiError> {
+        let (reply, answer) = oneshot::channel();
+        let message = Message::Write { write: Box::new(write), reply };
         self.inbox.send(message).map_err(|_| ApiError::shutting_down())?;
         Ok(answer.await.map_err(|_| ApiError::shutting_down())??)
     }
@@ -149,6 +198,7 @@ impl From<Refusal> for ApiError {
             Refusal::NotFound(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict"),
             Refusal::Infeasible(_) => (StatusCode::UNPROCESSABLE_ENTITY, "infeasible"),
+            Refusal::Limit(_) => (StatusCode::TOO_MANY_REQUESTS, "limit"),
             Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
         Self::new(status, code, refusal.to_string())

@@ -17,7 +17,7 @@ const SECOND: f64 = 1e6;
 /// is active.
 pub(super) fn line(job: &Job, view: Option<&View>, may_see_all: bool) -> JobLine {
     let runs = view.filter(|view| view.phase == Phase::Running);
-    let waiting = view.and_then(|view| view.waiting).map(crate::scheduler::Waiting::text);
+    let waiting = view.and_then(|view| view.waiting.as_ref()).map(crate::scheduler::Waiting::text);
     let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
     JobLine {
         id: job.id,
@@ -32,8 +32,9 @@ pub(super) fn line(job: &Job, view: Option<&View>, may_see_all: bool) -> JobLine
         class: job.class.clone(),
         devices: job.devices.clone(),
         beside: view.map_or_else(Vec::new, |view| view.beside.clone()),
-        rate: runs.map(|view| view.rate),
+        rate: runs.filter(|view| view.rate_source.is_some()).map(|view| view.rate),
         rate_measured: runs.is_some_and(|view| view.measured),
+        rate_from: runs.and_then(|view| view.rate_source),
         submit_time: iso(job.submit_us),
         start_time: job.start_us.map(iso),
         end_time: job.end_us.map(iso),
@@ -52,21 +53,25 @@ pub(super) fn info(
 ) -> JobInfo {
     let memory_peak = present.meter.memory_peak(job.id);
     let runs = view.filter(|view| view.phase == Phase::Running);
-    let device_rate = runs
-        .and(job.devices.first())
-        .map(|&device| running(present, device).iter().map(|view| view.rate).sum());
+    let device_rate =
+        runs.and(job.devices.first()).and_then(|&device| throughput(&running(present, device)));
     let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
     let may_see_all = env.is_some();
     // A job of a cluster has its command and its files there.
     let private = env.filter(|_| job.external.is_none()).map(|env| JobPrivate {
         command: job.command(),
+        params: job
+            .params()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect(),
         dir: text(&job.request.dir),
         stdout: text(&job.stdout()),
         stderr: text(&job.stderr().unwrap_or_else(|| job.stdout())),
         env,
     });
     let caps = [("report", job.caps.reports), ("accum", job.caps.accum), ("stop", job.caps.stop)];
-    let shares = view.filter(|view| view.phase == Phase::Running && !view.beside.is_empty());
+    let shares = runs.filter(|view| !view.beside.is_empty() && view.rate_source.is_some());
     let slowdown = |rate: f64| (rate > 0.0).then(|| 1.0 / rate);
     let request = &job.request;
     JobInfo {
@@ -87,6 +92,7 @@ pub(super) fn info(
         normalised_throughput: device_rate,
         done_s: view.map_or(job.done_us, |view| view.done_us) as f64 / SECOND,
         estimate_s: view.and_then(|view| view.estimate_us).map(|us| us as f64 / SECOND),
+        estimate_from: view.map(|view| view.estimate_basis.text()),
         memory_peak_bytes: job.memory_peak_bytes.max(memory_peak),
         gpu_memory_bytes: request.gpu_memory_bytes,
         exclusive: request.exclusive,
@@ -95,7 +101,20 @@ pub(super) fn info(
         priority: request.priority,
         cpu_s: job.cpu_s,
         dependency: request.dependency.clone(),
+        begin_time: request.begin_unix_s.map(|begin| iso((begin * 1e6) as u64)),
+        retries_left: request.retries.saturating_sub(job.retried),
+        stop_signal: request.stop_signal.clone(),
+        may_change: may_see_all,
+        steps_per_s: runs.and_then(|_| present.samples().speed(job.id)),
+        steps_per_s_alone: solo_speed(job, view, present),
     }
+}
+
+/// Steps per second of a job's class alone, with the job's number of sub-batches.
+fn solo_speed(job: &Job, view: Option<&View>, present: &Present<'_>) -> Option<f64> {
+    let parts = view.map_or(job.sub_batches, |view| view.sub_batches);
+    let solo = &present.scheduler.classes().get(&job.class)?.solo;
+    solo.get(&parts).or_else(|| solo.get(&1)).copied()
 }
 
 fn enforcement(enforcement: Enforcement) -> &'static str {
@@ -118,6 +137,13 @@ fn running(present: &Present<'_>, device: u32) -> Vec<View> {
         .collect()
 }
 
+/// The sum of the rates of jobs; `None` if one of them is not known.
+fn throughput(running: &[View]) -> Option<f64> {
+    let rate = |view: &View| view.rate_source.map(|_| view.rate);
+    let rates: Option<Vec<f64>> = running.iter().map(rate).collect();
+    rates.filter(|rates| !rates.is_empty()).map(|rates| rates.iter().sum())
+}
+
 /// The devices.
 pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
     let scheduler = present.scheduler;
@@ -137,13 +163,13 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
             index,
             name: device.name.clone(),
             kind: device.kind.clone(),
+            node: device.node.clone(),
             memory_bytes: device.memory_bytes,
             memory_used_bytes: sample.map(|sample| sample.memory_used_bytes),
             utilization: sample.and_then(|sample| sample.utilisation),
             state: state.to_owned(),
             foreign_bytes: foreign,
-            normalised_throughput: (!running.is_empty())
-                .then(|| running.iter().map(|view| view.rate).sum()),
+            normalised_throughput: throughput(&running),
             measured: !running.is_empty() && running.iter().all(|view| view.measured),
             jobs,
         }
@@ -153,10 +179,17 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
 }
 
 /// What has been learned about job classes.
-pub(super) fn classes(present: &Present<'_>) -> Classes {
+pub(super) fn classes(present: &Present<'_>, sees: impl Fn(u32) -> bool) -> Classes {
     let known = present.scheduler.classes();
+    let definition = |name: &str| known.definition(name).filter(|one| sees(one.uid));
     let class = |(name, class): (&String, &crate::scheduler::Class)| ClassInfo {
         name: name.clone(),
+        defined_by: definition(name).map(crate::class::ClassDefinition::text),
+        ignored: definition(name).map_or_else(Vec::new, |definition| {
+            known.ignored_arguments(&definition.program).map(str::to_owned).collect()
+        }),
+        duty: class.duty,
+        duration_s: known.expected(name).map(|expected| expected.median.0 as f64 / SECOND),
         memory_bytes: class
             .memory
             .values()
@@ -171,7 +204,11 @@ pub(super) fn classes(present: &Present<'_>) -> Classes {
             .map(|other| {
                 let rate = present.scheduler.believed(name, other).unwrap_or(0.5);
                 let measurements = class.measurements(other) as u64;
-                (other.to_owned(), PairInfo { rate, measurements })
+                let seen = class.beside.get(other).map_or(&[][..], |seen| &seen.measured);
+                let weight: f64 = seen.iter().map(|(_, noise)| noise.powi(-2)).sum();
+                let uncertainty = (weight.is_finite() && weight > 0.0).then(|| weight.powf(-0.5));
+                let recent = seen.iter().map(|&(rate, _)| rate).collect();
+                (other.to_owned(), PairInfo { rate, measurements, uncertainty, recent })
             })
             .collect(),
     };
@@ -189,6 +226,7 @@ pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: api.policy.clone(),
         provider: api.provider.clone(),
+        partition: api.partition.clone(),
         devices: u32::try_from(present.scheduler.setup().devices.len()).unwrap_or(u32::MAX),
         cgroups: api
             .groups

@@ -1,79 +1,95 @@
 //! The routes of the HTTP API, and their OpenAPI description.
 
 use super::auth::{Tcp, with_token};
-use super::connections::{ConnectionLimits, serve_listener};
+use super::bodies::{BODY_MAX, read_body, too_large};
+use super::connections::{ConnectionLimits, TlsListener, serve_listener};
 use super::types::{
-    AccumBody, Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange,
-    JobPage, SCHEMA, Submitted, Usage, UserUsage,
+    Classes, DaemonInfo, Devices, Done, ErrorAnswer, Explanation, JobAnswer, JobChange, JobPage,
+    SCHEMA, Submitted, Usage, UsageRow, UserUsage,
 };
-use super::{Api, ApiError, events, metrics, responses};
+use super::web::{self, Web};
+use super::{
+    Api, ApiError, changes, dashboard, events, logs, metrics, reservations, responses, token_routes,
+};
 use crate::command::{Caller, UserCommand};
 use crate::job::{Job, JobState};
-use crate::request::JobRequest;
+use crate::request::{CheckedRequest, JobRequest};
 use crate::scheduler::{Active, View};
-use crate::store::{JobFilter, StoreReader};
+use crate::store::{GroupTotal, JobFilter, JobRows, StoreReader, UsageBy};
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Json, Router, middleware};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::io::{Read, Seek, SeekFrom};
-use std::sync::Arc;
-use tandem_backends::Owner;
-use tandem_backends::local::as_user;
+use std::time::Duration;
 use tokio::net::UnixListener;
 use utoipa::{IntoParams, OpenApi};
 
-/// The largest request body: twice the largest command and environment together.
-const BODY_MAX: usize = 4 << 20;
 const PAGE_MAX: u32 = 10_000;
-const LOG_MAX: u64 = 4 << 20;
 
-/// Serves the unix socket, and TCP if there is a listener, until the daemon shuts down.
-pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>) {
+/// Serves the unix socket, and TCP and the dashboard if they have listeners, until the daemon shuts down.
+pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>, web: Option<Web>) {
     let limits = ConnectionLimits::new(api.uid);
-    let unix_server =
-        serve_listener(unix, router(api.clone()), limits.clone(), api.shutdown.clone());
-    let Some(Tcp { listener, token }) = tcp else {
-        return unix_server.await;
-    };
-    let uid = api.uid;
-    let gid = rustix::process::getgid().as_raw();
-    let caller = Caller { uid, gid, user: crate::users::name(uid) };
-    let app = router(api.clone())
-        .layer(middleware::from_fn_with_state((Arc::new(token), caller), with_token));
-    let tcp_server = serve_listener(listener, app, limits, api.shutdown.clone());
-    tokio::join!(unix_server, tcp_server);
+    let unix = serve_listener(unix, router(api.clone()), limits.clone(), api.shutdown.clone());
+    tokio::join!(unix, serve_tcp(&api, tcp, limits.clone()), serve_web(&api, web, limits));
+}
+
+async fn serve_tcp(api: &Api, tcp: Option<Tcp>, limits: ConnectionLimits) {
+    let Some(Tcp { listener, tls }) = tcp else { return };
+    let app = router(api.clone()).layer(middleware::from_fn_with_state(api.clone(), with_token));
+    let shutdown = api.shutdown.clone();
+    match tls {
+        Some(tls) => {
+            let listener = TlsListener { listener, acceptor: tls.into() };
+            serve_listener(listener, app, limits, shutdown).await;
+        }
+        None => serve_listener(listener, app, limits, shutdown).await,
+    }
+}
+
+async fn serve_web(api: &Api, web: Option<Web>, limits: ConnectionLimits) {
+    let Some(Web { listener, tls }) = web else { return };
+    let listener = TlsListener { listener, acceptor: tls.into() };
+    let app = web::with_sessions(router(api.clone()), api.clone());
+    serve_listener(listener, app, limits, api.shutdown.clone()).await;
 }
 
 fn router(api: Api) -> Router {
+    let bodies = api.bodies.clone();
     let jobs = Router::new()
         .route("/", post(submit).get(list))
         .route("/dry-run", post(dry_run))
-        .route("/{id}", get(info).delete(cancel))
+        .route("/change", post(changes::change))
+        .route("/{id}", get(info).delete(changes::cancel))
         .route("/{id}/explain", get(explain))
-        .route("/{id}/logs", get(logs))
-        .route("/{id}/hold", post(hold))
-        .route("/{id}/release", post(release))
-        .route("/{id}/pause", post(pause))
-        .route("/{id}/resume", post(resume))
-        .route("/{id}/accum", put(accum));
+        .route("/{id}/logs", get(logs::logs))
+        .route("/{id}/hold", post(changes::hold))
+        .route("/{id}/release", post(changes::release))
+        .route("/{id}/pause", post(changes::pause))
+        .route("/{id}/resume", post(changes::resume))
+        .route("/{id}/requeue", post(changes::requeue))
+        .route("/{id}/accum", put(changes::accum));
     Router::new()
         .nest("/v1/jobs", jobs)
         .route("/v1/devices", get(devices))
-        .route("/v1/devices/{device}/drain", post(drain))
-        .route("/v1/devices/{device}/undrain", post(undrain))
+        .route("/v1/devices/{device}/drain", post(changes::drain))
+        .route("/v1/devices/{device}/undrain", post(changes::undrain))
         .route("/v1/classes", get(classes))
         .route("/v1/usage", get(usage))
+        .route("/v1/reservations", post(reservations::create).get(reservations::list))
+        .route("/v1/reservations/{id}", delete(reservations::cancel))
+        .route("/v1/tokens", post(token_routes::create).get(token_routes::list))
+        .route("/v1/tokens/{id}", delete(token_routes::revoke))
         .route("/v1/info", get(daemon))
         .route("/events", get(events::events))
         .route("/openapi.json", get(description))
         .route("/metrics", get(prometheus))
         .route("/healthz", get(health))
+        .merge(dashboard::routes())
         .fallback(async || {
             ApiError::new(StatusCode::NOT_FOUND, "not_found", "no such path; see /openapi.json")
         })
@@ -82,20 +98,26 @@ fn router(api: Api) -> Router {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message)
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(middleware::from_fn_with_state(bodies, read_body))
         .with_state(api)
 }
 
 /// The OpenAPI description of the HTTP API.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    Description::openapi()
+    let mut description = Description::openapi();
+    description.merge(dashboard::Description::openapi());
+    description
 }
 
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Tandem", description = "Shares GPUs between deep-learning jobs where that pays"),
     paths(
-        submit, list, dry_run, info, cancel, explain, logs, hold, release, pause, resume, accum, devices,
-        drain, undrain, classes, usage, daemon, events::events, description, prometheus, health
+        submit, list, dry_run, changes::change, info, changes::cancel, explain, logs::logs, changes::hold,
+        changes::release, changes::pause, changes::resume, changes::requeue, changes::accum, devices,
+        changes::drain, changes::undrain, classes, usage, reservations::create, reservations::list,
+        reservations::cancel, token_routes::create, token_routes::list,
+        token_routes::revoke, daemon, events::events, description, prometheus, health
     ),
     components(schemas(JobChange, ErrorAnswer)),
     modifiers(&Token),
@@ -109,7 +131,7 @@ struct Token;
 impl utoipa::Modify for Token {
     fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
         use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-        let about = "Over TCP: the token of the daemon's file. On the unix socket the kernel identifies the user (SO_PEERCRED).";
+        let about = "Over TCP: a token of the user, made with tandem token create. On the unix socket the kernel identifies the user (SO_PEERCRED).";
         let scheme =
             HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about)).build();
         let components = description.components.get_or_insert_default();
@@ -117,29 +139,28 @@ impl utoipa::Modify for Token {
     }
 }
 
-type JsonResult<T> = Result<Json<T>, ApiError>;
+pub(super) type JsonResult<T> = Result<Json<T>, ApiError>;
 
 /// Parses a JSON body.
-fn json_body<T: DeserializeOwned>(bytes: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
+pub(super) fn json_body<T: DeserializeOwned>(
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<T, ApiError> {
     let bytes = bytes.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = "the request is larger than 4 MiB; put large data into files";
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-        }
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => ApiError::bad(rejection.body_text()),
     })?;
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("body: {error}")))
 }
 
-fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
+pub(super) fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
     path.map(|Path(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
-fn query_params<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+pub(super) fn query_params<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
     query.map(|Query(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
 
-const DONE: Json<Done> = Json(Done { schema: SCHEMA });
+pub(super) const DONE: Json<Done> = Json(Done { schema: SCHEMA });
 
 /// Submit a job, or several tasks at once
 #[utoipa::path(post, path = "/v1/jobs", request_body = JobRequest, responses(
@@ -154,11 +175,22 @@ async fn submit(
         let message = "webhook: webhooks are disabled on this daemon; see daemon.webhooks";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
-    let ids = api.command(caller, UserCommand::Submit(Box::new(request))).await?;
-    Ok((StatusCode::CREATED, Json(Submitted { schema: SCHEMA, ids })).into_response())
+    let request = check(request).await?;
+    let ids = api.command(caller, UserCommand::Submit(Box::new(request))).await?.new;
+    let new = ids.clone();
+    let outlook = api.query(move |present| crate::reasons::outlook(present, &new)).await?;
+    Ok((StatusCode::CREATED, Json(Submitted { schema: SCHEMA, ids, outlook })).into_response())
+}
+
+/// Checks a request beside the scheduling loop, which never does work that a user can size.
+async fn check(request: JobRequest) -> Result<CheckedRequest, ApiError> {
+    let work = tokio::task::spawn_blocking(move || CheckedRequest::new(request));
+    let checked = work.await.map_err(|error| ApiError::internal(error.to_string()))?;
+    checked.map_err(|error| ApiError::bad(error.to_string()))
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct PolicyQuery {
     /// A policy other than the one of the daemon.
@@ -175,31 +207,50 @@ async fn dry_run(
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<Explanation> {
     let (request, params): (JobRequest, _) = (json_body(bytes)?, query_params(params)?);
-    request.check().map_err(|error| ApiError::bad(error.to_string()))?;
+    let request = check(request).await?.into_request();
     let policy = policy(&api, params.policy)?;
     let question = api.query(move |present| crate::forecast::of_request(present, &caller, request));
     let question = question.await??;
     run_forecast(question, policy).await
 }
 
-fn policy(api: &Api, named: Option<String>) -> Result<tandem_policies::PolicySpec, ApiError> {
+pub(super) fn policy(
+    api: &Api,
+    named: Option<String>,
+) -> Result<tandem_policies::PolicySpec, ApiError> {
     let text = named.unwrap_or_else(|| api.policy.clone());
     tandem_policies::PolicySpec::parse(&text)
         .map_err(|error| ApiError::bad(format!("policy: {error}")))
 }
 
+/// Answers within two seconds, with what is known without a forecast if that takes longer or too many others
+/// are under way.
 async fn run_forecast(
     question: crate::forecast::Question,
     policy: tandem_policies::PolicySpec,
 ) -> JsonResult<Explanation> {
-    /// Limits concurrent forecasts; each may take seconds.
+    /// Forecasts at a time.
     static FORECASTS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
-    let _permit = FORECASTS.acquire().await;
-    let work = tokio::task::spawn_blocking(move || question.answer(&policy));
-    work.await.map(Json).map_err(|error| ApiError::internal(error.to_string()))
+    const TURN_WITHIN: Duration = Duration::from_millis(400);
+    const ANSWER_WITHIN: Duration = Duration::from_millis(1800);
+    let mut known = question.known(&policy);
+    known.start_note = Some("the forecast takes too long at present".to_owned());
+    let Ok(Ok(permit)) = tokio::time::timeout(TURN_WITHIN, FORECASTS.acquire()).await else {
+        return Ok(Json(known));
+    };
+    let work = tokio::task::spawn_blocking(move || {
+        // Held until the work is over, also if nobody waits for it any more.
+        let _permit = permit;
+        question.answer(&policy)
+    });
+    match tokio::time::timeout(ANSWER_WITHIN - TURN_WITHIN, work).await {
+        Ok(answer) => answer.map(Json).map_err(|error| ApiError::internal(error.to_string())),
+        Err(_) => Ok(Json(known)),
+    }
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct ListQuery {
     /// States, separated by commas; `active` stands for all that are not terminal.
@@ -250,10 +301,9 @@ async fn list(
     params: Result<Query<ListQuery>, QueryRejection>,
 ) -> JsonResult<JobPage> {
     let filter = query_params(params)?.filter()?;
-    let (limit, descending) = (filter.limit as usize, filter.descending);
+    let descending = filter.descending;
     let states = filter.states.clone();
-    let jobs: Vec<Job> = api.read(move |reader| reader.page(&filter)).await?;
-    let next_after = jobs.last().filter(|_| jobs.len() == limit).map(|job| job.id);
+    let JobRows { jobs, next_after } = api.read(move |reader| reader.page(&filter)).await?;
     let line = {
         let daemon_uid = api.uid;
         move |job: &Job, view: Option<&View>| {
@@ -293,7 +343,7 @@ async fn list(
 }
 
 /// A job as stored.
-async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
+pub(super) async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
     api.read(move |reader| reader.job(id)).await?.ok_or_else(|| ApiError::no_job(id))
 }
 
@@ -319,7 +369,7 @@ async fn info(
         let job = active.or_else(|| job.state.is_over().then_some(&job))?;
         Some(responses::info(job, view.as_ref(), shown, present))
     };
-    let shown = match api.query(live).await? {
+    let mut shown = match api.query(live).await? {
         Some(shown) => shown,
         // It ended after it was read from the store.
         None => {
@@ -327,19 +377,9 @@ async fn info(
             api.query(move |present| responses::info(&job, None, env, present)).await?
         }
     };
+    // A token may be for reading only.
+    shown.may_change &= caller.rights.submit || caller.is_operator(api.uid);
     Ok(Json(JobAnswer { schema: SCHEMA, job: shown }))
-}
-
-/// Cancel a job
-#[utoipa::path(delete, path = "/v1/jobs/{id}", params(("id" = u64, Path, description = "Job")),
-    responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
-async fn cancel(
-    State(api): State<Api>,
-    caller: Caller,
-    id: Result<Path<u64>, PathRejection>,
-) -> JsonResult<Done> {
-    api.command(caller, UserCommand::Cancel(path_param(id)?)).await?;
-    Ok(DONE)
 }
 
 /// Why a job is pending and when it is expected to start
@@ -362,126 +402,6 @@ async fn explain(
     }
 }
 
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-struct LogQuery {
-    /// `stdout` or `stderr`.
-    stream: Option<String>,
-    /// The first byte to return.
-    offset: Option<u64>,
-    /// The most bytes to return.
-    limit: Option<u64>,
-}
-
-/// The output of a job; the header x-tandem-size is the size of the file
-#[utoipa::path(get, path = "/v1/jobs/{id}/logs", params(("id" = u64, Path, description = "Job"), LogQuery),
-    responses((status = 200, description = "The bytes of the output", content_type = "application/octet-stream"),
-        (status = "default", body = ErrorAnswer)))]
-async fn logs(
-    State(api): State<Api>,
-    caller: Caller,
-    id: Result<Path<u64>, PathRejection>,
-    params: Result<Query<LogQuery>, QueryRejection>,
-) -> Result<Response, ApiError> {
-    let (id, params) = (path_param(id)?, query_params(params)?);
-    let job = find(&api, id).await?;
-    if !caller.may_change(job.uid, api.uid) {
-        let message = format!("job {id} is not yours");
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
-    }
-    if job.external.is_some() {
-        return Err(ApiError::bad(format!("job {id} runs in a cluster, which has its output")));
-    }
-    let file = match params.stream.as_deref() {
-        None | Some("stdout") => job.stdout(),
-        Some("stderr") => job.stderr().unwrap_or_else(|| job.stdout()),
-        Some(_) => return Err(ApiError::bad("stream: give stdout or stderr")),
-    };
-    let limit = params.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
-    let offset = params.offset.unwrap_or(0);
-    let owner = Owner { uid: job.uid, gid: job.gid };
-    let read = move || read_log(&file, owner, offset, limit);
-    let read = tokio::task::spawn_blocking(read).await;
-    let (bytes, size) = read.map_err(|error| ApiError::internal(error.to_string()))??;
-    let headers = [
-        (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
-        (header::HeaderName::from_static("x-tandem-size"), size.to_string()),
-    ];
-    Ok((headers, bytes).into_response())
-}
-
-/// Reads a file with the permissions of the job's user. A root daemon must not follow a symbolic link to a
-/// file that only root may read, nor open a device.
-fn read_log(
-    file: &std::path::Path,
-    owner: Owner,
-    offset: u64,
-    limit: u64,
-) -> Result<(Vec<u8>, u64), ApiError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let shown = file.display();
-    let flags = rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::NONBLOCK;
-    let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    let mut options = std::fs::OpenOptions::new();
-    options.read(true).custom_flags(flags);
-    let mut opened = match as_user(Some(owner), || options.open(file)).and_then(|opened| opened) {
-        Ok(opened) => opened,
-        // The job has not written any output yet.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
-        Err(error) => return Err(ApiError::bad(format!("{shown}: {error}"))),
-    };
-    let metadata = opened.metadata().map_err(|error| ApiError::bad(format!("{shown}: {error}")))?;
-    if !metadata.is_file() {
-        return Err(ApiError::bad(format!("{shown}: not a regular file")));
-    }
-    let mut bytes = Vec::new();
-    let read = opened
-        .seek(SeekFrom::Start(offset))
-        .and_then(|_| opened.take(limit).read_to_end(&mut bytes));
-    read.map_err(|error| ApiError::bad(format!("{shown}: {error}")))?;
-    Ok((bytes, metadata.len()))
-}
-
-macro_rules! job_command {
-    ($name:ident, $path:literal, $command:path, $doc:literal) => {
-        #[doc = $doc]
-        #[utoipa::path(post, path = $path, params(("id" = u64, Path, description = "Job")),
-            responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
-        async fn $name(
-            State(api): State<Api>,
-            caller: Caller,
-            id: Result<Path<u64>, PathRejection>,
-        ) -> JsonResult<Done> {
-            api.command(caller, $command(path_param(id)?)).await?;
-            Ok(DONE)
-        }
-    };
-}
-
-job_command!(hold, "/v1/jobs/{id}/hold", UserCommand::Hold, "Hold a pending job");
-job_command!(release, "/v1/jobs/{id}/release", UserCommand::Release, "Release a held job");
-job_command!(
-    pause,
-    "/v1/jobs/{id}/pause",
-    UserCommand::Pause,
-    "Pause a running job; it keeps its devices"
-);
-job_command!(resume, "/v1/jobs/{id}/resume", UserCommand::Resume, "Resume a paused job");
-
-/// Set the number of sub-batches of a job
-#[utoipa::path(put, path = "/v1/jobs/{id}/accum", params(("id" = u64, Path, description = "Job")),
-    request_body = AccumBody, responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
-async fn accum(
-    State(api): State<Api>,
-    caller: Caller,
-    id: Result<Path<u64>, PathRejection>,
-    bytes: Result<Bytes, BytesRejection>,
-) -> JsonResult<Done> {
-    let (id, body): (u64, AccumBody) = (path_param(id)?, json_body(bytes)?);
-    api.command(caller, UserCommand::Accum(id, body.accum)).await?;
-    Ok(DONE)
-}
-
 /// The devices and their jobs
 #[utoipa::path(get, path = "/v1/devices", responses(
     (status = 200, body = Devices), (status = "default", body = ErrorAnswer)))]
@@ -490,42 +410,23 @@ async fn devices(State(api): State<Api>, _: Caller) -> JsonResult<Devices> {
     Ok(Json(api.query(move |present| responses::devices(present, &provider)).await?))
 }
 
-/// Drain a device: no further job starts there
-#[utoipa::path(post, path = "/v1/devices/{device}/drain", params(("device" = u32, Path, description = "Device")),
-    responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
-async fn drain(
-    State(api): State<Api>,
-    caller: Caller,
-    device: Result<Path<u32>, PathRejection>,
-) -> JsonResult<Done> {
-    api.command(caller, UserCommand::Drain(path_param(device)?)).await?;
-    Ok(DONE)
-}
-
-/// Undrain a device
-#[utoipa::path(post, path = "/v1/devices/{device}/undrain", params(("device" = u32, Path, description = "Device")),
-    responses((status = 200, body = Done), (status = "default", body = ErrorAnswer)))]
-async fn undrain(
-    State(api): State<Api>,
-    caller: Caller,
-    device: Result<Path<u32>, PathRejection>,
-) -> JsonResult<Done> {
-    api.command(caller, UserCommand::Undrain(path_param(device)?)).await?;
-    Ok(DONE)
-}
-
 /// What has been learned about job classes
 #[utoipa::path(get, path = "/v1/classes", responses(
     (status = 200, body = Classes), (status = "default", body = ErrorAnswer)))]
-async fn classes(State(api): State<Api>, _: Caller) -> JsonResult<Classes> {
-    Ok(Json(api.query(responses::classes).await?))
+async fn classes(State(api): State<Api>, caller: Caller) -> JsonResult<Classes> {
+    let is_operator = caller.uid == 0 || caller.uid == api.uid;
+    let sees = move |uid: u32| is_operator || uid == caller.uid;
+    Ok(Json(api.query(move |present| responses::classes(present, sees)).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct UsageQuery {
     /// Unix time in seconds: counts jobs that ended since then or have not ended.
     since: Option<f64>,
+    /// Rows by `user`, `account` and `month`, separated by commas.
+    by: Option<String>,
 }
 
 /// GPU-hours by user
@@ -536,7 +437,12 @@ async fn usage(
     _: Caller,
     params: Result<Query<UsageQuery>, QueryRejection>,
 ) -> JsonResult<Usage> {
-    let since_us = query_params(params)?.since.map_or(0, |since| (since * 1e6) as u64);
+    let UsageQuery { since, by } = query_params(params)?;
+    let since_us = since.map_or(0, |since| (since * 1e6) as u64);
+    let rows = match by {
+        Some(text) => usage_rows(&api, since_us, &text).await?,
+        None => Vec::new(),
+    };
     let totals = api.read(move |reader| reader.usage(since_us)).await?;
     let hours = |us: u64| us as f64 / 3.6e9;
     let users = totals.into_iter().map(|total| UserUsage {
@@ -545,7 +451,28 @@ async fn usage(
         gpu_hours: hours(total.gpu_us),
         shared_gpu_hours: hours(total.shared_gpu_us),
     });
-    Ok(Json(Usage { schema: SCHEMA, users: users.collect() }))
+    Ok(Json(Usage { schema: SCHEMA, users: users.collect(), rows }))
+}
+
+/// Usage by the words of a list.
+async fn usage_rows(api: &Api, since_us: u64, by: &str) -> Result<Vec<UsageRow>, ApiError> {
+    let mut wanted = UsageBy::default();
+    for word in by.split(',') {
+        match word {
+            "user" => wanted.user = true,
+            "account" => wanted.account = true,
+            "month" => wanted.month = true,
+            _ => return Err(ApiError::bad("by: give user, account and month, with commas")),
+        }
+    }
+    let totals = api.read(move |reader| reader.usage_by(since_us, wanted)).await?;
+    let hours = |us: u64| us as f64 / 3.6e9;
+    let row = |total: GroupTotal| {
+        let [user, account, month] = total.of;
+        let (gpu_hours, shared_gpu_hours) = (hours(total.gpu_us), hours(total.shared_gpu_us));
+        UsageRow { user, account, month, jobs: total.jobs, gpu_hours, shared_gpu_hours }
+    };
+    Ok(totals.into_iter().map(row).collect())
 }
 
 /// Version, policy and state of the daemon
@@ -573,10 +500,13 @@ async fn prometheus(State(api): State<Api>) -> Result<Response, ApiError> {
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
-/// Whether the scheduling loop responds
+/// Whether the scheduling loop responds and the store can be written
 #[utoipa::path(get, path = "/healthz", responses((status = 200, body = String, content_type = "text/plain"),
     (status = "default", body = ErrorAnswer)))]
 async fn health(State(api): State<Api>) -> Result<&'static str, ApiError> {
-    api.query(|_| ()).await?;
+    if let Some(trouble) = api.query(|present| present.trouble.map(str::to_owned)).await? {
+        let message = format!("the store cannot be written: {trouble}");
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message));
+    }
     Ok("ok\n")
 }

@@ -3,6 +3,7 @@
 
 use super::responses;
 use crate::cycle::{Present, Turns};
+use crate::history::History;
 use crate::job::{Job, JobState};
 use crate::meter::Meter;
 use crate::request::JobRequest;
@@ -90,10 +91,14 @@ fn setup() -> Setup {
         moves: true,
         measures_memory: true,
         keeps_queue: false,
+        people: Default::default(),
+        process: Default::default(),
+        class_rules: crate::class::ClassRules::default(),
         learn: false,
         believe_rates: true,
         restore_s: 0.0,
         kill_grace_ms: 0,
+        planned_per_user: None,
         stop_grace_ms: 0,
         sockets: "/nowhere".into(),
         foreign_avoid: true,
@@ -122,7 +127,7 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
             paused: false,
             enforcement,
         });
-        Kept { job, request, found }
+        Kept { job, request, found, alike: 0 }
     };
     let start = Start {
         version: JOURNAL_VERSION,
@@ -134,6 +139,8 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
         next_op: 0,
         drained: Vec::new(),
         closed: Vec::new(),
+        bookings: Vec::new(),
+        used: Default::default(),
         over: BTreeMap::new(),
     };
     let model: Arc<dyn Interference> = Arc::new(Pairs);
@@ -150,14 +157,23 @@ fn a_gang_runs_at_the_rate_of_its_slowest_gpu_everywhere() {
     let mut scheduler = scheduler(3, None);
     // The engine is told of new rates at the next step.
     assert_eq!(scheduler.step(NOW, &[]).actions, []);
-    let (meter, turns) = (Meter::default(), Turns::default());
-    let present =
-        Present { scheduler: &scheduler, now: NOW, devices: &[], meter: &meter, turns: &turns };
+    let (meter, turns, history) = (Meter::default(), Turns::default(), History::default());
+    let present = Present {
+        scheduler: &scheduler,
+        now: NOW,
+        devices: &[],
+        meter: &meter,
+        turns: &turns,
+        history: &history,
+        trouble: None,
+    };
     for ((id, entry), &rate) in (1..).zip((0..).map(JobId)).zip(&world) {
         let of_world = f64::from(rate.0) / 1e6;
         assert_eq!(scheduler.engine().state().job(entry).progress.rate, rate, "the engine, {id}");
-        let view = scheduler.view(id, NOW.time()).unwrap();
+        let mut view = scheduler.view(id, NOW.time()).unwrap();
         assert_eq!((view.rate, view.predicted, view.measured), (of_world, of_world, false));
+        // As for classes whose speed alone is known: a prediction without that is not shown.
+        view.rate_source = Some(crate::scheduler::RateSource::Prediction);
         let job = &scheduler.job(id).unwrap().job;
         let info = responses::info(job, Some(&view), None, &present);
         assert_eq!(info.slowdown_predicted, Some(1.0 / of_world), "info, {id}");
@@ -171,10 +187,17 @@ fn a_gang_runs_at_the_rate_of_its_slowest_gpu_everywhere() {
 #[test]
 fn explain_says_at_which_rates_a_device_would_be_shared() {
     let scheduler = scheduler(2, None);
-    let (meter, turns) = (Meter::default(), Turns::default());
-    let present =
-        Present { scheduler: &scheduler, now: NOW, devices: &[], meter: &meter, turns: &turns };
-    let caller = crate::command::Caller { uid: 0, gid: 0, user: "root".to_owned() };
+    let (meter, turns, history) = (Meter::default(), Turns::default(), History::default());
+    let present = Present {
+        scheduler: &scheduler,
+        now: NOW,
+        devices: &[],
+        meter: &meter,
+        turns: &turns,
+        history: &history,
+        trouble: None,
+    };
+    let caller = crate::command::Caller::local(0, 0, "root".to_owned());
     // The class of the second job again.
     let question = crate::forecast::of_request(&present, &caller, request(1)).unwrap();
     let answer = question.answer(&PolicySpec::parse(POLICY).unwrap());
@@ -188,6 +211,7 @@ fn a_plan_counts_the_slowest_gpu_of_a_gang_and_not_the_product_over_its_gpus() {
     let is_joined = |max_slowdown| {
         let mut scheduler = scheduler(2, Some(max_slowdown));
         let submission = Submission {
+            depends: Vec::new(),
             first: 10,
             uid: 0,
             gid: 0,

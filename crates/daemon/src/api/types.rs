@@ -1,6 +1,8 @@
 //! The JSON of the HTTP API. Times are ISO 8601 in UTC, durations seconds, sizes bytes.
 
 use crate::job::{ArrayTask, JobState};
+pub use crate::scheduler::JobAction;
+use crate::scheduler::RateSource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use utoipa::ToSchema;
@@ -9,12 +11,30 @@ use utoipa::ToSchema;
 pub const SCHEMA: u32 = 1;
 
 /// The ids of the submitted jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Submitted {
     /// Version of this JSON.
     pub schema: u32,
     /// In the order of their tasks.
     pub ids: Vec<u64>,
+    /// What becomes of them; absent if they have ended already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlook: Option<Outlook>,
+}
+
+/// What becomes of jobs that were just submitted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Outlook {
+    /// In plain words: `starts now on GPU 0 beside job 3 (expected slow-down 1.08)`, or why not.
+    pub text: String,
+    /// Jobs that start at once.
+    pub starts_now: u64,
+    /// Devices of the first of them.
+    pub devices: Vec<u32>,
+    /// Jobs on those devices.
+    pub beside: Vec<u64>,
+    /// Its expected slow-down beside them.
+    pub slowdown: Option<f64>,
 }
 
 /// A page of jobs.
@@ -59,6 +79,9 @@ pub struct JobLine {
     pub rate: Option<f64>,
     /// Whether the rate is measured rather than predicted.
     pub rate_measured: bool,
+    /// How the rate was found out: `steps`, `usage` or `prediction`; absent if nothing is known about it.
+    #[serde(default)]
+    pub rate_from: Option<RateSource>,
     /// Submission.
     pub submit_time: String,
     /// First start.
@@ -119,6 +142,9 @@ pub struct JobInfo {
     pub done_s: f64,
     /// Estimated duration when running alone.
     pub estimate_s: Option<f64>,
+    /// Where the estimate comes from.
+    #[serde(default)]
+    pub estimate_from: Option<String>,
     /// Measured peak memory on a device.
     pub memory_peak_bytes: u64,
     /// Requested memory on each device.
@@ -135,6 +161,24 @@ pub struct JobInfo {
     pub cpu_s: f64,
     /// Its dependencies, as given.
     pub dependency: Option<String>,
+    /// Earliest start.
+    #[serde(default)]
+    pub begin_time: Option<String>,
+    /// Retries after failures that are left.
+    #[serde(default)]
+    pub retries_left: u32,
+    /// The signal on which it saves a checkpoint.
+    #[serde(default)]
+    pub stop_signal: Option<String>,
+    /// The caller may change it.
+    #[serde(default)]
+    pub may_change: bool,
+    /// Steps per second at the last sample.
+    #[serde(default)]
+    pub steps_per_s: Option<f64>,
+    /// Steps per second alone, with the present number of sub-batches.
+    #[serde(default)]
+    pub steps_per_s_alone: Option<f64>,
 }
 
 /// The part of a job that only its owner and operators see.
@@ -142,6 +186,9 @@ pub struct JobInfo {
 pub struct JobPrivate {
     /// Program and arguments.
     pub command: Vec<String>,
+    /// Its values of the parameters of a sweep.
+    #[serde(default)]
+    pub params: BTreeMap<String, String>,
     /// Working directory.
     pub dir: String,
     /// File of standard output.
@@ -157,6 +204,47 @@ pub struct JobPrivate {
 pub struct Done {
     /// Version of this JSON.
     pub schema: u32,
+}
+
+/// A change of several jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BulkBody {
+    /// What to do.
+    pub action: JobAction,
+    /// Jobs: `17` (with its whole array, if it is the first job of one), `1-10:2,14`, `17_3`, `17_*`, `last`
+    /// or `all` (those of the caller that have not ended).
+    pub jobs: Vec<String>,
+}
+
+/// What became of a change of several jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkAnswer {
+    /// Version of this JSON.
+    pub schema: u32,
+    /// Jobs that were changed.
+    pub done: Vec<u64>,
+    /// Jobs that were not.
+    pub failed: Vec<BulkFailure>,
+}
+
+/// A job that was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BulkFailure {
+    /// The job.
+    pub id: u64,
+    /// The code of an error response.
+    pub code: String,
+    /// What is wrong and what to do, in one line.
+    pub error: String,
+}
+
+/// Why a device is drained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrainBody {
+    /// The reason, for people.
+    pub reason: Option<String>,
 }
 
 /// The number of sub-batches of a job.
@@ -189,6 +277,9 @@ pub struct Explanation {
     /// When it will start, seconds from now: earliest, median and latest of several draws of the
     /// unknown durations; absent if it never does in what can be foreseen.
     pub start_in_s: Option<[f64; 3]>,
+    /// Why that is not known, or how it was found; absent if it was simulated to its end.
+    #[serde(default)]
+    pub start_note: Option<String>,
     /// When it will be over, likewise.
     pub end_in_s: Option<[f64; 3]>,
     /// Jobs that it is expected to be co-located with.
@@ -232,6 +323,9 @@ pub struct DeviceInfo {
     pub name: String,
     /// Model of the device.
     pub kind: String,
+    /// Its node; empty if all devices are on this machine.
+    #[serde(default)]
+    pub node: String,
     /// Memory.
     pub memory_bytes: u64,
     /// Memory in use by all processes.
@@ -264,6 +358,19 @@ pub struct Classes {
 pub struct ClassInfo {
     /// Its name.
     pub name: String,
+    /// What defines it: program, script and arguments. Only shown to the user of its first job and to
+    /// operators; absent if it was named with `--class`.
+    #[serde(default)]
+    pub defined_by: Option<String>,
+    /// Arguments that were seen to make no difference, likewise.
+    #[serde(default)]
+    pub ignored: Vec<String>,
+    /// Part of the time in which it uses its devices alone.
+    #[serde(default)]
+    pub duty: Option<f64>,
+    /// How long its jobs take alone.
+    #[serde(default)]
+    pub duration_s: Option<f64>,
     /// Peak memory on a device.
     pub memory_bytes: Option<u64>,
     /// Steps per second alone, by number of sub-batches.
@@ -275,12 +382,18 @@ pub struct ClassInfo {
 }
 
 /// The believed rate of a pair of classes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PairInfo {
     /// Rate relative to running alone.
     pub rate: f64,
     /// Measurements in the history.
     pub measurements: u64,
+    /// Standard error of the measurements of this pair alone; absent if there is none.
+    #[serde(default)]
+    pub uncertainty: Option<f64>,
+    /// Measured rates of this pair alone, the latest last.
+    #[serde(default)]
+    pub recent: Vec<f64>,
 }
 
 /// GPU time by user.
@@ -290,6 +403,29 @@ pub struct Usage {
     pub schema: u32,
     /// By GPU time, descending.
     pub users: Vec<UserUsage>,
+    /// By what was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rows: Vec<UsageRow>,
+}
+
+/// GPU time of a group of jobs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct UsageRow {
+    /// The user, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The account, if it was asked for and the jobs have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The month in UTC, as 2026-11, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub month: Option<String>,
+    /// Jobs.
+    pub jobs: u64,
+    /// GPU-hours.
+    pub gpu_hours: f64,
+    /// GPU-hours spent co-located.
+    pub shared_gpu_hours: f64,
 }
 
 /// GPU time of one user.
@@ -314,8 +450,11 @@ pub struct DaemonInfo {
     pub version: String,
     /// The policy.
     pub policy: String,
-    /// `cpu`, `nvidia` or `fake`.
+    /// `cpu`, `nvidia`, `fake` or `slurm`.
     pub provider: String,
+    /// The partition of the cluster whose jobs it places; absent on one machine.
+    #[serde(default)]
+    pub partition: Option<String>,
     /// Devices.
     pub devices: u32,
     /// Where it creates control groups for jobs, or why it cannot.
@@ -350,6 +489,27 @@ pub struct JobChange {
     pub devices: Vec<u32>,
     /// Exit code.
     pub exit_code: Option<i32>,
+    /// Its name.
+    #[serde(default)]
+    pub name: String,
+    /// Its user.
+    #[serde(default)]
+    pub user: String,
+    /// Its class.
+    #[serde(default)]
+    pub class: String,
+    /// GPUs; below one is a part of one.
+    #[serde(default)]
+    pub gpus: f64,
+    /// Submission.
+    #[serde(default)]
+    pub submit_time: String,
+    /// First start.
+    #[serde(default)]
+    pub start_time: Option<String>,
+    /// End.
+    #[serde(default)]
+    pub end_time: Option<String>,
 }
 
 /// An error response.

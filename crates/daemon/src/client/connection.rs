@@ -7,12 +7,15 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 /// Timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -26,15 +29,23 @@ const RESPONSE_MAX_BYTES: usize = 256 << 20;
 pub enum Address {
     /// A unix socket.
     Unix(PathBuf),
-    /// A host and a port.
+    /// A host and a port, without encryption: on this machine only.
     Tcp(String),
+    /// A host and a port with TLS.
+    Tls {
+        /// `HOST:PORT`
+        host: String,
+        /// Certificates to trust instead of those of the system.
+        authorities: Option<PathBuf>,
+    },
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Address::Unix(path) => path.display().fmt(f),
-            Address::Tcp(host) => host.fmt(f),
+            Address::Tcp(host) => write!(f, "http://{host}"),
+            Address::Tls { host, .. } => write!(f, "https://{host}"),
         }
     }
 }
@@ -67,10 +78,28 @@ impl Endpoint {
         let opened = timeout(CONNECT_TIMEOUT, async {
             match &self.address {
                 Address::Unix(path) => {
-                    drive(UnixStream::connect(path).await.map_err(io_cause)?).await
+                    check_socket(path)?;
+                    let stream = UnixStream::connect(path).await.map_err(io_cause)?;
+                    check_peer(&stream)?;
+                    drive(stream).await
                 }
                 Address::Tcp(host) => {
-                    drive(TcpStream::connect(host).await.map_err(io_cause)?).await
+                    let stream = TcpStream::connect(host).await.map_err(io_cause)?;
+                    let peer = stream.peer_addr().map_err(io_cause)?;
+                    if self.token.is_some() && !peer.ip().is_loopback() {
+                        return Err("a token is not sent without TLS; use https://".to_owned());
+                    }
+                    drive(stream).await
+                }
+                Address::Tls { host, authorities } => {
+                    let config = crate::tls::client(authorities.as_deref());
+                    let config = config.map_err(|error| error.to_string())?;
+                    let stream = TcpStream::connect(host).await.map_err(io_cause)?;
+                    let name = host.rsplit_once(':').map_or(host.as_str(), |(name, _)| name);
+                    let name = name.trim_matches(['[', ']']).to_owned();
+                    let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
+                    let connected = TlsConnector::from(config).connect(name, stream).await;
+                    drive(connected.map_err(|error| tls_cause(&error))?).await
                 }
             }
         });
@@ -139,6 +168,43 @@ impl Endpoint {
             Err(_) => Err(self.unreachable("the response timed out")),
         }
     }
+}
+
+/// Refuses a socket that another user could have put there: the requests hold the user's environment.
+fn check_socket(path: &Path) -> Result<(), String> {
+    let own = rustix::process::geteuid().as_raw();
+    // Root names the socket of another user's daemon on purpose; default sockets are checked before.
+    if own == 0 {
+        return Ok(());
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    for place in [folder, path] {
+        // One that is not there shows when connecting.
+        let Ok(metadata) = place.metadata() else { continue };
+        if metadata.uid() != own && metadata.uid() != 0 {
+            let (place, uid) = (place.display(), metadata.uid());
+            return Err(format!("{place} belongs to user {uid}, not to you or root"));
+        }
+        let (writable, sticky) = (metadata.mode() & 0o022 != 0, metadata.mode() & 0o1000 != 0);
+        if metadata.is_dir() && writable && !sticky {
+            return Err(format!("other users can write to the folder {}", place.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a process of another user at the other end.
+fn check_peer(stream: &UnixStream) -> Result<(), String> {
+    let own = rustix::process::geteuid().as_raw();
+    let peer = stream.peer_cred().map_err(io_cause)?.uid();
+    if own == 0 || peer == own || peer == 0 {
+        return Ok(());
+    }
+    Err(format!("the process that listens is user {peer}'s, not yours or root's; nothing was sent"))
+}
+
+fn tls_cause(error: &std::io::Error) -> String {
+    format!("{error}; name the daemon's certificate with --ca-file, or leave out TLS with http://")
 }
 
 async fn drive<S>(stream: S) -> Result<HttpSender, String>

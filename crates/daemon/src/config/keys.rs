@@ -70,9 +70,14 @@ const fn key(
 #[rustfmt::skip] // One line per key.
 pub(super) const KEYS: &[Key] = &[
     key("daemon.socket", ValueKind::Path, DefaultValue::Computed(Sources::default_socket), "unix socket of the daemon"),
+    key("daemon.shares", ValueKind::Path, DefaultValue::Absent, "file of accounts, limits and qualities of service; equal shares if absent"),
     key("daemon.state", ValueKind::Path, DefaultValue::Computed(Sources::default_state), "folder of the daemon's store"),
-    key("daemon.listen", ValueKind::Text, DefaultValue::Absent, "TCP address to listen on as well; needs token_file"),
-    key("daemon.token_file", ValueKind::Path, DefaultValue::Absent, "file with the TCP token"),
+    key("daemon.listen", ValueKind::Text, DefaultValue::Absent, "TCP address to listen on as well, for clients with a token"),
+    key("daemon.web", ValueKind::Text, DefaultValue::Absent, "address of the dashboard over TLS, where users sign in with tokens"),
+    key("daemon.tls", ValueKind::Bool, DefaultValue::Bool(true), "encrypt TCP; false is allowed on loopback addresses only"),
+    key("daemon.tls_cert", ValueKind::Path, DefaultValue::Absent, "certificate chain in PEM; one that the daemon makes if absent"),
+    key("daemon.tls_key", ValueKind::Path, DefaultValue::Absent, "key of the certificate in PEM"),
+    key("daemon.operators", ValueKind::Text, DefaultValue::Absent, "users who are operators besides root and the daemon's own, separated by commas"),
     key("daemon.policy", ValueKind::Text, DefaultValue::Text("tandem"), "policy: NAME[:key=value,...]"),
     key("daemon.provider", ValueKind::OneOf(&["auto", "cpu", "nvidia", "fake", "slurm"]), DefaultValue::Text("auto"), "where devices come from"),
     key("daemon.devices", ValueKind::Integer(0, 65_536), DefaultValue::Integer(0), "number of fake devices or cpu cores; 0 for all"),
@@ -84,13 +89,30 @@ pub(super) const KEYS: &[Key] = &[
     key("daemon.history_days", ValueKind::Integer(1, 1_000_000), DefaultValue::Absent, "days that ended jobs are kept"),
     key("daemon.webhooks", ValueKind::Bool, DefaultValue::Bool(true), "call webhooks, each with the permissions of the user of its job"),
     key("daemon.cgroups", ValueKind::OneOf(&["auto", "off"]), DefaultValue::Text("auto"), "control groups for jobs on cores, where the system allows it"),
-    key("client.host", ValueKind::Text, DefaultValue::Absent, "HOST:PORT of a daemon on TCP"),
-    key("client.token_file", ValueKind::Path, DefaultValue::Absent, "file with the token; the one of the daemon if absent"),
+    key("daemon.sendmail", ValueKind::Path, DefaultValue::Text("/usr/sbin/sendmail"), "program that sends the mail of jobs, run as their user"),
+    key("daemon.smtp", ValueKind::Text, DefaultValue::Absent, "HOST:PORT of a mail server to use instead"),
+    key("jobs.umask", ValueKind::Text, DefaultValue::Text("022"), "mask of permissions for files that jobs make, in octal"),
+    key("jobs.open_files", ValueKind::Integer(16, 1 << 30), DefaultValue::Absent, "most open files of a process of a job; that of the daemon if absent"),
+    key("jobs.processes", ValueKind::Integer(16, 1 << 30), DefaultValue::Absent, "most processes of the user of a job"),
+    key("jobs.core_mib", ValueKind::Integer(0, 1 << 30), DefaultValue::Absent, "largest core dump of a job"),
+    key("client.host", ValueKind::Text, DefaultValue::Absent, "HOST:PORT of a daemon on TCP; http://HOST:PORT without TLS"),
+    key("client.token_file", ValueKind::Path, DefaultValue::Absent, "file with the token for client.host"),
+    key("client.ca_file", ValueKind::Path, DefaultValue::Absent, "certificates to trust instead of those of the system, such as the daemon's own"),
     key("learning.settle_s", ValueKind::Number(0.0, DAY_S), DefaultValue::Number(60.0), "a job is not co-located before its memory has been stable for this time"),
     key("learning.settle_steps", ValueKind::Integer(0, u32::MAX as u64), DefaultValue::Integer(100), "or for this many steps"),
     key("learning.window_steps", ValueKind::Integer(1, u32::MAX as u64), DefaultValue::Integer(50), "fewest steps in a window in which a rate is measured"),
     key("learning.window_s", ValueKind::Number(0.001, DAY_S), DefaultValue::Number(1.0), "shortest such window"),
     key("learning.sample_s", ValueKind::Number(0.01, DAY_S), DefaultValue::Number(1.0), "interval between two samples of the devices"),
+    key("learning.class_arguments", ValueKind::Text, DefaultValue::Absent, "arguments that belong to the class of a job, besides those known to matter: NAME,..."),
+    key("learning.class_ignore", ValueKind::Text, DefaultValue::Absent, "arguments that do not belong to the class of a job: NAME,..."),
+    key("limits.jobs", ValueKind::Integer(1, 10_000_000), DefaultValue::Integer(1_000_000), "most jobs of all users that have not ended"),
+    key("limits.jobs_per_user", ValueKind::Integer(1, 10_000_000), DefaultValue::Integer(100_000), "most jobs of a user that have not ended; limits per user do not hold for operators"),
+    key("limits.planned_per_user", ValueKind::Integer(1, 1_000_000), DefaultValue::Integer(5_000), "most jobs of a user that are planned at a time; the others wait behind them"),
+    key("limits.dependencies_per_user", ValueKind::Integer(1, 100_000_000), DefaultValue::Integer(200_000), "most dependencies of a user's jobs"),
+    key("limits.webhooks_per_user", ValueKind::Integer(0, 10_000_000), DefaultValue::Integer(10_000), "most jobs of a user that have not ended and call a webhook"),
+    key("limits.store_mib_per_user", ValueKind::Integer(1, 1 << 30), DefaultValue::Integer(256), "most MiB of commands and environments of a user's jobs that have not ended"),
+    key("limits.history_mib_per_user", ValueKind::Integer(1, 1 << 30), DefaultValue::Integer(256), "MiB of a user's ended jobs beyond which the oldest are deleted"),
+    key("limits.journal_mib", ValueKind::Integer(1, 1 << 20), DefaultValue::Integer(256), "MiB of inputs that are journalled after a start"),
     key("sharing.foreign", ValueKind::OneOf(&["avoid", "count"]), DefaultValue::Text("avoid"), "a device with foreign processes: avoid it, or count their memory"),
     key("sharing.enabled", ValueKind::Bool, DefaultValue::Bool(true), "jobs may share devices"),
     key("nvidia.library", ValueKind::Path, DefaultValue::Absent, "the NVML library"),
@@ -110,25 +132,9 @@ pub(super) const KEYS: &[Key] = &[
 pub(super) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = name.chars().count().max(3) / 2;
     let near = names
-        .map(|other| (edit_distance(name, other), other))
+        .map(|other| (strsim::levenshtein(name, other), other))
         .filter(|&(distance, _)| distance <= most);
     near.min_by_key(|&(distance, _)| distance).map(|(_, other)| other)
-}
-
-/// Levenshtein distance.
-fn edit_distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (above, character) in one.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = above + 1;
-        for (index, &theirs) in other.iter().enumerate() {
-            let replaced = diagonal + usize::from(theirs != character);
-            diagonal = row[index + 1];
-            row[index + 1] = replaced.min(diagonal + 1).min(row[index] + 1);
-        }
-    }
-    row[other.len()]
 }
 
 #[cfg(test)]
@@ -137,9 +143,6 @@ mod tests {
 
     #[test]
     fn similar_names_are_found() {
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
-        assert_eq!(edit_distance("", "abc"), 3);
-        assert_eq!(edit_distance("same", "same"), 0);
         assert_eq!(nearest("sokcet", ["socket", "state"].into_iter()), Some("socket"));
         assert_eq!(nearest("zzzzzz", ["socket", "state"].into_iter()), None);
     }

@@ -132,6 +132,8 @@ pub struct Sources {
     pub files: Vec<PathBuf>,
     /// The user id.
     pub uid: u32,
+    /// The id of the machine, as a part of a path.
+    pub machine: String,
 }
 
 impl Sources {
@@ -142,7 +144,13 @@ impl Sources {
         };
         let env: BTreeMap<String, String> = std::env::vars_os().filter_map(text).collect();
         let uid = rustix::process::getuid().as_raw();
-        let mut sources = Self { flags: Vec::new(), env, files: Vec::new(), uid };
+        let mut sources = Self {
+            flags: Vec::new(),
+            env,
+            files: Vec::new(),
+            uid,
+            machine: crate::machine::short_id(),
+        };
         sources.files = sources.default_files();
         sources
     }
@@ -172,16 +180,22 @@ impl Sources {
         })
     }
 
+    /// The folder of the store. A home folder may be that of several machines, so the machine is part of it; a
+    /// store of an earlier version stays where it is.
     pub(super) fn default_state(&self) -> Value {
         let own = self.env.get("XDG_STATE_HOME").filter(|folder| Path::new(folder).is_absolute());
-        json!(match own {
+        let base = match own {
             Some(folder) => format!("{folder}/tandem"),
-            None if self.uid == 0 => "/var/lib/tandem".to_owned(),
+            None if self.uid == 0 => return json!("/var/lib/tandem"),
             None => self.folder("", ".local/state/tandem").map_or_else(
                 || format!("/tmp/tandem-{}/state", self.uid),
                 |folder| folder.display().to_string(),
             ),
-        })
+        };
+        if self.machine.is_empty() || Path::new(&base).join("state.db").exists() {
+            return json!(base);
+        }
+        json!(format!("{base}/{}", self.machine))
     }
 
     fn home(&self) -> Option<&str> {

@@ -90,6 +90,19 @@ fn places_by_user_and_environment() {
     assert_eq!(place(&[("HOME", "/home/ann")], 1000), own);
     assert_eq!(place(&[("XDG_RUNTIME_DIR", "/run/user/7")], 7).0, "/run/user/7/tandem/daemon.sock");
     assert_eq!(place(&[("XDG_STATE_HOME", "/s")], 7).1, "/s/tandem");
+    // Machines that share a home folder have states of their own; a store that is there stays.
+    let home = tempfile::tempdir().unwrap();
+    let here = |machine: &str| {
+        let env = [("HOME", home.path().to_str().unwrap())];
+        let machine = machine.to_owned();
+        let sources = Sources { uid: 7, machine, ..sources(&env, &[]) };
+        Config::resolve(&sources).unwrap().0.daemon.state
+    };
+    let base = home.path().join(".local/state/tandem");
+    assert_eq!((here("one"), here("two")), (base.join("one"), base.join("two")));
+    std::fs::create_dir_all(&base).unwrap();
+    std::fs::write(base.join("state.db"), "").unwrap();
+    assert_eq!(here("one"), base);
     assert_eq!(
         place(&[("HOME", "/root")], 0),
         (SHARED_SOCKET.to_owned(), "/var/lib/tandem".to_owned())

@@ -2,9 +2,10 @@
 
 use super::resolve::Origins;
 use super::{
-    ClientConfig, Config, DaemonConfig, LearningConfig, NvidiaConfig, ProviderKind, SharingConfig,
-    SlurmConfig,
+    ClientConfig, Config, DaemonConfig, JobsConfig, LearningConfig, NvidiaConfig, ProviderKind,
+    SharingConfig, SlurmConfig,
 };
+use crate::limits::Limits;
 use serde_json::Value;
 use std::path::PathBuf;
 use tandem_backends::providers::Foreign;
@@ -24,7 +25,16 @@ pub(super) fn typed(origins: &Origins) -> Config {
             socket: path("daemon.socket").unwrap_or_default(),
             state: path("daemon.state").unwrap_or_default(),
             listen: text("daemon.listen"),
-            token_file: path("daemon.token_file"),
+            web: text("daemon.web"),
+            sendmail: path("daemon.sendmail").unwrap_or_default(),
+            smtp: text("daemon.smtp"),
+            shares: path("daemon.shares"),
+            tls: switch("daemon.tls"),
+            tls_cert: path("daemon.tls_cert"),
+            tls_key: path("daemon.tls_key"),
+            operators: text("daemon.operators").map_or_else(Vec::new, |names| {
+                names.split(',').map(|name| name.trim().to_owned()).collect()
+            }),
             policy: text("daemon.policy").unwrap_or_default(),
             provider: match text("daemon.provider").as_deref() {
                 Some("cpu") => ProviderKind::Cpu,
@@ -45,14 +55,22 @@ pub(super) fn typed(origins: &Origins) -> Config {
             webhooks: switch("daemon.webhooks"),
             cgroups: text("daemon.cgroups").as_deref() != Some("off"),
         },
-        client: ClientConfig { host: text("client.host"), token_file: path("client.token_file") },
+        client: ClientConfig {
+            host: text("client.host"),
+            token_file: path("client.token_file"),
+            ca_file: path("client.ca_file"),
+        },
+        jobs: jobs(origins),
         learning: LearningConfig {
             settle_s: number("learning.settle_s").unwrap_or_default(),
             settle_steps: whole("learning.settle_steps").unwrap_or_default(),
             window_steps: whole("learning.window_steps").unwrap_or_default(),
             window_s: number("learning.window_s").unwrap_or_default(),
             sample_s: number("learning.sample_s").unwrap_or_default(),
+            class_arguments: text("learning.class_arguments"),
+            class_ignore: text("learning.class_ignore"),
         },
+        limits: limits(&whole),
         sharing: SharingConfig {
             foreign: match text("sharing.foreign").as_deref() {
                 Some("count") => Foreign::Count,
@@ -60,12 +78,7 @@ pub(super) fn typed(origins: &Origins) -> Config {
             },
             enabled: switch("sharing.enabled"),
         },
-        nvidia: NvidiaConfig {
-            library: path("nvidia.library"),
-            mps: switch("nvidia.mps"),
-            mps_control: path("nvidia.mps_control").unwrap_or_default(),
-            pause: switch("nvidia.pause"),
-        },
+        nvidia: nvidia(&path, &switch),
         slurm: SlurmConfig {
             partition: text("slurm.partition").unwrap_or_default(),
             gpu_memory_mib: whole("slurm.gpu_memory_mib").unwrap_or_default(),
@@ -75,5 +88,42 @@ pub(super) fn typed(origins: &Origins) -> Config {
             listen: text("slurm.listen"),
             secret_file: path("slurm.secret_file").unwrap_or_default(),
         },
+    }
+}
+
+/// `[jobs]`
+fn jobs(origins: &Origins) -> JobsConfig {
+    let value = |name: &str| {
+        origins.0.iter().find(|setting| setting.key == name).map(|setting| &setting.value)
+    };
+    let whole = |name: &str| value(name).and_then(Value::as_u64);
+    JobsConfig {
+        umask: value("jobs.umask").and_then(Value::as_str).unwrap_or_default().to_owned(),
+        open_files: whole("jobs.open_files"),
+        processes: whole("jobs.processes"),
+        core_mib: whole("jobs.core_mib"),
+    }
+}
+
+fn limits(whole: &dyn Fn(&str) -> Option<u64>) -> Limits {
+    let limit = |name: &str| whole(&format!("limits.{name}")).unwrap_or_default();
+    Limits {
+        jobs: limit("jobs"),
+        jobs_per_user: limit("jobs_per_user"),
+        planned_per_user: u32::try_from(limit("planned_per_user")).unwrap_or(u32::MAX),
+        dependencies_per_user: limit("dependencies_per_user"),
+        webhooks_per_user: limit("webhooks_per_user"),
+        store_mib_per_user: limit("store_mib_per_user"),
+        history_mib_per_user: limit("history_mib_per_user"),
+        journal_mib: limit("journal_mib"),
+    }
+}
+
+fn nvidia(path: &dyn Fn(&str) -> Option<PathBuf>, switch: &dyn Fn(&str) -> bool) -> NvidiaConfig {
+    NvidiaConfig {
+        library: path("nvidia.library"),
+        mps: switch("nvidia.mps"),
+        mps_control: path("nvidia.mps_control").unwrap_or_default(),
+        pause: switch("nvidia.pause"),
     }
 }

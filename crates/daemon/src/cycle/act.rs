@@ -2,6 +2,7 @@
 
 use super::Cycle;
 use crate::scheduler::{Input, Now, StepOutcome};
+use std::hash::{Hash, Hasher};
 use tandem_backends::{BackendEvent, Op, Owner, crash};
 
 impl Cycle {
@@ -20,6 +21,14 @@ impl Cycle {
     }
 
     pub(super) fn act(&mut self, outcome: &StepOutcome) {
+        // Before the next run of the same job opens the socket again.
+        for run in &outcome.forget {
+            crash::point();
+            self.backend.forget(*run);
+            crash::point();
+            self.sockets.close(run.job);
+            self.meter.forget(run.job);
+        }
         for (id, op) in &outcome.ops {
             let mut op = op.clone();
             let job = op.run().job;
@@ -48,29 +57,28 @@ impl Cycle {
         for (job, message) in &outcome.messages {
             self.sockets.send(*job, *message);
         }
-        for run in &outcome.forget {
-            crash::point();
-            self.backend.forget(*run);
-            crash::point();
-            self.sockets.close(run.job);
-            self.meter.forget(run.job);
-        }
     }
 
-    /// Opens the socket of a job, and follows its output if its progress shows there.
+    /// Opens the socket of a job, and follows its output, where its progress may show.
     pub(super) fn listen_to(&mut self, id: u64) {
         let Some(job) = self.scheduler.job(id).map(|active| &active.job) else { return };
         self.sockets.open(id, job.uid);
-        if let Some(pattern) = &job.request.progress_regex {
+        if job.external.is_none() {
             // Only root can become somebody else.
             let owner = (self.uid == 0).then_some(Owner { uid: job.uid, gid: job.gid });
-            self.sockets.tail(id, pattern, &job.stdout(), owner);
+            let pattern = job.request.progress_regex.as_deref();
+            let mut files = vec![job.stdout()];
+            // Bars go to standard error.
+            files.extend(job.stderr().filter(|_| pattern.is_none()));
+            self.sockets.tail(id, pattern, &files, owner);
         }
     }
 
     pub(super) fn publish(&mut self, now: Now, outcome: &StepOutcome) {
         for job in &outcome.changed {
-            let shown = (job.state, job.reason.clone(), job.devices.clone());
+            let mut hasher = std::hash::DefaultHasher::new();
+            (job.state.name(), &job.reason, &job.devices).hash(&mut hasher);
+            let shown = hasher.finish();
             if self.published.get(&job.id) != Some(&shown) {
                 self.publisher.publish(now, job);
                 if job.state.is_over() {

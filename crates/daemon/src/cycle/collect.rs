@@ -2,12 +2,13 @@
 
 use super::message::{Question, Reply};
 use super::{AcceptedCommand, Cycle, Message};
-use crate::command::{Accepted, Admission, Caller, UserCommand};
+use crate::command::{Accepted, Admission, Admitted, Caller, CommandOutcome, Refusal, UserCommand};
 use crate::job_sockets::FromJob;
+use crate::meter::StepReport;
 use crate::scheduler::{Fact, Input, Now};
+use crate::store::StoreError;
 use std::collections::BTreeMap;
-use tandem_backends::{BackendEvent, ClusterJob, DeviceSample};
-use tandem_core::Time;
+use tandem_backends::{BackendEvent, ClusterJob, DeviceSample, RunSample};
 
 /// What a turn took in.
 #[derive(Default)]
@@ -18,6 +19,8 @@ pub(super) struct Intake {
     pub(super) questions: Vec<Question>,
     /// Jobs whose webhooks were called.
     pub(super) webhooks_done: Vec<u64>,
+    /// The runs that were sampled last.
+    pub(super) sampled: Option<Vec<RunSample>>,
     /// It was told to stop.
     pub(super) stops: bool,
 }
@@ -28,19 +31,35 @@ impl Cycle {
         let inputs = std::mem::take(&mut self.unwritten);
         let mut intake = Intake { inputs, ..Intake::default() };
         let mut next_job = self.scheduler.next_job();
+        let mut admitted = Admitted::new();
         for message in batch.drain(..) {
             match message {
                 Message::Command { reply, .. } if is_stuck => {
                     let _ = reply.send(Err(self.refusal()));
                 }
                 Message::Command { caller, command, reply } => {
-                    let accepted = self.admit(next_job, &caller, command, reply);
-                    next_job += accepted.as_ref().map_or(0, |(one, _)| one.ids.len() as u64);
+                    let accepted = self.admit(next_job, &admitted, &caller, command, reply);
+                    if let Some((Accepted { input: Input::Submit(submission), outcome, .. }, _)) =
+                        &accepted
+                    {
+                        let load = submission.load(outcome.new.len() as u64);
+                        admitted.entry(submission.uid).or_default().add(&load);
+                    }
+                    next_job +=
+                        accepted.as_ref().map_or(0, |(one, _)| one.outcome.new.len() as u64);
                     intake.accepted.extend(accepted);
                 }
-                Message::Backend(event) => self.take_event(now, event, &mut intake.inputs),
+                Message::Write { reply, .. } if is_stuck => {
+                    let _ = reply.send(Err(self.refusal()));
+                }
+                Message::Write { write, reply } => {
+                    let written = self.store.write(write);
+                    let refused = |error: StoreError| Refusal::Unavailable(error.to_string());
+                    let _ = reply.send(written.map_err(refused));
+                }
+                Message::Backend(event) => self.take_event(now, event, &mut intake),
                 Message::Job { job, said } => {
-                    let facts = self.facts_of(job, &said, now.time());
+                    let facts = self.facts_of(job, &said, now);
                     intake.inputs.extend(facts.into_iter().map(Input::Fact));
                 }
                 Message::WebhookDone { job } => intake.webhooks_done.push(job),
@@ -59,13 +78,19 @@ impl Cycle {
     fn admit(
         &self,
         next_job: u64,
+        admitted: &Admitted,
         caller: &Caller,
         command: UserCommand,
         reply: Reply,
     ) -> Option<AcceptedCommand> {
-        let admission = Admission { scheduler: &self.scheduler, next_job, daemon_uid: self.uid };
-        let lookup = |id| self.store.job(id).ok().flatten();
-        match admission.admit(caller, command, &lookup) {
+        let (scheduler, limits) = (&self.scheduler, &self.limits);
+        let admission = Admission { scheduler, next_job, daemon_uid: self.uid, limits, admitted };
+        match admission.admit(caller, command, &self.store) {
+            // Nothing is to be changed, so nothing has to be written.
+            Ok(Accepted { input: Input::Change { jobs, .. }, outcome, .. }) if jobs.is_empty() => {
+                let _ = reply.send(Ok(outcome));
+                None
+            }
             Ok(accepted) => Some((accepted, Some(reply))),
             Err(refusal) => {
                 let _ = reply.send(Err(refusal));
@@ -74,17 +99,27 @@ impl Cycle {
         }
     }
 
-    fn take_event(&mut self, now: Now, event: BackendEvent, inputs: &mut Vec<Input>) {
+    fn take_event(&mut self, now: Now, event: BackendEvent, intake: &mut Intake) {
+        let inputs = &mut intake.inputs;
         match event {
             BackendEvent::Sampled(sample) => {
                 let facts = self.meter.sample(&sample, now.time(), &self.scheduler);
                 inputs.extend(facts.into_iter().map(Input::Fact));
                 inputs.extend(self.foreign_processes(&sample.devices));
                 self.devices = sample.devices;
+                intake.sampled = Some(sample.runs);
             }
             BackendEvent::Imported(job) => self.imports.push(*job),
             event if self.withdraws_import(&event) => {}
-            event => inputs.push(Input::Backend(event)),
+            event => {
+                if let BackendEvent::Exited { run, .. } = &event {
+                    let (job, bytes) = (run.job, self.meter.memory_peak(run.job));
+                    if bytes > 0 {
+                        inputs.push(Input::Fact(Fact::Peak { job, bytes }));
+                    }
+                }
+                inputs.push(Input::Backend(event));
+            }
         }
     }
 
@@ -98,7 +133,8 @@ impl Cycle {
                 tracing::warn!("job {shown} has unknown hints: {}", unknown.join(","));
             }
             let input = Input::Submit(Box::new(submission));
-            (Accepted { input, env: BTreeMap::new(), ids: vec![id] }, None)
+            let outcome = CommandOutcome { new: vec![id], ..CommandOutcome::default() };
+            (Accepted { input, env: BTreeMap::new(), outcome }, None)
         };
         (next_job..).zip(&self.imports).map(take).collect()
     }
@@ -112,18 +148,33 @@ impl Cycle {
     }
 
     /// What the scheduler has to know of what a job says.
-    fn facts_of(&mut self, job: u64, said: &FromJob, now: Time) -> Vec<Fact> {
+    fn facts_of(&mut self, job: u64, said: &FromJob, now: Now) -> Vec<Fact> {
         match *said {
             FromJob::Hello { accum, stop } => vec![Fact::Hello { job, accum, stop }],
-            FromJob::Steps { n, accum } => {
-                let accum = accum.or_else(|| {
-                    let allocation = self.scheduler.job(job)?.allocation.as_ref()?;
-                    Some(allocation.sub_batches)
-                });
-                self.meter.steps(job, n, accum.unwrap_or(1), now, &self.scheduler)
+            FromJob::Steps { n, total, accum, ref scalars } => {
+                self.history.samples.report(job, now.unix_us, scalars);
+                let accum = accum.unwrap_or_else(|| self.sub_batches(job));
+                self.meter.steps(job, StepReport { n, total, accum }, now.time(), &self.scheduler)
+            }
+            // What a job reports itself counts, and not what it prints.
+            FromJob::Printed { .. } if self.reports(job) => Vec::new(),
+            FromJob::Printed { n, total } => {
+                let accum = self.sub_batches(job);
+                self.meter.steps(job, StepReport { n, total, accum }, now.time(), &self.scheduler)
             }
             FromJob::Bye { done } => vec![Fact::Bye { job, done }],
         }
+    }
+
+    fn reports(&self, job: u64) -> bool {
+        self.scheduler.job(job).is_some_and(|active| active.job.caps.reports)
+    }
+
+    /// The sub-batches that a job was told to compute.
+    fn sub_batches(&self, job: u64) -> u32 {
+        let active = self.scheduler.job(job);
+        let allocation = active.and_then(|active| active.allocation.as_ref());
+        allocation.map_or(1, |allocation| allocation.sub_batches)
     }
 
     /// Processes on our devices that are not ours.

@@ -1,17 +1,22 @@
 //! What the cycle is sent, and what others may read between its turns.
 
-use crate::command::{Caller, Refusal, UserCommand};
+use crate::command::{Caller, CommandOutcome, Refusal, UserCommand};
+use crate::history::History;
 use crate::job_sockets::FromJob;
 use crate::meter::Meter;
 use crate::scheduler::{Input, Now, Scheduler};
+use crate::store::{StoreError, StoreTransaction};
 use std::time::Duration;
 use tandem_backends::{BackendEvent, DeviceSample};
 use tokio::sync::oneshot;
 
-/// Told when a command is durable: the ids of new jobs.
-pub(super) type Reply = oneshot::Sender<Result<Vec<u64>, Refusal>>;
+/// Told when a command is durable: what became of it.
+pub(super) type Reply = oneshot::Sender<Result<CommandOutcome, Refusal>>;
 /// Reads the present between two turns.
 pub(super) type Question = Box<dyn FnOnce(&Present<'_>) + Send>;
+
+/// Writes to the store between two turns.
+pub(super) type Write = Box<dyn FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError> + Send>;
 
 /// A message for the cycle.
 pub enum Message {
@@ -21,8 +26,15 @@ pub enum Message {
         caller: Caller,
         /// What.
         command: UserCommand,
-        /// Told when it is durable: numbers of new jobs.
+        /// Told when it is durable.
         reply: Reply,
+    },
+    /// Something that the scheduler need not know is to be kept.
+    Write {
+        /// What.
+        write: Write,
+        /// Told when it is durable.
+        reply: oneshot::Sender<Result<(), Refusal>>,
     },
     /// The back end reports.
     Backend(BackendEvent),
@@ -58,6 +70,10 @@ pub struct Present<'a> {
     pub meter: &'a Meter,
     /// How long turns took.
     pub turns: &'a Turns,
+    /// Placements over time, and series of jobs and devices.
+    pub history: &'a History,
+    /// Why the store cannot be written, if it cannot.
+    pub trouble: Option<&'a str>,
 }
 
 /// How long turns took, in buckets.

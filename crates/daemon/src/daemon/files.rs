@@ -1,11 +1,13 @@
-//! Folders, the lock, sockets and the token of a daemon: made with the right owner and mode, or refused.
+//! Folders, the lock and sockets of a daemon: made with the right owner and mode, or refused.
 
 use super::{DaemonError, DaemonOptions, io_error};
-use crate::api::Tcp;
+use crate::api::{Tcp, Web};
+use crate::tls::CertificateFiles;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
@@ -120,48 +122,47 @@ pub(super) fn listen_tcp(
     runtime: &Runtime,
 ) -> Result<Option<Tcp>, DaemonError> {
     let Some(address) = options.listen else { return Ok(None) };
-    let file = options.token_file.clone().unwrap_or_else(|| options.state.join("token"));
-    let token = token(&file)?;
+    if !options.tls && !address.ip().is_loopback() {
+        let message = format!(
+            "daemon.listen: {address} without TLS would show tokens to the network; \
+             leave daemon.tls on, or listen on 127.0.0.1"
+        );
+        return Err(DaemonError::Listen(message));
+    }
+    let tls = if options.tls { Some(tls(options, address)?) } else { None };
     let failed = format!("cannot listen at {address}");
     let listener =
         runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(io_error(failed))?;
-    Ok(Some(Tcp { listener, token }))
+    Ok(Some(Tcp { listener, tls }))
 }
 
-/// The token of a file that only its owner can read; a new one if there is none.
-fn token(file: &Path) -> Result<String, DaemonError> {
-    let shown = file.display();
-    match std::fs::read_to_string(file) {
-        Ok(text) => {
-            let metadata =
-                std::fs::metadata(file).map_err(io_error(format!("cannot look at {shown}")))?;
-            let token = text.trim().to_owned();
-            let uid = rustix::process::getuid().as_raw();
-            if metadata.uid() != uid && metadata.uid() != 0 {
-                let message = format!("{shown}: the token belongs to another user");
-                return Err(DaemonError::Listen(message));
-            }
-            if metadata.mode() & 0o077 != 0 {
-                let message = format!("{shown}: others can read the token; chmod 600 it");
-                return Err(DaemonError::Listen(message));
-            }
-            if token.len() < 16 {
-                let message = format!("{shown}: a token has at least 16 characters");
-                return Err(DaemonError::Listen(message));
-            }
-            Ok(token)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let failed = || io_error(format!("cannot make the token {shown}"));
-            let mut random = [0_u8; 32];
-            File::open("/dev/urandom")
-                .and_then(|mut source| source.read_exact(&mut random))
-                .map_err(failed())?;
-            let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-            let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(file);
-            made.and_then(|mut made| writeln!(made, "{token}")).map_err(failed())?;
-            Ok(token)
-        }
-        Err(error) => Err(io_error(format!("cannot read the token {shown}"))(error)),
+/// The listener of the dashboard. It takes tokens, so that it always has TLS.
+pub(super) fn listen_web(
+    options: &DaemonOptions,
+    runtime: &Runtime,
+) -> Result<Option<Web>, DaemonError> {
+    let Some(address) = options.web else { return Ok(None) };
+    let tls = tls(options, address)?;
+    let failed = format!("cannot serve the dashboard at {address}");
+    let listener =
+        runtime.block_on(tokio::net::TcpListener::bind(address)).map_err(io_error(failed))?;
+    Ok(Some(Web { listener, tls }))
+}
+
+/// TLS with the certificate of the administrator, or with one of the daemon's own.
+fn tls(
+    options: &DaemonOptions,
+    address: SocketAddr,
+) -> Result<Arc<rustls::ServerConfig>, DaemonError> {
+    if let Some(files) = &options.certificate {
+        return Ok(files.server()?);
     }
+    let files = CertificateFiles::own(&options.state);
+    let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()];
+    names.push(crate::tls::host_name());
+    if !address.ip().is_unspecified() {
+        names.push(address.ip().to_string());
+    }
+    files.make(names)?;
+    Ok(files.server()?)
 }

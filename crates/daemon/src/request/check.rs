@@ -1,15 +1,64 @@
 //! What is wrong with a request, as far as it can be told without knowing the machine.
 
-use super::{BadRequest, JobRequest, NAME_MAX, Param, bad};
+use super::{BadRequest, DependencyName, JobRequest, KILL_GRACE_MAX_S, NAME_MAX, Param, bad};
 use tandem_core::{BUDGET_MIN, PPM_ONE, PRIORITY_MAX};
 
 const ARGUMENTS_MAX_BYTES: usize = 1 << 20;
 const ENVIRONMENT_MAX_BYTES: usize = 1 << 20;
 const PATH_MAX_BYTES: usize = 4096;
 /// The most dependencies, over all tasks of a submission.
-const DEPENDENCIES_MAX: usize = 1_000_000;
+const DEPENDENCIES_MAX: usize = 100_000;
 /// A pattern that takes more than this when it is compiled could take minutes for a page of output.
 const PATTERN_MAX_BYTES: usize = 128 << 10;
+
+/// A request that was checked, with all that the scheduling loop needs to know of it: it never does work that
+/// a user can size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedRequest {
+    request: JobRequest,
+    dependencies: Vec<DependencyName>,
+    tasks: u64,
+}
+
+impl CheckedRequest {
+    /// Checks all that can be told without knowing the machine.
+    pub fn new(mut request: JobRequest) -> Result<Self, BadRequest> {
+        request.check()?;
+        let dependencies = request.dependencies()?;
+        let tasks = request.tasks()?.count() as u64;
+        let text: usize = request.command.iter().map(String::len).sum();
+        let env: usize = request.env.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let param = |param: &Param| param.values.iter().map(String::len).sum::<usize>();
+        let params: usize = request.params.iter().map(param).sum();
+        request.stored_bytes = crate::store::stored_bytes(&request, text + env + params + 500);
+        Ok(Self { request, dependencies, tasks })
+    }
+
+    /// The request.
+    pub fn request(&self) -> &JobRequest {
+        &self.request
+    }
+
+    /// The request, of which only what decides nothing about its size may be changed.
+    pub(crate) fn request_mut(&mut self) -> &mut JobRequest {
+        &mut self.request
+    }
+
+    /// The request.
+    pub fn into_request(self) -> JobRequest {
+        self.request
+    }
+
+    /// The jobs that it waits for.
+    pub fn dependencies(&self) -> &[DependencyName] {
+        &self.dependencies
+    }
+
+    /// How many jobs it becomes.
+    pub fn tasks(&self) -> u64 {
+        self.tasks
+    }
+}
 
 impl JobRequest {
     /// Checks all that can be told without knowing the machine.
@@ -30,8 +79,14 @@ impl JobRequest {
         if size > ARGUMENTS_MAX_BYTES {
             return Err(bad("command", "is longer than a mebibyte; put it into a script"));
         }
+        // Before anything is counted for each of them.
+        self.tasks()?;
         if self.command_bytes_max() > ARGUMENTS_MAX_BYTES {
             return Err(bad("params", "make the command longer than a mebibyte"));
+        }
+        let longest = |param: &Param| param.values.iter().map(String::len).max().unwrap_or(0);
+        if self.params.iter().map(longest).sum::<usize>() > ENVIRONMENT_MAX_BYTES {
+            return Err(bad("params", "of a task take more than a mebibyte; put them into a file"));
         }
         Ok(())
     }
@@ -87,7 +142,10 @@ impl JobRequest {
         span("time_limit_s", self.time_limit_s, 0.001)?;
         span("estimate_s", self.estimate_s, 0.001)?;
         span("begin_unix_s", self.begin_unix_s, 0.0)?;
-        span("kill_grace_s", self.kill_grace_s, 0.0)?;
+        if self.kill_grace_s.is_some_and(|grace| !(0.0..=KILL_GRACE_MAX_S).contains(&grace)) {
+            let problem = format!("is not between 0 and {KILL_GRACE_MAX_S} seconds");
+            return Err(bad("kill_grace_s", problem));
+        }
         if self.max_slowdown.is_some_and(|most| !(1.0..=1000.0).contains(&most)) {
             return Err(bad("max_slowdown", "is below 1 or above 1000"));
         }
@@ -112,6 +170,15 @@ impl JobRequest {
                 "is empty, longer than 255 bytes or holds control characters",
             ));
         }
+        for (field, name) in [("account", &self.account), ("qos", &self.qos)] {
+            let is_wrong = |name: &String| name.is_empty() || name.len() > NAME_MAX;
+            if name.as_ref().is_some_and(is_wrong) {
+                return Err(bad(field, "is empty or longer than 255 bytes"));
+            }
+        }
+        if self.mail.as_ref().is_some_and(|mail| !crate::mail::is_address(mail)) {
+            return Err(bad("mail", "is no address; give ann or ann@example.org"));
+        }
         if let Some(pattern) = &self.progress_regex {
             let regex = progress_pattern(pattern).map_err(|error| {
                 let text = error.to_string();
@@ -124,14 +191,23 @@ impl JobRequest {
                 ));
             }
         }
+        if let Some(name) = &self.stop_signal
+            && self.stop_signal().is_none()
+        {
+            let shown: String = name.escape_debug().take(40).collect();
+            let known = super::signal::names();
+            return Err(bad("stop_signal", format!("'{shown}' is no signal; give one of {known}")));
+        }
         if let Some(url) = &self.webhook {
             let uri: Option<hyper::Uri> = url.parse().ok().filter(|_| url.len() <= PATH_MAX_BYTES);
             let has_host = |uri: &hyper::Uri| uri.host().is_some_and(|host| !host.is_empty());
-            if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && has_host(&uri)) {
-                return Err(bad("webhook", "is not an http:// address"));
+            let is_http = |uri: &hyper::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+            if !uri.is_some_and(|uri| is_http(&uri) && has_host(&uri)) {
+                return Err(bad("webhook", "is not an http:// or https:// address"));
             }
         }
-        let (tasks, waits) = (self.tasks()?.tasks.len(), self.dependencies()?.len());
+        let waits: usize = self.dependencies()?.iter().map(|name| name.jobs.len()).sum();
+        let tasks = self.tasks()?.count();
         if tasks.saturating_mul(waits) > DEPENDENCIES_MAX {
             let problem =
                 format!("{tasks} tasks times {waits} jobs are more than {DEPENDENCIES_MAX}");

@@ -1,88 +1,83 @@
-//! The tasks that a request becomes: one for a plain job, several for an array or a parameter sweep.
+//! The tasks that a request becomes: one for a plain job, several for an array or a parameter sweep. They are
+//! counted and numbered here; what one of them has for each parameter is looked up when it is needed.
 
-use super::{BadRequest, JobRequest, Param, bad};
+use super::{BadRequest, JobRequest, bad};
 
 /// The most tasks that one submission may have.
 pub const TASKS_MAX: usize = 100_000;
-/// The most bytes that the parameters of all tasks of a submission may take together.
-const PARAMS_MAX_BYTES: usize = 64 << 20;
+/// The most parameters of a sweep.
+const PARAMS_MAX: usize = 64;
 
-/// The tasks of a submission.
+/// The tasks of a submission, in order: every combination of parameters for each number of the array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tasks {
-    /// Each becomes a job.
-    pub tasks: Vec<Task>,
+    /// The numbers of an array; none for a plain job or a sweep without an array.
+    numbers: Option<Vec<u32>>,
+    combinations: usize,
+    is_plain: bool,
     /// How many of them may run at a time.
     pub at_a_time: Option<u32>,
 }
 
-/// One task.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Task {
-    /// Its number; none for a plain job.
-    pub number: Option<u32>,
-    /// What was chosen for each parameter.
-    pub params: Vec<(String, String)>,
+impl Tasks {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.numbers.as_ref().map_or(1, Vec::len) * self.combinations
+    }
+
+    /// The number of a task; none for a plain job.
+    pub fn number(&self, index: usize) -> Option<u32> {
+        match &self.numbers {
+            Some(numbers) => numbers.get(index / self.combinations).copied(),
+            None => (!self.is_plain).then(|| u32::try_from(index).unwrap_or(u32::MAX)),
+        }
+    }
 }
 
 impl JobRequest {
-    /// Bytes that the parameters of `tasks` tasks take, each task with a copy of its own.
-    fn params_bytes(&self, tasks: usize) -> usize {
-        let of_param = |param: &Param| {
-            let values: usize = param.values.iter().map(String::len).sum();
-            let each = param.name.len() + values / param.values.len().max(1) + 1;
-            each.saturating_mul(tasks)
-        };
-        self.params.iter().map(of_param).fold(0, usize::saturating_add)
-    }
-
     /// The tasks that it becomes: one without a number for a plain job.
     pub fn tasks(&self) -> Result<Tasks, BadRequest> {
-        let numbers = self.array.as_deref().map(parse_array).transpose()?;
-        let mut count = numbers.as_ref().map_or(1, |(numbers, _)| numbers.len());
-        for param in &self.params {
-            count = count.saturating_mul(param.values.len());
+        if self.params.len() > PARAMS_MAX {
+            return Err(bad("params", format!("are more than {PARAMS_MAX}; put them into a file")));
         }
-        if count > TASKS_MAX {
-            let field = if self.params.is_empty() { "array" } else { "params" };
-            return Err(bad(field, format!("makes more than {TASKS_MAX} tasks")));
-        }
-        if self.params_bytes(count) > PARAMS_MAX_BYTES {
-            return Err(bad("params", "take more than 64 MiB in all tasks; put them into a file"));
-        }
-        let mut combinations: Vec<Vec<(String, String)>> = vec![Vec::new()];
         for param in &self.params {
             let plain = |character: char| character.is_ascii_alphanumeric() || character == '_';
-            if param.name.is_empty() || !param.name.chars().all(plain) {
-                return Err(bad("params", "a name is letters, digits and underscores"));
+            if param.name.is_empty() || param.name.len() > 64 || !param.name.chars().all(plain) {
+                return Err(bad("params", "a name is 1 to 64 letters, digits and underscores"));
             }
             if param.values.is_empty() {
                 return Err(bad("params", format!("{} has no values", param.name)));
             }
-            let more = |chosen: Vec<(String, String)>| {
-                param.values.iter().map(move |value| {
-                    let mut chosen = chosen.clone();
-                    chosen.push((param.name.clone(), value.clone()));
-                    chosen
-                })
-            };
-            combinations = combinations.into_iter().flat_map(more).collect();
         }
-        let Some((numbers, at_a_time)) = numbers else {
-            let is_plain = self.params.is_empty();
-            let tasks = combinations.into_iter().enumerate();
-            let tasks = tasks.map(|(number, params)| Task {
-                number: (!is_plain).then(|| u32::try_from(number).unwrap_or(u32::MAX)),
-                params,
-            });
-            return Ok(Tasks { tasks: tasks.collect(), at_a_time: None });
-        };
-        let tasks = numbers.iter().flat_map(|&number| {
-            combinations
-                .iter()
-                .map(move |params| Task { number: Some(number), params: params.clone() })
-        });
-        Ok(Tasks { tasks: tasks.collect(), at_a_time })
+        let array = self.array.as_deref().map(parse_array).transpose()?;
+        let (numbers, at_a_time) =
+            array.map_or((None, None), |(numbers, at_a_time)| (Some(numbers), at_a_time));
+        let combinations = self.combinations();
+        let count = numbers.as_ref().map_or(1, Vec::len).saturating_mul(combinations);
+        if count > TASKS_MAX {
+            let field = if self.params.is_empty() { "array" } else { "params" };
+            return Err(bad(field, format!("makes more than {TASKS_MAX} tasks")));
+        }
+        Ok(Tasks { numbers, combinations, is_plain: self.params.is_empty(), at_a_time })
+    }
+
+    /// In how many ways its parameters combine.
+    fn combinations(&self) -> usize {
+        self.params.iter().map(|param| param.values.len()).fold(1, usize::saturating_mul)
+    }
+
+    /// What a task of this index has for each parameter; the last parameter changes fastest.
+    pub fn chosen(&self, index: usize) -> Vec<(&str, &str)> {
+        let mut rest = index % self.combinations().max(1);
+        let mut chosen = Vec::with_capacity(self.params.len());
+        for param in self.params.iter().rev() {
+            let count = param.values.len().max(1);
+            let value = param.values.get(rest % count).map_or("", String::as_str);
+            chosen.push((param.name.as_str(), value));
+            rest /= count;
+        }
+        chosen.reverse();
+        chosen
     }
 }
 
@@ -106,7 +101,7 @@ fn parse_array(text: &str) -> Result<(Vec<u32>, Option<u32>), BadRequest> {
 
 /// Numbers such as `1-10:2,14`, in order, each once; `None` if it is no such list or far too long.
 pub fn parse_numbers(list: &str) -> Option<Vec<u64>> {
-    let mut numbers = std::collections::BTreeSet::new();
+    let mut numbers = Vec::new();
     // Counted as written: the same numbers a thousand times are as much work.
     let mut left = TASKS_MAX as u64;
     for part in list.split(',') {
@@ -127,5 +122,7 @@ pub fn parse_numbers(list: &str) -> Option<Vec<u64>> {
         left = left.checked_sub((last - first) / step + 1)?;
         numbers.extend((first..=last).step_by(usize::try_from(step).ok()?));
     }
-    Some(numbers.into_iter().collect())
+    numbers.sort_unstable();
+    numbers.dedup();
+    Some(numbers)
 }

@@ -11,7 +11,8 @@ fn arrays_and_parameters_become_tasks() {
     let array = |text: &str| {
         let request = JobRequest { array: Some(text.to_owned()), ..request() };
         request.tasks().map(|tasks| {
-            let numbers: Vec<u32> = tasks.tasks.iter().filter_map(|task| task.number).collect();
+            let numbers: Vec<u32> =
+                (0..tasks.count()).filter_map(|index| tasks.number(index)).collect();
             (numbers, tasks.at_a_time)
         })
     };
@@ -28,8 +29,19 @@ fn arrays_and_parameters_become_tasks() {
         params: vec![param("lr", &["1", "2"]), param("wd", &["a", "b", "c"])],
         ..request()
     };
-    assert_eq!(sweep.tasks().unwrap().tasks.len(), 6);
-    assert_eq!(request().tasks().unwrap().tasks[0].number, None);
+    let tasks = sweep.tasks().unwrap();
+    assert_eq!((tasks.count(), tasks.number(5)), (6, Some(5)));
+    assert_eq!(sweep.chosen(0), [("lr", "1"), ("wd", "a")]);
+    assert_eq!(sweep.chosen(4), [("lr", "2"), ("wd", "b")]);
+    // With an array every number has every combination.
+    let both = JobRequest { array: Some("7,9".to_owned()), ..sweep };
+    let tasks = both.tasks().unwrap();
+    assert_eq!((tasks.count(), tasks.number(5), tasks.number(6)), (12, Some(7), Some(9)));
+    assert_eq!(both.chosen(6 + 4), both.chosen(4));
+    assert_eq!(
+        (request().tasks().unwrap().count(), request().tasks().unwrap().number(0)),
+        (1, None)
+    );
 }
 
 #[test]
@@ -59,10 +71,16 @@ fn small_requests_do_not_become_large_work() {
         values: vec![value.to_owned(); count],
     };
     let field = |request: JobRequest| request.check().unwrap_err().field;
-    // 100,000 copies of a mebibyte.
+    // More than the environment of a task can hold.
     let long = "x".repeat(1 << 20);
     let params = vec![param("a", &long, 1), param("b", "1", 100_000)];
     assert_eq!(field(JobRequest { params, ..request() }), "params");
+    // 330 parameters for each of 100,000 tasks.
+    let params = vec![param("a", "", 1); 330];
+    let array = Some("0-99999".to_owned());
+    assert_eq!(field(JobRequest { params, array, ..request() }), "params");
+    // It would outlast the time limit and the command to cancel.
+    assert_eq!(field(JobRequest { kill_grace_s: Some(1e10), ..request() }), "kill_grace_s");
     // A mebibyte for each of 100,000 places.
     let command = vec!["true".to_owned(), "{a}".repeat(100_000)];
     let params = vec![param("a", &long, 1)];
@@ -70,12 +88,13 @@ fn small_requests_do_not_become_large_work() {
     let array = Some("0-99999,".repeat(50_000) + "1");
     assert_eq!(field(JobRequest { array, ..request() }), "array");
     let (array, dependency) =
-        (Some("0-99999".to_owned()), Some("afterok:1".to_owned() + &":1".repeat(9_999)));
+        (Some("0-99999".to_owned()), Some("afterok:1".to_owned() + &":1".repeat(9_998) + ":2"));
     assert_eq!(
         field(JobRequest { dependency: dependency.clone(), ..request() }.with_array(array)),
         "dependency"
     );
-    assert_eq!(JobRequest { dependency, ..request() }.check(), Ok(()));
+    let once = JobRequest { dependency, ..request() };
+    assert_eq!(once.check(), Ok(()));
     let progress_regex = Some("((a{50}){50}){50}".to_owned());
     assert_eq!(field(JobRequest { progress_regex, ..request() }), "progress_regex");
     let stdout = Some("%x".repeat(5_000).into());

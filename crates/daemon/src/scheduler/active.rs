@@ -1,5 +1,6 @@
 //! A job that has not ended, and the phase of its process.
 
+use super::RateSource;
 use crate::job::{Job, JobState};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
@@ -38,11 +39,17 @@ impl Phase {
 }
 
 /// The progress of a job.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) progress: Progress,
-    /// The rate was measured beside the present co-located jobs.
-    pub(super) measured: bool,
+    /// How the rate beside the present co-located jobs was found out.
+    pub(super) source: RateSource,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { progress: Progress::default(), source: RateSource::Prediction }
+    }
 }
 
 impl Pace {
@@ -60,7 +67,8 @@ impl Pace {
     /// Continues at another rate, which is predicted.
     pub(super) fn set_rate(&mut self, now: Time, rate: Ppm) {
         let done = self.progress.done_by(now);
-        *self = Self { progress: Progress { done, at: now, rate }, measured: false };
+        let source = RateSource::Prediction;
+        *self = Self { progress: Progress { done, at: now, rate }, source };
     }
 }
 
@@ -83,6 +91,8 @@ pub struct Active {
     pub(super) pace: Pace,
     /// Since when it runs, and whether it shares a device.
     pub(super) since: Option<(Time, bool)>,
+    /// When to see whether it takes longer than expected.
+    pub(super) check_at: Option<Time>,
     /// Not before this.
     pub(super) begin: Option<Time>,
     /// Killed if it has not exited by then.
@@ -102,8 +112,9 @@ impl Active {
             handle: None,
             enforcement: Enforcement::None,
             bye: None,
-            pace: Pace { progress: Progress { done, ..Progress::default() }, measured: false },
+            pace: Pace { progress: Progress { done, ..Progress::default() }, ..Pace::default() },
             since: None,
+            check_at: None,
             begin: None,
             leave_by: None,
             unmet,
@@ -115,6 +126,7 @@ impl Active {
         match self.phase {
             Phase::Absent if self.job.state == JobState::Held => JobState::Held,
             Phase::Absent => JobState::Pending,
+            _ if self.job.ending.is_some() => JobState::Completing,
             Phase::Starting | Phase::Running | Phase::Resuming => JobState::Running,
             Phase::Pausing | Phase::Stopped => JobState::Paused,
             Phase::Asked | Phase::Ending => JobState::Completing,
@@ -151,6 +163,12 @@ impl Active {
         RunId { job: self.job.id, run: self.job.runs }
     }
 
+    /// Whether its process saves a checkpoint and exits when it is asked to. Jobs of a cluster are ended by it.
+    pub(super) fn can_stop(&self) -> bool {
+        self.job.caps.stop
+            || (self.job.external.is_none() && self.job.request.stop_signal().is_some())
+    }
+
     /// The process of a run on this machine.
     pub fn pid(&self) -> Option<u32> {
         match self.handle? {
@@ -177,7 +195,12 @@ impl Active {
 
     /// Whether that speed was measured.
     pub fn rate_is_measured(&self) -> bool {
-        self.pace.measured
+        self.pace.source != RateSource::Prediction
+    }
+
+    /// How that speed was found out.
+    pub fn rate_source(&self) -> RateSource {
+        self.pace.source
     }
 
     /// Work done by `now`, in microseconds of running alone.

@@ -1,12 +1,15 @@
 //! What is known about classes of jobs: how long they take, how much memory, how fast alone and beside
 //! each other.
 
+use super::class_names::Definitions;
+use crate::class::ClassDefinition;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{
-    ClassId, GpuTypeId, Memory, Observation, Profile, Ratio, Span, SubBatch, SubBatches, UserId,
+    ClassId, ClassTraits, GpuTypeId, Memory, Observation, Profile, Ratio, Span, SubBatch,
+    SubBatches, Utilisation,
 };
-use tandem_models::history::{History, Traits, UNKNOWN};
+use tandem_models::expectation::{self, Expectation};
 use tandem_models::memory::ObservedMemory;
 
 /// What is known about one class.
@@ -16,6 +19,12 @@ pub struct Class {
     pub memory: BTreeMap<u32, ObservedMemory>,
     /// Steps per second alone, by the number of parts of a batch.
     pub solo: BTreeMap<u32, f64>,
+    /// What defines it, unless the user named it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definition: Option<ClassDefinition>,
+    /// Part of the time in which it uses its devices when it could always have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duty: Option<f64>,
     /// Durations alone of the jobs that have finished, the latest last, in microseconds.
     pub durations_us: Vec<u64>,
     /// Measured rates beside one other job, by its class.
@@ -61,6 +70,8 @@ impl Class {
 /// Measurements that are kept of each pair, and of all groups of a class.
 const MEASURED_MAX: usize = 64;
 const DURATIONS_MAX: usize = 16;
+/// Jobs are described again when their estimate changes by more than this factor.
+const ESTIMATE_CHANGE: f64 = 1.1;
 
 /// All classes. The engine owns the beliefs about their pairs; this keeps the measurements behind them, from
 /// which the engine learns again after a restart.
@@ -73,26 +84,24 @@ pub struct Classes {
     told: usize,
     /// Classes about which something was learned in this step.
     learned: BTreeSet<String>,
-    history: History,
+    pub(super) definitions: Definitions,
+    /// Work done by running jobs that take longer than was expected, by class and job.
+    outlived: BTreeMap<String, BTreeMap<u64, Span>>,
 }
 
 impl Classes {
     /// Starts from what was known before.
     pub fn new(known: BTreeMap<String, Class>) -> Self {
         let mut classes = Self {
-            known: BTreeMap::new(),
+            known,
             numbers: BTreeMap::new(),
             names: Vec::new(),
             told: 0,
             learned: BTreeSet::new(),
-            history: History::default(),
+            definitions: Definitions::default(),
+            outlived: BTreeMap::new(),
         };
-        for (name, class) in &known {
-            for &duration in &class.durations_us {
-                classes.remember(name, UserId(0), 1, Span(duration));
-            }
-        }
-        classes.known = known;
+        classes.compare_all_siblings();
         classes
     }
 
@@ -125,7 +134,10 @@ impl Classes {
     /// What is known about a class, to be changed.
     fn learn(&mut self, name: &str) -> &mut Class {
         self.learned.insert(name.to_owned());
-        self.known.entry(name.to_owned()).or_default()
+        let definition = self.definition(name).cloned();
+        let class = self.known.entry(name.to_owned()).or_default();
+        class.definition = definition;
+        class
     }
 
     /// Classes about which something was learned in this step.
@@ -181,19 +193,54 @@ impl Classes {
         }
     }
 
-    /// How long a job will take, as far as jobs like it tell; `None` if there were none.
-    pub fn estimate(&self, name: &str, user: UserId, gpus: u32) -> Option<Span> {
-        let seen = self.known.get(name).is_some_and(|class| !class.durations_us.is_empty());
-        let number = self.numbers.get(name).copied().map(ClassId);
-        seen.then(|| self.history.estimate(&Traits { user, name: None, gpus, class: number }))
+    /// How long a job of a class takes, by those that have finished and those that run longer; `None` if
+    /// there were none.
+    pub fn expected(&self, name: &str) -> Option<Expectation> {
+        let finished = self.known.get(name).map_or(&[][..], |class| &class.durations_us);
+        let finished: Vec<Span> = finished.iter().map(|&us| Span(us)).collect();
+        let outlived = self.outlived.get(name).into_iter().flat_map(BTreeMap::values);
+        expectation::of_class(&finished, &outlived.copied().collect::<Vec<Span>>())
     }
 
-    /// What to expect of a job of which nothing is known.
-    pub fn unknown(&self, user: UserId, gpus: u32) -> Span {
-        match self.known.values().any(|class| !class.durations_us.is_empty()) {
-            true => self.history.estimate(&Traits { user, name: None, gpus, class: None }),
-            false => UNKNOWN,
+    /// What other classes tell about one that was never seen to finish.
+    pub fn expected_by_others(&self) -> Option<Expectation> {
+        let medians = self.known.keys().filter_map(|name| Some(self.expected(name)?.median));
+        expectation::of_others(medians)
+    }
+
+    /// A running job takes longer than was expected.
+    pub(super) fn outlived(&mut self, name: &str, job: u64, done: Span) {
+        self.outlived.entry(name.to_owned()).or_default().insert(job, done);
+    }
+
+    /// A job that took longer than was expected is over; its class if there was one.
+    pub(super) fn forget_outlived(&mut self, job: u64) -> Option<String> {
+        let class = self.outlived.iter().find(|(_, jobs)| jobs.contains_key(&job));
+        let class = class.map(|(class, _)| class.clone())?;
+        let jobs = self.outlived.get_mut(&class)?;
+        jobs.remove(&job);
+        if jobs.is_empty() {
+            self.outlived.remove(&class);
         }
+        Some(class)
+    }
+
+    /// What a class does alone, as the engine's model takes it.
+    pub(super) fn traits(&self, name: &str) -> ClassTraits {
+        let Some(class) = self.known.get(name) else { return ClassTraits::default() };
+        let memory = class.memory.get(&1).or_else(|| class.memory.values().next());
+        ClassTraits {
+            gpu_util: class.duty.map(|duty| Utilisation((duty * 100_000.0).round() as u32)),
+            memory: memory.and_then(ObservedMemory::peak),
+            steps_per_s: class.solo.get(&1).copied().map(Ratio::from_f64),
+            reports: !class.solo.is_empty(),
+        }
+    }
+
+    /// The same of all classes of which something is known.
+    pub(super) fn all_traits(&mut self) -> Vec<(ClassId, ClassTraits)> {
+        let names: Vec<String> = self.known.keys().cloned().collect();
+        names.iter().map(|name| (self.number(name), self.traits(name))).collect()
     }
 
     /// What a class takes on a device, with a margin; `None` if it was never seen.
@@ -215,16 +262,21 @@ impl Classes {
         SubBatches::new(ways)
     }
 
-    /// A job has finished after so much work.
-    pub fn finished(&mut self, name: &str, user: UserId, gpus: u32, duration: Span) {
-        self.remember(name, user, gpus, duration);
+    /// A job has finished after so much work; whether other jobs of the class are now expected to take
+    /// notably longer or shorter.
+    pub(super) fn finished(&mut self, name: &str, job: u64, duration: Span) -> bool {
+        let before = self.expected(name);
+        self.forget_outlived(job);
         let durations = &mut self.learn(name).durations_us;
         push_latest(durations, duration.0, DURATIONS_MAX);
+        let (Some(before), Some(after)) = (before, self.expected(name)) else { return true };
+        let ratio = after.median.0 as f64 / before.median.0.max(1) as f64;
+        !(1.0 / ESTIMATE_CHANGE..ESTIMATE_CHANGE).contains(&ratio)
     }
 
-    fn remember(&mut self, name: &str, user: UserId, gpus: u32, duration: Span) {
-        let class = Some(self.number(name));
-        self.history.finish(&Traits { user, name: None, gpus, class }, duration);
+    /// A class showed how much of the time it uses its devices.
+    pub fn set_duty(&mut self, name: &str, duty: f64) {
+        self.learn(name).duty = Some(duty.clamp(0.0, 1.0));
     }
 
     /// A class showed what it takes.

@@ -24,8 +24,9 @@ impl Scheduler {
         id: JobId,
         submit: Time,
     ) -> JobSpec {
-        let description = self.description(active, user, class);
+        let description = self.description(active, class);
         let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } = description;
+        let (share, priority) = self.share_of(&active.job);
         JobSpec {
             id,
             user,
@@ -36,30 +37,18 @@ impl Scheduler {
             profile,
             sub_batches,
             tolerance,
-            priority: active.job.request.priority,
+            priority,
             stoppable,
             restore: Span((self.setup.restore_s * 1e6) as u64),
+            share,
         }
     }
 
     /// What is known about a job at present.
-    pub(super) fn description(
-        &self,
-        active: &Active,
-        user: UserId,
-        class: Option<ClassId>,
-    ) -> JobDescription {
+    pub(super) fn description(&self, active: &Active, class: Option<ClassId>) -> JobDescription {
         let (job, request) = (&active.job, &active.job.request);
         let gang = request.gang();
-        let seconds = |seconds: f64| Span((seconds * 1e6).round() as u64);
-        let limit = request.time_limit_s.map(seconds);
-        let estimate = request.estimate_s.map(seconds).unwrap_or_else(|| {
-            let learned = self.learning.estimate(&job.class, user, gang);
-            match (learned, limit) {
-                (Some(learned), Some(limit)) => learned.min(limit),
-                (one, other) => one.or(other).unwrap_or_else(|| self.learning.unknown(user, gang)),
-            }
-        });
+        let estimate = self.estimate(active).median;
         let declared = request.gpu_memory_bytes.map(memory);
         let measured = self.learning.memory(&job.class);
         let is_known = !self.setup.learn || self.is_known(active);
@@ -82,7 +71,7 @@ impl Scheduler {
             },
             sub_batches,
             tolerance,
-            stoppable: self.setup.pause_frees_device || (job.caps.stop && self.setup.moves),
+            stoppable: self.setup.pause_frees_device || (active.can_stop() && self.setup.moves),
         }
     }
 
@@ -92,17 +81,21 @@ impl Scheduler {
             return active.job.request.gpu_memory_bytes.is_some();
         }
         let Some(class) = self.learning.get(&active.job.class) else { return false };
-        // A job that reports steps must also have shown its solo speed.
-        !class.memory.is_empty() && (!active.job.caps.reports || !class.solo.is_empty())
+        // A job that reports steps must also have shown its solo speed, and any other how much it uses its
+        // devices.
+        let is_measured = match active.job.caps.reports {
+            true => !class.solo.is_empty(),
+            false => !class.solo.is_empty() || class.duty.is_some(),
+        };
+        !class.memory.is_empty() && is_measured
     }
 
     /// Tells the engine what has become known about a job.
     pub(super) fn describe(&mut self, id: u64) {
         let Some(active) = self.jobs.get(id) else { return };
         if let Some(job) = active.entry {
-            let user = self.jobs.find_user(active.job.uid).unwrap_or(UserId(0));
             let class = self.learning.find(&active.job.class);
-            let description = self.description(active, user, class);
+            let description = self.description(active, class);
             self.planner.tell(Event::Described { job, description });
         }
     }

@@ -8,8 +8,8 @@ use tandem_core::{Event, GpuId};
 pub(super) struct Devices {
     /// Jobs whose processes may use a device, by device.
     present: Vec<BTreeSet<u64>>,
-    /// Drained by an operator.
-    drained: BTreeSet<u32>,
+    /// Drained by an operator, with the reason if there is one.
+    drained: BTreeMap<u32, Option<String>>,
     /// Unavailable by the back end, with the reason.
     closed: BTreeMap<u32, String>,
     /// Memory of processes that are not ours.
@@ -26,7 +26,7 @@ impl Devices {
     pub(super) fn new(count: usize, avoids_foreign: bool) -> Self {
         Self {
             present: vec![BTreeSet::new(); count],
-            drained: BTreeSet::new(),
+            drained: BTreeMap::new(),
             closed: BTreeMap::new(),
             foreign: BTreeMap::new(),
             avoids_foreign,
@@ -78,11 +78,12 @@ impl Devices {
     }
 
     pub(super) fn is_drained(&self, device: u32) -> bool {
-        self.drained.contains(&device)
+        self.drained.contains_key(&device)
     }
 
-    pub(super) fn drained(&self) -> impl Iterator<Item = u32> + '_ {
-        self.drained.iter().copied()
+    /// Drained devices, with the reasons that were given.
+    pub(super) fn drained(&self) -> impl Iterator<Item = (u32, Option<&str>)> + '_ {
+        self.drained.iter().map(|(&device, reason)| (device, reason.as_deref()))
     }
 
     pub(super) fn closed(&self, device: u32) -> Option<&str> {
@@ -109,14 +110,12 @@ impl Devices {
             || self.reserved.iter().any(|(other, kept)| *other != job && kept.contains(&device))
     }
 
-    pub(super) fn drain(&mut self, device: u32, drained: bool) -> Option<Event> {
-        self.change(device, |devices| {
-            if drained {
-                devices.drained.insert(device)
-            } else {
-                devices.drained.remove(&device)
-            };
-        })
+    pub(super) fn drain(&mut self, device: u32, reason: Option<String>) -> Option<Event> {
+        self.change(device, |devices| drop(devices.drained.insert(device, reason)))
+    }
+
+    pub(super) fn undrain(&mut self, device: u32) -> Option<Event> {
+        self.change(device, |devices| drop(devices.drained.remove(&device)))
     }
 
     pub(super) fn close(&mut self, device: u32, reason: Option<&str>) -> Option<Event> {
@@ -189,8 +188,13 @@ impl Devices {
 }
 
 impl Scheduler {
-    pub(super) fn drain(&mut self, device: u32, drained: bool) {
-        let event = self.devices.drain(device, drained);
+    pub(super) fn drain(&mut self, device: u32, reason: Option<String>) {
+        let event = self.devices.drain(device, reason);
+        event.into_iter().for_each(|event| self.planner.tell(event));
+    }
+
+    pub(super) fn undrain(&mut self, device: u32) {
+        let event = self.devices.undrain(device);
         event.into_iter().for_each(|event| self.planner.tell(event));
     }
 

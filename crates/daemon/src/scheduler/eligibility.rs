@@ -1,6 +1,6 @@
 //! From a submission to the engine: what a job waits for before it is eligible to be planned.
 
-use super::{Active, Scheduler, Submission, new_jobs};
+use super::{Active, Scheduler, Submission};
 use crate::job::JobState;
 use crate::request::{After, Dependency, JobRequest};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use tandem_core::{Event, Span};
 impl Scheduler {
     pub(super) fn submit(&mut self, submission: &Submission) {
         let known: BTreeMap<u64, JobState> = submission.over.iter().copied().collect();
-        for job in new_jobs(submission, self.now) {
+        for job in self.new_jobs(submission, self.now) {
             let id = job.id;
             let over = |dependency: &Dependency| {
                 // A job that had not ended when this was accepted may have ended in this very step.
@@ -19,9 +19,11 @@ impl Scheduler {
             };
             let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
             self.admit(Active::new(job));
+            self.jobs.mark_changed(id);
             for (other, state) in over {
                 self.meet_dependency(id, other, state);
             }
+            self.settle_arrays(id);
             self.try_enter(id);
         }
     }
@@ -31,6 +33,12 @@ impl Scheduler {
         if let Some(begin) = active.job.request.begin_unix_s {
             let wait = ((begin * 1e6) as u64).saturating_sub(self.now.unix_us);
             active.begin = (wait > 0).then(|| self.now.time() + Span(wait));
+        }
+        if self.learning.definition(&active.job.class).is_none()
+            && let (class, Some(definition)) = self.class_of(&active.job)
+            && class == active.job.class
+        {
+            self.learning.define(&class, definition);
         }
         self.jobs.add(active);
     }
@@ -43,13 +51,16 @@ impl Scheduler {
         }
         let reason = if active.job.state == JobState::Held {
             Some("held".to_owned())
-        } else if let Some(first) = active.unmet.first() {
-            Some(format!("waits for job {}", first.job))
+        } else if !active.unmet.is_empty() {
+            Some(waits_for(&active.unmet))
         } else if active.begin.is_some_and(|begin| begin > self.now.time()) {
-            Some("waits for its time".to_owned())
+            Some(format!("begins at {}", begin_time(&active.job.request)))
         } else if let Some(excess) = self.excess(&active.job.request) {
             // Jobs of a cluster were not checked; such a job would block all behind it for ever.
             Some(excess)
+        } else if !self.jobs.may_enter(id, self.setup.planned_per_user) {
+            let most = self.setup.planned_per_user.unwrap_or(u32::MAX);
+            Some(format!("waits behind {most} jobs of its user"))
         } else if !self.jobs.takes_array_slot(id) {
             Some("waits for other tasks of its array".to_owned())
         } else {
@@ -78,31 +89,133 @@ impl Scheduler {
         let entry = self.planner.enter(id);
         let spec = self.spec(id, entry);
         let entered = spec.submit.0;
+        self.jobs.set_entry(id, entry);
         let active = self.jobs.get_mut(id).expect("an eligible job has not ended");
-        active.entry = Some(entry);
-        active.job.entered_us = Some(entered);
-        active.job.reason = None;
+        if active.job.entered_us != Some(entered) || active.job.reason.is_some() {
+            active.job.entered_us = Some(entered);
+            active.job.reason = None;
+            self.jobs.mark_changed(id);
+        }
         self.planner.tell(Event::Submitted(spec));
-        self.jobs.mark_changed(id);
+        self.request_sharing();
+    }
+
+    /// Lets jobs enter the engine in the place of those that left it.
+    pub(super) fn refill(&mut self) {
+        while let Some(id) = self.jobs.next_outside(self.setup.planned_per_user) {
+            self.try_enter(id);
+        }
     }
 
     /// A job on which `id` depends has ended.
     pub(super) fn meet_dependency(&mut self, id: u64, other: u64, state: JobState) {
+        let is_it = |unmet: &Dependency| unmet.job == other && !unmet.array;
         let Some(active) = self.jobs.get_mut(id) else { return };
+        if !active.unmet.iter().any(is_it) {
+            return;
+        }
         let holds = |dependency: &Dependency| match dependency.after {
             After::Any => true,
             After::Ok => state == JobState::Completed,
             After::NotOk => state != JobState::Completed,
         };
-        let fails = active.unmet.iter().any(|unmet| unmet.job == other && !holds(unmet));
-        active.unmet.retain(|unmet| unmet.job != other);
-        active.job.dependencies.retain(|dependency| dependency.job != other);
-        self.jobs.mark_changed(id);
-        if fails {
-            let reason = format!("depends on job {other}, which is {}", state.name());
-            self.end_job(id, JobState::Cancelled, Some(reason));
-        } else {
-            self.try_enter(id);
+        let fails = active.unmet.iter().any(|unmet| is_it(unmet) && !holds(unmet));
+        active.unmet.retain(|unmet| !is_it(unmet));
+        self.settle(id, other, fails.then(|| format!("job {other}, which is {}", state.name())));
+    }
+
+    /// A task of an array has ended: those that depend on the array may be settled.
+    pub(super) fn meet_array_dependencies(&mut self, first: u64, state: JobState) {
+        let fails = state != JobState::Completed;
+        if fails || self.jobs.tasks_left(first) == 0 {
+            for dependent in self.jobs.dependents(first) {
+                self.meet_array(dependent, first, fails);
+            }
         }
     }
+
+    /// Settles what `id` waits for of an array, of which a task may have failed.
+    pub(super) fn meet_array(&mut self, id: u64, first: u64, fails: bool) {
+        let left = self.jobs.tasks_left(first);
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        let is_it = |unmet: &Dependency| unmet.job == first && unmet.array;
+        if !active.unmet.iter().any(is_it) {
+            return;
+        }
+        active
+            .unmet
+            .iter_mut()
+            .filter(|unmet| is_it(unmet))
+            .for_each(|unmet| unmet.failed |= fails);
+        let is_broken = |unmet: &Dependency| match unmet.after {
+            After::Any => false,
+            After::Ok => unmet.failed,
+            After::NotOk => left == 0 && !unmet.failed,
+        };
+        let broken = active.unmet.iter().find(|unmet| is_it(unmet) && is_broken(unmet));
+        let broken = broken.map(|unmet| match unmet.after {
+            After::NotOk => format!("array {first}, all tasks of which have completed"),
+            After::Any | After::Ok => format!("array {first}, a task of which did not complete"),
+        });
+        active.unmet.retain(|unmet| !is_it(unmet) || (left > 0 && !is_broken(unmet)));
+        self.settle(id, first, broken);
+    }
+
+    /// Records what a job still waits for after something on which it depends has ended; `broken` says why it
+    /// can never start.
+    fn settle(&mut self, id: u64, other: u64, broken: Option<String>) {
+        self.jobs.keep_unmet(id);
+        let Some(active) = self.jobs.get(id) else { return };
+        if !active.unmet.iter().any(|unmet| unmet.job == other) {
+            self.jobs.remove_dependent(id, other);
+        }
+        self.jobs.mark_changed(id);
+        match broken {
+            Some(what) => self.end_job(id, JobState::Cancelled, Some(format!("depends on {what}"))),
+            None => self.try_enter(id),
+        }
+    }
+
+    /// Settles the dependencies of a new job on arrays: a name that turned out not to be one of an array is
+    /// that of a job.
+    fn settle_arrays(&mut self, id: u64) {
+        let Some(active) = self.jobs.get(id) else { return };
+        let arrays: Vec<Dependency> =
+            active.unmet.iter().copied().filter(|unmet| unmet.array).collect();
+        for Dependency { job: first, failed, .. } in arrays {
+            let is_job = self.jobs.tasks_left(first) == 0 && self.jobs.get(first).is_some();
+            if is_job && let Some(active) = self.jobs.get_mut(id) {
+                let unmet = active.unmet.iter_mut().chain(&mut active.job.dependencies);
+                unmet.filter(|unmet| unmet.job == first).for_each(|unmet| unmet.array = false);
+            } else {
+                let fails = failed || self.jobs.task_failed_now(first);
+                self.meet_array(id, first, fails);
+            }
+        }
+    }
+}
+
+/// The most jobs that a reason names.
+const NAMED_MAX: usize = 4;
+
+/// What a job waits for, for people.
+fn waits_for(unmet: &[Dependency]) -> String {
+    let name = |unmet: &Dependency| {
+        if unmet.array { format!("array {}", unmet.job) } else { format!("job {}", unmet.job) }
+    };
+    let mut names: Vec<String> = unmet.iter().take(NAMED_MAX).map(name).collect();
+    if unmet.len() > NAMED_MAX {
+        names.push(format!("{} more", unmet.len() - NAMED_MAX));
+    }
+    match names.split_last() {
+        Some((last, [])) => format!("waits for {last}"),
+        Some((last, rest)) => format!("waits for {} and {last}", rest.join(", ")),
+        None => "waits".to_owned(),
+    }
+}
+
+/// The begin time, in UTC.
+fn begin_time(request: &JobRequest) -> String {
+    let unix_us = request.begin_unix_s.map_or(0, |begin| (begin * 1e6) as u64);
+    crate::time::iso(unix_us)
 }

@@ -4,7 +4,7 @@ use super::Scheduler;
 use super::active::Phase;
 use crate::job::{ArrayTask, Caps, Ending, JobState};
 use tandem_backends::{Exit, ExitCause, ExitStatus, RunId};
-use tandem_core::{Event, Span, UserId};
+use tandem_core::{Event, Span};
 
 /// Factor on the observed peak for a job that ran out of memory.
 const OOM_GROWTH: f64 = 1.5;
@@ -12,6 +12,16 @@ const OOM_GROWTH: f64 = 1.5;
 const POSTPONED: Span = Span(30_000_000);
 /// The exit code of a job that ran out of memory.
 const OOM_EXIT_CODE: i32 = 253;
+
+/// Whether the exit of a job that was asked to stop means that it saved a checkpoint: exit code 0, its own word,
+/// or its stop signal, after which many programs exit as if they had not caught it.
+fn saved(status: ExitStatus, bye: Option<bool>, signal: Option<i32>) -> bool {
+    match status {
+        ExitStatus::Code(0) => true,
+        ExitStatus::Code(code) => bye == Some(false) || signal.is_some_and(|own| code == 128 + own),
+        ExitStatus::Signal(number) => bye == Some(false) || signal == Some(number),
+    }
+}
 
 impl Scheduler {
     pub(super) fn exited(&mut self, run: RunId, exit: &Exit) {
@@ -32,6 +42,7 @@ impl Scheduler {
         let peak = active.job.memory_peak_bytes.max(exit.rss_max_bytes);
         let (oom_retried, retried) = (active.job.oom_retried, active.job.retried);
         let retries = active.job.request.retries;
+        let signal = active.job.request.stop_signal();
         self.gone(id);
         self.processes.forget(run);
         if let (None, Some(cause)) = (&cause, exit.cause) {
@@ -39,18 +50,25 @@ impl Scheduler {
             return;
         }
         match (cause, exit.status) {
-            (Some(ending), _) => self.end_as_asked(id, &ending),
+            // It was done before it could be stopped.
+            (Some(_), ExitStatus::Code(0)) if bye == Some(true) => {
+                self.end_job(id, JobState::Completed, None);
+            }
+            (Some(ending), status) => {
+                self.end_as_asked(id, &ending, was_asked && saved(status, bye, signal));
+            }
             (None, _) if exit.oom && oom_retried => {
                 self.jobs.get_mut(id).expect("its run has just ended").job.exit_code =
                     Some(OOM_EXIT_CODE);
                 self.end_job(id, JobState::Oom, Some("out of memory, also alone".to_owned()));
             }
             (None, _) if exit.oom => self.retry_alone(id, peak),
-            (None, ExitStatus::Code(0)) if was_asked && bye != Some(true) => self.requeue(id),
+            (None, status) if was_asked && bye != Some(true) && saved(status, bye, signal) => {
+                self.continue_later(id);
+            }
             (None, ExitStatus::Code(0)) => self.end_job(id, JobState::Completed, None),
-            (None, _) if was_asked && bye == Some(false) => self.requeue(id),
             // It did not exit in time and was killed.
-            (None, ExitStatus::Signal(9 | 15)) if was_asked => self.requeue(id),
+            (None, ExitStatus::Signal(9 | 15)) if was_asked => self.continue_later(id),
             (None, status) => {
                 let reason = match status {
                     ExitStatus::Code(code) => format!("exit code {code}"),
@@ -58,7 +76,7 @@ impl Scheduler {
                 };
                 if retried < retries {
                     self.jobs.get_mut(id).expect("its run has just ended").job.retried += 1;
-                    self.re_enter(id, format!("{reason}; tried again"));
+                    self.re_enter(id, format!("{reason}; tried again"), false);
                 } else {
                     self.end_job(id, JobState::Failed, Some(reason));
                 }
@@ -100,7 +118,7 @@ impl Scheduler {
         active.job.placed = false;
         active.job.entered_us = None;
         active.begin = Some(at);
-        if let Some(entry) = active.entry.take() {
+        if let Some(entry) = self.jobs.take_entry(id) {
             self.planner.tell(Event::Cancelled { job: entry });
         }
         self.jobs.add_timer(at, id);
@@ -122,15 +140,23 @@ impl Scheduler {
         self.gone(run.job);
         self.processes.forget(run);
         match cause {
-            Some(ending) => self.end_as_asked(run.job, &ending),
+            Some(ending) => self.end_as_asked(run.job, &ending, false),
             None => self.end_job(run.job, state, Some(reason)),
         }
     }
 
     /// The process of a job that was to be ended is gone.
-    fn end_as_asked(&mut self, id: u64, ending: &Ending) {
-        let (state, reason) = ending.end();
-        self.end_job(id, state, Some(reason));
+    fn end_as_asked(&mut self, id: u64, ending: &Ending, has_saved: bool) {
+        match (ending.end(), ending) {
+            (Some((state, reason)), _) => self.end_job(id, state, Some(reason)),
+            (None, Ending::Requeue { by }) if has_saved => {
+                self.re_enter(id, format!("requeued by {by}; continues from its checkpoint"), true);
+            }
+            (None, ending) => {
+                let by = if let Ending::Requeue { by } = ending { by } else { "nobody" };
+                self.re_enter(id, format!("requeued by {by}; begins again"), false);
+            }
+        }
     }
 
     /// The cluster requeued a job: its progress is lost, it starts again on its devices.
@@ -159,7 +185,7 @@ impl Scheduler {
             && self.jobs.expect(id).phase == Phase::Absent
         {
             match self.jobs.expect(id).job.ending.clone() {
-                Some(ending) => self.end_as_asked(id, &ending),
+                Some(ending) => self.end_as_asked(id, &ending, false),
                 None => self.end_job(id, JobState::Cancelled, Some(reason.to_owned())),
             }
         }
@@ -196,20 +222,24 @@ impl Scheduler {
     }
 
     /// It saved a checkpoint and continues when it gets devices again; the engine may have placed it by now.
-    fn requeue(&mut self, id: u64) {
+    fn continue_later(&mut self, id: u64) {
         self.jobs.set_reason(id, None);
         self.jobs.mark_changed(id);
         self.processes.mark(id);
     }
 
-    /// Starts again without its progress.
-    fn re_enter(&mut self, id: u64, reason: String) {
+    /// Queues a job again, with its progress if it has saved it.
+    fn re_enter(&mut self, id: u64, reason: String, keeps_progress: bool) {
         let Some(active) = self.jobs.get_mut(id) else { return };
         active.job.placed = false;
-        active.job.done_us = 0;
-        active.pace = super::active::Pace::default();
+        active.job.ending = None;
+        if !keeps_progress {
+            active.job.done_us = 0;
+            active.job.total_us = None;
+            active.pace = super::active::Pace::default();
+        }
         active.job.entered_us = None;
-        if let Some(entry) = active.entry.take() {
+        if let Some(entry) = self.jobs.take_entry(id) {
             self.planner.tell(Event::Finished { job: entry });
         }
         self.try_enter(id);
@@ -228,7 +258,7 @@ impl Scheduler {
             let parts = active.job.sub_batches;
             self.learning.set_memory(&class, parts, raised);
         }
-        self.re_enter(id, "out of memory; tried again alone".to_owned());
+        self.re_enter(id, "out of memory; tried again alone".to_owned(), false);
     }
 
     /// Ends a job.
@@ -249,15 +279,23 @@ impl Scheduler {
             });
         }
         if state == JobState::Completed && job.done_us > 0 {
-            let user = self.jobs.find_user(job.uid).unwrap_or(UserId(0));
-            self.learning.finished(&job.class, user, job.request.gang(), Span(job.done_us));
+            let class = job.class.clone();
+            let is_news = self.learning.finished(&class, id, Span(job.done_us));
+            self.describe_if(&class, is_news);
+        } else if let Some(class) = self.learning.forget_outlived(id) {
+            self.describe_if(&class, true);
         }
         self.processes.unmark(id);
         let task = job.task;
         self.jobs.push_ended(active.job);
-        for dependent in self.jobs.take_dependents(id) {
+        for dependent in self.jobs.dependents(id) {
             self.meet_dependency(dependent, id, state);
         }
+        if let Some(task) = task {
+            self.meet_array_dependencies(task.first, state);
+            self.jobs.forget_dependents(task.first);
+        }
+        self.jobs.forget_dependents(id);
         if let Some(ArrayTask { first, at_a_time: Some(_), .. }) = task {
             self.enter_next_task(first, id);
         }

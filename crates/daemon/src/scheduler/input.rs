@@ -1,11 +1,13 @@
 //! The inputs of the scheduler. Everything that influences a decision is one of these, so a journal of them
 //! replays a run.
 
+use super::Booking;
 use crate::job::JobState;
-use crate::request::JobRequest;
+use crate::request::{Dependency, DependencyName, JobRequest, Selector};
 use serde::{Deserialize, Serialize};
 use tandem_backends::BackendEvent;
 use tandem_core::{Span, Time, Work};
+use utoipa::ToSchema;
 
 /// An instant: on the scheduler's own clock, which never jumps, and on the wall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,22 @@ pub enum Input {
     Submit(Box<Submission>),
     /// A job is withdrawn.
     Cancel {
+        /// The job.
+        job: u64,
+        /// The user's name.
+        by: String,
+    },
+    /// Several jobs are changed in the same way.
+    Change {
+        /// How.
+        action: JobAction,
+        /// The jobs.
+        jobs: Vec<u64>,
+        /// The user's name.
+        by: String,
+    },
+    /// A job is queued again, from its checkpoint if it can save one.
+    Requeue {
         /// The job.
         job: u64,
         /// The user's name.
@@ -67,16 +85,44 @@ pub enum Input {
     Drain {
         /// The device.
         device: u32,
+        /// Why, as the operator says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// It does again.
     Undrain {
         /// The device.
         device: u32,
     },
+    /// Devices are kept for some users for some time.
+    Reserve(Box<Booking>),
+    /// A reservation is cancelled.
+    Unreserve {
+        /// Its number.
+        id: u32,
+    },
     /// The back end reports.
     Backend(BackendEvent),
     /// Something was measured.
     Fact(Fact),
+}
+
+/// A change of a job that a user may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobAction {
+    /// End it.
+    Cancel,
+    /// Keep it from starting.
+    Hold,
+    /// Let it start.
+    Release,
+    /// Stop its process for a while.
+    Pause,
+    /// Continue its process.
+    Resume,
+    /// End its process and queue it again, from its checkpoint if it can save one.
+    Requeue,
 }
 
 /// A submission.
@@ -100,6 +146,42 @@ pub struct Submission {
     /// When it was submitted to the cluster, in microseconds since 1970.
     #[serde(default)]
     pub submit_unix_us: Option<u64>,
+    /// What it depends on, by number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends: Vec<Dependency>,
+}
+
+impl Submission {
+    /// What it depends on. Journals of version 2 have it only as text, with plain numbers.
+    pub(super) fn dependencies(&self) -> Vec<Dependency> {
+        if !self.depends.is_empty() {
+            return self.depends.clone();
+        }
+        let plain = |name: DependencyName| match name.jobs {
+            Selector::Jobs(jobs) => jobs,
+            _ => Vec::new(),
+        };
+        let names = self.request.dependencies().unwrap_or_default().into_iter();
+        names
+            .flat_map(|name| {
+                let after = name.after;
+                plain(name).into_iter().map(move |job| Dependency::on(after, job))
+            })
+            .collect()
+    }
+}
+
+impl Submission {
+    /// What it adds to what its user has, given its number of jobs.
+    pub(crate) fn load(&self, jobs: u64) -> super::UserLoad {
+        let waits = self.depends.len() as u64;
+        super::UserLoad {
+            jobs,
+            dependencies: jobs * waits,
+            bytes: self.request.stored_bytes,
+            webhooks: if self.request.webhook.is_some() { jobs } else { 0 },
+        }
+    }
 }
 
 /// Something that was measured.
@@ -122,12 +204,36 @@ pub enum Fact {
         /// All its work is done.
         done: bool,
     },
+    /// The most memory that a job took on a device, when its run has ended.
+    Peak {
+        /// The job.
+        job: u64,
+        /// The memory.
+        bytes: u64,
+    },
     /// How far a job is and how fast it goes.
     Progress {
         /// The job.
         job: u64,
         /// Its report.
         report: Report,
+        /// How its rate was measured.
+        #[serde(default)]
+        from: RateSource,
+    },
+    /// How much a job has to do in all, by its own progress: steps done, and steps asked for.
+    Total {
+        /// The job.
+        job: u64,
+        /// In microseconds of running alone.
+        total_us: u64,
+    },
+    /// How much of the time a class uses its devices.
+    Duty {
+        /// The class.
+        class: String,
+        /// From 0 to 1.
+        duty: f64,
     },
     /// What a class takes on each of its devices; it has been steady for a while.
     Memory {
@@ -178,6 +284,19 @@ pub enum Fact {
         /// How many they are.
         processes: u32,
     },
+}
+
+/// How the rate of a job was found out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RateSource {
+    /// From steps that it reported or printed.
+    #[default]
+    Steps,
+    /// From its use of its devices, alone and beside others.
+    Usage,
+    /// Not measured beside the present co-located jobs: predicted.
+    Prediction,
 }
 
 /// How far a job is and how fast it goes.

@@ -5,24 +5,68 @@ use super::active::Active;
 use super::{Now, RunId};
 use crate::job::{ArrayTask, Going, Job, JobState};
 use std::collections::{BTreeMap, BTreeSet};
-use tandem_core::{Time, UserId};
+use tandem_core::{JobId, Time, UserId};
 
 /// Jobs that have not ended, with the indices over them.
 pub(super) struct Jobs {
-    active: BTreeMap<u64, Active>,
+    /// Boxed: a B-tree leaves a third of its slots empty.
+    active: BTreeMap<u64, Box<Active>>,
     users: BTreeMap<u32, UserId>,
+    /// What each user has, by user id.
+    loads: BTreeMap<u32, JobsOfUser>,
+    /// Requests by their first job: how many of their jobs have not ended.
+    requests: BTreeMap<u64, u32>,
+    /// Requests all of whose jobs ended in this step.
+    ended_requests: Vec<u64>,
+    /// Users some of whose jobs left the engine, so that others may enter.
+    short: BTreeSet<u32>,
     /// Jobs of a cluster, by the cluster's id.
     externals: BTreeMap<String, u64>,
     /// Jobs that depend on a job.
     dependents: BTreeMap<u64, BTreeSet<u64>>,
     /// Array tasks with a limit on how many run at a time, by the first job of the array.
     arrays: BTreeMap<u64, ArrayLimit>,
+    /// Tasks that have not ended, by the first job of their array.
+    tasks_left: BTreeMap<u64, u32>,
     timers: BTreeSet<(Time, u64)>,
     next: u64,
     /// Jobs that changed in this step.
     changed: BTreeSet<u64>,
     /// Jobs that ended in this step.
     ended: Vec<Job>,
+}
+
+/// What the jobs of a user that have not ended amount to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserLoad {
+    /// Jobs.
+    pub jobs: u64,
+    /// Jobs that they wait for, each counted for every job that waits.
+    pub dependencies: u64,
+    /// Bytes of their requests.
+    pub bytes: u64,
+    /// Jobs that call a webhook when they end.
+    pub webhooks: u64,
+}
+
+/// The jobs of a user that have not ended.
+#[derive(Clone, Debug, Default)]
+struct JobsOfUser {
+    load: UserLoad,
+    /// Jobs that the engine knows.
+    entered: u64,
+    /// Jobs that wait until the engine knows fewer, by falling priority.
+    outside: BTreeSet<(std::cmp::Reverse<i8>, u64)>,
+}
+
+impl UserLoad {
+    /// Adds what another load amounts to.
+    pub(crate) fn add(&mut self, other: &UserLoad) {
+        self.jobs += other.jobs;
+        self.dependencies += other.dependencies;
+        self.bytes += other.bytes;
+        self.webhooks += other.webhooks;
+    }
 }
 
 /// The tasks of an array of which only some may be eligible at a time.
@@ -38,9 +82,14 @@ impl Jobs {
         Self {
             active: BTreeMap::new(),
             users: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            ended_requests: Vec::new(),
+            short: BTreeSet::new(),
             externals: BTreeMap::new(),
             dependents: BTreeMap::new(),
             arrays: BTreeMap::new(),
+            tasks_left: BTreeMap::new(),
             timers: BTreeSet::new(),
             next,
             changed: BTreeSet::new(),
@@ -49,11 +98,11 @@ impl Jobs {
     }
 
     pub(super) fn get(&self, id: u64) -> Option<&Active> {
-        self.active.get(&id)
+        self.active.get(&id).map(Box::as_ref)
     }
 
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Active> {
-        self.active.get_mut(&id)
+        self.active.get_mut(&id).map(Box::as_mut)
     }
 
     /// A job that is known not to have ended.
@@ -63,7 +112,7 @@ impl Jobs {
 
     /// The job of a run, unless a later run has replaced it.
     pub(super) fn of_run(&mut self, run: RunId) -> Option<&mut Active> {
-        self.active.get_mut(&run.job).filter(|active| active.job.runs == run.run)
+        self.get_mut(run.job).filter(|active| active.job.runs == run.run)
     }
 
     /// The job of a cluster's id.
@@ -73,7 +122,12 @@ impl Jobs {
 
     /// In order of their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Active> {
-        self.active.values()
+        self.active.values().map(Box::as_ref)
+    }
+
+    /// The number of jobs that have not ended.
+    pub(super) fn number(&self) -> usize {
+        self.active.len()
     }
 
     /// The id of the next job.
@@ -81,9 +135,10 @@ impl Jobs {
         self.next
     }
 
-    /// Adds a job that has not ended.
+    /// Adds a job that has not ended. It counts as changed only if that is said.
     pub(super) fn add(&mut self, active: Active) {
         let id = active.job.id;
+        self.count(&active.job);
         self.next = self.next.max(id + 1);
         for dependency in &active.unmet {
             self.dependents.entry(dependency.job).or_default().insert(id);
@@ -96,21 +151,141 @@ impl Jobs {
             array.at_a_time = limit as usize;
             array.waiting.insert(id);
         }
+        if let Some(task) = active.job.task {
+            *self.tasks_left.entry(task.first).or_default() += 1;
+        }
         if let Some(external) = &active.job.external {
             self.externals.insert(external.clone(), id);
         }
-        self.active.insert(id, active);
-        self.changed.insert(id);
+        self.active.insert(id, Box::new(active));
+    }
+
+    /// Adds a job to what its user has.
+    fn count(&mut self, job: &Job) {
+        let load = &mut self.loads.entry(job.uid).or_default().load;
+        load.jobs += 1;
+        load.dependencies += job.dependencies.len() as u64;
+        load.webhooks += u64::from(job.request.webhook.is_some());
+        let of_request = self.requests.entry(job.request_id()).or_default();
+        if *of_request == 0 {
+            load.bytes += job.request.stored_bytes;
+        }
+        *of_request += 1;
+    }
+
+    /// Takes a job that ended from what its user has.
+    fn discount(&mut self, active: &Active) {
+        let job = &active.job;
+        let request = job.request_id();
+        let Some(JobsOfUser { load, outside, .. }) = self.loads.get_mut(&job.uid) else { return };
+        load.jobs = load.jobs.saturating_sub(1);
+        load.dependencies = load.dependencies.saturating_sub(job.dependencies.len() as u64);
+        load.webhooks = load.webhooks.saturating_sub(u64::from(job.request.webhook.is_some()));
+        outside.remove(&(std::cmp::Reverse(job.request.priority), job.id));
+        if let Some(left) = self.requests.get_mut(&request) {
+            *left -= 1;
+            if *left == 0 {
+                self.requests.remove(&request);
+                self.ended_requests.push(request);
+                load.bytes = load.bytes.saturating_sub(job.request.stored_bytes);
+            }
+        }
+    }
+
+    /// What a user has.
+    pub(super) fn load(&self, uid: u32) -> UserLoad {
+        self.loads.get(&uid).map_or_else(UserLoad::default, |of_user| of_user.load)
+    }
+
+    /// How many jobs have not ended.
+    pub(super) fn count_all(&self) -> usize {
+        self.active.len()
+    }
+
+    /// Requests all of whose jobs have ended since the last call.
+    pub(super) fn take_ended_requests(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ended_requests)
+    }
+
+    /// The number that the engine gave a job.
+    pub(super) fn set_entry(&mut self, id: u64, entry: JobId) {
+        let Some(active) = self.active.get_mut(&id) else { return };
+        active.entry = Some(entry);
+        self.loads.entry(active.job.uid).or_default().entered += 1;
+    }
+
+    /// Takes the number of a job that leaves the engine.
+    pub(super) fn take_entry(&mut self, id: u64) -> Option<JobId> {
+        let active = self.active.get_mut(&id)?;
+        let entry = active.entry.take()?;
+        let uid = active.job.uid;
+        self.left_engine(uid);
+        Some(entry)
+    }
+
+    fn left_engine(&mut self, uid: u32) {
+        if let Some(load) = self.loads.get_mut(&uid) {
+            load.entered = load.entered.saturating_sub(1);
+            if !load.outside.is_empty() {
+                self.short.insert(uid);
+            }
+        }
+    }
+
+    /// Whether the engine may know another job of a user; otherwise this one waits outside.
+    pub(super) fn may_enter(&mut self, id: u64, most: Option<u32>) -> bool {
+        let Some(active) = self.active.get(&id) else { return false };
+        let place = (std::cmp::Reverse(active.job.request.priority), id);
+        let load = self.loads.entry(active.job.uid).or_default();
+        if most.is_some_and(|most| load.entered >= u64::from(most)) {
+            load.outside.insert(place);
+            return false;
+        }
+        load.outside.remove(&place);
+        true
+    }
+
+    /// The next job that may enter the engine in the place of one that left it.
+    pub(super) fn next_outside(&mut self, most: Option<u32>) -> Option<u64> {
+        while let Some(&uid) = self.short.first() {
+            if let Some(load) = self.loads.get_mut(&uid)
+                && most.is_none_or(|most| load.entered < u64::from(most))
+                && let Some((_, id)) = load.outside.pop_first()
+            {
+                return Some(id);
+            }
+            self.short.remove(&uid);
+        }
+        None
     }
 
     /// Removes a job that ends.
     pub(super) fn remove(&mut self, id: u64) -> Option<Active> {
-        let active = self.active.remove(&id)?;
+        let active = *self.active.remove(&id)?;
+        self.discount(&active);
+        if active.entry.is_some() {
+            self.left_engine(active.job.uid);
+        }
+        self.forget_idle_user(active.job.uid);
         if let Some(external) = &active.job.external {
             self.externals.remove(external);
         }
+        if let Some(task) = active.job.task
+            && let Some(left) = self.tasks_left.get_mut(&task.first)
+        {
+            *left -= 1;
+            if *left == 0 {
+                self.tasks_left.remove(&task.first);
+            }
+        }
         self.changed.remove(&id);
         Some(active)
+    }
+
+    fn forget_idle_user(&mut self, uid: u32) {
+        if self.loads.get(&uid).is_some_and(|of_user| of_user.load.jobs == 0) {
+            self.loads.remove(&uid);
+        }
     }
 
     /// Records the final state of a job that was removed.
@@ -123,9 +298,58 @@ impl Jobs {
         self.ended.iter().find(|job| job.id == id).map(|job| job.state)
     }
 
-    /// The jobs that depended on one that has ended.
-    pub(super) fn take_dependents(&mut self, id: u64) -> BTreeSet<u64> {
-        self.dependents.remove(&id).unwrap_or_default()
+    /// Tasks of an array that have not ended.
+    pub(super) fn tasks_left(&self, first: u64) -> u32 {
+        self.tasks_left.get(&first).copied().unwrap_or(0)
+    }
+
+    /// The tasks of an array that have not ended, in order.
+    pub(super) fn tasks(&self, first: u64) -> impl Iterator<Item = &Active> {
+        // The jobs of a submission have numbers one after the other.
+        let is_task =
+            move |active: &&Active| active.job.task.is_some_and(|task| task.first == first);
+        let left = self.tasks_left(first) as usize;
+        self.active.range(first..).map(|(_, active)| active.as_ref()).filter(is_task).take(left)
+    }
+
+    /// Whether a task of an array ended in this very step and did not complete.
+    pub(super) fn task_failed_now(&self, first: u64) -> bool {
+        let fails = |job: &Job| {
+            job.task.is_some_and(|task| task.first == first) && job.state != JobState::Completed
+        };
+        self.ended.iter().any(fails)
+    }
+
+    /// The jobs that depend on a job or on its array.
+    pub(super) fn dependents(&self, id: u64) -> Vec<u64> {
+        self.dependents.get(&id).map(|ids| ids.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Forgets who depended on a job and its array, if both have ended.
+    pub(super) fn forget_dependents(&mut self, id: u64) {
+        if !self.active.contains_key(&id) && self.tasks_left(id) == 0 {
+            self.dependents.remove(&id);
+        }
+    }
+
+    /// A job does not depend on another any more.
+    pub(super) fn remove_dependent(&mut self, id: u64, on: u64) {
+        if let Some(ids) = self.dependents.get_mut(&on) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.dependents.remove(&on);
+            }
+        }
+    }
+
+    /// Writes down what a job still waits for.
+    pub(super) fn keep_unmet(&mut self, id: u64) {
+        let Some(active) = self.active.get_mut(&id) else { return };
+        let fewer = active.job.dependencies.len().saturating_sub(active.unmet.len()) as u64;
+        active.job.dependencies.clone_from(&active.unmet);
+        if let Some(JobsOfUser { load, .. }) = self.loads.get_mut(&active.job.uid) {
+            load.dependencies = load.dependencies.saturating_sub(fewer);
+        }
     }
 
     pub(super) fn mark_changed(&mut self, id: u64) {

@@ -2,6 +2,7 @@
 
 use super::Setup;
 use super::active::Active;
+use crate::job::Job;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tandem_backends::{DeviceAllocation, Launch, Op, Owner};
@@ -30,6 +31,7 @@ fn launch(active: &Active, allocation: DeviceAllocation, setup: &Setup) -> Launc
         append: job.runs > 1,
         owner: Some(Owner { uid: job.uid, gid: job.gid }),
         memory_limit_bytes: memory_limit(active, &allocation, setup),
+        process: setup.process.clone(),
         allocation,
     }
 }
@@ -56,10 +58,47 @@ fn environment(
         env.insert("TANDEM_ARRAY_JOB_ID".to_owned(), task.first.to_string());
         env.insert("TANDEM_ARRAY_TASK_ID".to_owned(), task.number.to_string());
     }
-    for (name, value) in &job.params {
-        env.insert(format!("TANDEM_PARAM_{}", name.to_uppercase()), value.clone());
+    if job.request.slurm_env {
+        env.extend(slurm_environment(job, allocation));
+    }
+    for (name, value) in job.params() {
+        env.insert(format!("TANDEM_PARAM_{}", name.to_uppercase()), value.to_owned());
     }
     env
+}
+
+/// The variables that Slurm sets. `SLURM_NTASKS` is not among them, as with `sbatch` unless it is asked for:
+/// frameworks take it for the sign of a job that `srun` started.
+fn slurm_environment(job: &Job, allocation: &DeviceAllocation) -> BTreeMap<String, String> {
+    let devices: Vec<String> = allocation.devices.iter().map(u32::to_string).collect();
+    let mut env = BTreeMap::from([
+        ("SLURM_JOB_ID", job.id.to_string()),
+        ("SLURM_JOBID", job.id.to_string()),
+        ("SLURM_JOB_NAME", job.name()),
+        ("SLURM_JOB_USER", job.user.clone()),
+        ("SLURM_JOB_UID", job.uid.to_string()),
+        ("SLURM_JOB_PARTITION", "local".to_owned()),
+        ("SLURM_JOB_NUM_NODES", "1".to_owned()),
+        ("SLURM_NNODES", "1".to_owned()),
+        ("SLURM_NODEID", "0".to_owned()),
+        ("SLURM_JOB_GPUS", devices.join(",")),
+        ("SLURM_GPUS_ON_NODE", devices.len().to_string()),
+        ("SLURM_RESTART_COUNT", job.runs.saturating_sub(1).to_string()),
+    ]);
+    if let Some(task) = job.task {
+        env.insert("SLURM_ARRAY_JOB_ID", task.first.to_string());
+        env.insert("SLURM_ARRAY_TASK_ID", task.number.to_string());
+        let tasks = job.request.tasks().ok();
+        let count = tasks.as_ref().map_or(0, |tasks| tasks.count());
+        let numbers: Vec<u32> =
+            (0..count).filter_map(|index| tasks.as_ref()?.number(index)).collect();
+        if let (Some(least), Some(most)) = (numbers.iter().min(), numbers.iter().max()) {
+            env.insert("SLURM_ARRAY_TASK_COUNT", numbers.len().to_string());
+            env.insert("SLURM_ARRAY_TASK_MIN", least.to_string());
+            env.insert("SLURM_ARRAY_TASK_MAX", most.to_string());
+        }
+    }
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Declared memory is a limit, because co-located jobs were placed on the strength of it. Learned memory is

@@ -1,6 +1,6 @@
 //! What jobs reported and what was measured.
 
-use super::{Fact, Phase, Report, Scheduler, ToJob, active, memory};
+use super::{Fact, Phase, RateSource, Report, Scheduler, ToJob, active, memory};
 use crate::job::Caps;
 use tandem_core::{Event, GpuId, Ppm, Progress, Time};
 
@@ -26,14 +26,24 @@ impl Scheduler {
                     active.bye = Some(*done);
                 }
             }
-            Fact::Progress { job, report } => self.report(*job, *report),
+            Fact::Peak { job, bytes } => {
+                if let Some(active) = self.jobs.get_mut(*job) {
+                    active.job.memory_peak_bytes = active.job.memory_peak_bytes.max(*bytes);
+                }
+            }
+            Fact::Progress { job, report, from } => self.report(*job, *report, *from),
+            Fact::Total { job, total_us } => self.set_total(*job, *total_us),
             Fact::Memory { class, accum, bytes } => {
                 self.learning.set_memory(class, *accum, *bytes);
-                self.describe_class(class);
+                self.class_learned(class);
             }
             Fact::Solo { class, accum, steps_per_s } => {
                 self.learning.set_solo(class, *accum, *steps_per_s);
-                self.describe_class(class);
+                self.class_learned(class);
+            }
+            Fact::Duty { class, duty } => {
+                self.learning.set_duty(class, *duty);
+                self.class_learned(class);
             }
             Fact::Observed { class, beside, rate, noise } => {
                 self.observe(class, beside, *rate, *noise);
@@ -52,19 +62,29 @@ impl Scheduler {
         }
     }
 
+    /// Something was learned about what a class does alone.
+    fn class_learned(&mut self, class: &str) {
+        self.learning.compare_siblings(class);
+        let (number, traits) = (self.learning.number(class), self.learning.traits(class));
+        self.planner.tell(Event::ClassDescribed { class: number, traits });
+        self.describe_class(class);
+        self.request_sharing();
+    }
+
     /// The engine learns from what was observed.
     fn observe(&mut self, class: &str, beside: &[Vec<String>], rate: f64, noise: f64) {
         let observation = self.learning.observe(class, beside, rate, noise);
         self.planner.tell(Event::Observed(observation));
         // A pair may turn out to gain nothing although nothing else happens.
         self.planner.replan();
+        self.request_sharing();
     }
 
-    pub(super) fn report(&mut self, id: u64, report: Report) {
+    pub(super) fn report(&mut self, id: u64, report: Report, source: RateSource) {
         let Some(active) = self.jobs.get_mut(id) else { return };
         let rate = if active.phase == Phase::Running { Ppm(report.rate_ppm) } else { Ppm::ZERO };
         let progress = Progress { done: report.done(), at: Time(report.at_us), rate };
-        active.pace = active::Pace { progress, measured: true };
+        active.pace = active::Pace { progress, source };
         self.tell_progress(id);
     }
 

@@ -14,10 +14,12 @@
 //! - `classes`: what was learned about classes of jobs.
 
 mod active;
+mod class_names;
 mod classes;
 mod describe;
 mod devices;
 mod eligibility;
+mod estimates;
 mod exits;
 mod input;
 mod jobs;
@@ -29,27 +31,38 @@ mod rates;
 mod reconcile;
 mod recover;
 mod relocate;
+mod sharing;
+mod sharing_requests;
 mod start;
 mod user_commands;
 mod view;
+mod waiting;
 
 pub use active::{Active, Phase};
 pub use classes::{Class, Classes, memory};
-pub use input::{Fact, Input, Now, Report, Submission};
+pub use estimates::{Estimate, EstimateBasis};
+pub use input::{Fact, Input, JobAction, Now, RateSource, Report, Submission};
+pub use jobs::UserLoad;
 pub(crate) use launch::socket;
-pub use start::{JOURNAL_VERSION, Kept, RecoveredRun, Start};
-pub use view::{View, Waiting};
+pub use sharing::{Booking, People};
+pub(crate) use start::drained_devices;
+pub use start::{JOURNAL_VERSION, Kept, KeptRow, RecoveredRun, Start};
+pub use view::View;
+pub use waiting::{DeviceSummary, ShutCause, WaitCause, Waiting};
 
+use crate::class::ClassRules;
 use crate::job::{ArrayTask, Ending, Job, JobState};
 use devices::Devices;
 use jobs::Jobs;
 use planning::Planner;
 use processes::Processes;
 use serde::{Deserialize, Serialize};
+use sharing::Sharing;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tandem_backends::{BackendEvent, Device, Op, OpId, RunId};
+use tandem_backends::{BackendEvent, Device, Op, OpId, ProcessLimits, RunId};
 use tandem_core::{Action, Time};
 
 /// The configuration of the scheduler, fixed for the life of the daemon.
@@ -91,6 +104,18 @@ pub struct Setup {
     /// Jobs come from a cluster, which enforces their limits and retries them itself.
     #[serde(default)]
     pub keeps_queue: bool,
+    /// Shares and limits between users.
+    #[serde(default)]
+    pub people: People,
+    /// Mask and limits of the processes of jobs.
+    #[serde(default)]
+    pub process: ProcessLimits,
+    /// The most jobs of a user that are planned at a time; all of them if absent.
+    #[serde(default)]
+    pub planned_per_user: Option<u32>,
+    /// Arguments that belong to the class of a job, or do not.
+    #[serde(default)]
+    pub class_rules: ClassRules,
 }
 
 fn yes() -> bool {
@@ -120,6 +145,8 @@ pub struct StepOutcome {
     pub changed: Vec<Job>,
     /// Runs whose records are not needed any more.
     pub forget: Vec<RunId>,
+    /// Requests all of whose jobs have ended, by their first job.
+    pub ended_requests: Vec<u64>,
     /// Classes about which something was learned.
     pub classes: BTreeSet<String>,
     /// When to step again even if nothing happens.
@@ -145,17 +172,24 @@ pub struct Scheduler {
     planner: Planner,
     processes: Processes,
     learning: Classes,
+    sharing: Sharing,
     /// When relocation of jobs is tried again.
     relocate_at: Option<Time>,
+    /// What the devices are busy with since the last step, once somebody has asked.
+    summary: OnceCell<Arc<DeviceSummary>>,
+    sharing_requests: sharing_requests::SharingRequests,
 }
 
 impl Scheduler {
     /// Takes in what happened up to `now` and decides what to do.
     pub fn step(&mut self, now: Now, inputs: &[Input]) -> StepOutcome {
         self.now = now;
+        self.summary = OnceCell::new();
         inputs.iter().for_each(|input| self.apply(input));
         self.fire_timers();
+        self.refill();
         self.relocate_jobs();
+        self.pass_on_sharing_request();
         let is_news = !inputs.is_empty() || self.planner.has_events();
         self.plan();
         self.schedule_relocation(is_news);
@@ -168,16 +202,34 @@ impl Scheduler {
         match input {
             Input::Submit(submission) => self.submit(submission),
             Input::Cancel { job, by } => self.cancel(*job, by),
+            Input::Change { action, jobs, by } => {
+                jobs.iter().for_each(|&job| self.change(*action, job, by));
+            }
+            Input::Requeue { job, by } => self.requeue(*job, by),
             Input::Hold { job } => self.hold(*job),
             Input::Release { job } => self.release(*job),
             Input::Pause { job } => self.set_user_paused(*job, true),
             Input::Resume { job } => self.set_user_paused(*job, false),
             Input::Accum { job, accum } => self.set_accum(*job, *accum),
-            Input::Drain { device } => self.drain(*device, true),
-            Input::Undrain { device } => self.drain(*device, false),
+            Input::Drain { device, reason } => self.drain(*device, reason.clone()),
+            Input::Undrain { device } => self.undrain(*device),
+            Input::Reserve(booking) => self.book(booking),
+            Input::Unreserve { id } => self.unbook(*id),
             Input::Backend(event) => self.backend(event),
             Input::Fact(fact) => self.learn(fact),
         }
+    }
+
+    /// The jobs that a submission becomes.
+    fn new_jobs(&self, submission: &Submission, now: Now) -> Vec<Job> {
+        let mut jobs: Vec<Job> = new_jobs(submission, now).collect();
+        let has_params = !submission.request.params.is_empty();
+        let first = jobs.first().map(|job| self.class_of(job).0).unwrap_or_default();
+        for job in &mut jobs {
+            // Tasks differ only in their parameters.
+            job.class = if has_params { self.class_of(job).0 } else { first.clone() };
+        }
+        jobs
     }
 
     fn fire_timers(&mut self) {
@@ -195,9 +247,9 @@ impl Scheduler {
                 && active.job.ending.is_none()
                 && active.phase != Phase::Absent
             {
-                active.job.ending = Some(Ending::TimeUp);
-                self.jobs.mark_changed(id);
-                self.processes.mark(id);
+                self.end_run(id, Ending::TimeUp);
+            } else {
+                self.check_estimate(id);
             }
         }
     }
@@ -220,10 +272,16 @@ impl Scheduler {
     }
 
     fn take_outcome(&mut self) -> StepOutcome {
-        let timers = [self.planner.wake(), self.jobs.next_timer(), self.relocate_at];
+        let timers = [
+            self.planner.wake(),
+            self.jobs.next_timer(),
+            self.relocate_at,
+            self.sharing_requests.next(),
+        ];
         let mut outcome = StepOutcome {
             actions: self.planner.take_actions(),
             changed: self.jobs.take_changed(self.now),
+            ended_requests: self.jobs.take_ended_requests(),
             classes: self.learning.take_learned(),
             wake: timers.into_iter().flatten().min(),
             ..StepOutcome::default()
@@ -270,30 +328,30 @@ impl Scheduler {
     }
 }
 
-/// The jobs that a submission becomes.
-pub fn new_jobs(submission: &Submission, now: Now) -> Vec<Job> {
+/// The jobs that a submission becomes, without their class.
+fn new_jobs(submission: &Submission, now: Now) -> impl Iterator<Item = Job> {
     let request = Arc::new(submission.request.clone());
     // Both were checked before the submission was accepted.
-    let Ok(tasks) = request.tasks() else { return Vec::new() };
-    let dependencies = request.dependencies().unwrap_or_default();
-    let class = crate::class::of_request(&request);
-    let at_a_time = tasks.at_a_time;
-    let job = |(id, task): (u64, crate::request::Task)| Job {
-        id,
+    let tasks = request.tasks().ok();
+    let at_a_time = tasks.as_ref().and_then(|tasks| tasks.at_a_time);
+    let first = submission.first;
+    let of_all = Job {
         uid: submission.uid,
         gid: submission.gid,
         user: submission.user.clone(),
-        request: request.clone(),
-        task: task.number.map(|number| ArrayTask { first: submission.first, number, at_a_time }),
-        params: task.params,
-        dependencies: dependencies.clone(),
-        class: class.clone(),
+        dependencies: submission.dependencies(),
         state: if request.hold { JobState::Held } else { JobState::Pending },
         reason: request.hold.then(|| "held".to_owned()),
         submit_us: submission.submit_unix_us.unwrap_or(now.unix_us),
         external: submission.external.clone(),
         sub_batches: 1,
+        request,
         ..Job::default()
     };
-    (submission.first..).zip(tasks.tasks).map(job).collect()
+    let count = tasks.as_ref().map_or(0, crate::request::Tasks::count);
+    (0..count).zip(first..).map(move |(index, id)| {
+        let number = tasks.as_ref().and_then(|tasks| tasks.number(index));
+        let task = number.map(|number| ArrayTask { first, number, at_a_time });
+        Job { id, task, ..of_all.clone() }
+    })
 }

@@ -43,6 +43,11 @@ impl Planner {
         self.engine.touch(PartitionId(0));
     }
 
+    /// Decides about sharing at the next step, although no review is due.
+    pub(super) fn request_sharing(&mut self) {
+        self.engine.request_sharing(PartitionId(0));
+    }
+
     /// The number in the engine of a job that enters it.
     pub(super) fn enter(&mut self, job: u64) -> JobId {
         let entry = JobId(u32::try_from(self.entries.len()).expect("entries are counted in u32"));

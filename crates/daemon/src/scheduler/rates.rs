@@ -1,7 +1,7 @@
 //! How fast jobs run: predicted by the engine's model until it was measured.
 
 use super::active::{Active, Phase};
-use super::{Fact, Scheduler};
+use super::{Class, Fact, RateSource, Scheduler};
 use tandem_core::{GangGpu, GpuTypeId, HalfIfUnfit, Ppm, Profile, Ratio, Tenant, gang_rate};
 
 impl Scheduler {
@@ -63,7 +63,26 @@ impl Scheduler {
                 self.tell_progress(id);
             }
             self.jobs.mark_changed(id);
+            self.watch_estimate(id);
         }
+    }
+
+    /// How the rate of a job was found out; `None` if it shares a device and nothing is known about that.
+    pub(super) fn rate_source(&self, active: &Active) -> Option<RateSource> {
+        if active.rate_is_measured() {
+            return Some(active.rate_source());
+        }
+        let others = self.co_located(active.job.id);
+        let own = self.learning.get(&active.job.class);
+        let is_known = |class: Option<&Class>| {
+            class.is_some_and(|class| class.duty.is_some() || !class.solo.is_empty())
+        };
+        let is_predicted = others.iter().filter_map(|&other| self.jobs.get(other)).all(|other| {
+            let class = &other.job.class;
+            own.is_some_and(|own| own.measurements(class) > 0)
+                || (is_known(own) && is_known(self.learning.get(class)))
+        });
+        is_predicted.then_some(RateSource::Prediction)
     }
 
     /// A measured rate of a job as an observation among its present co-located jobs; `None` if it is alone.

@@ -3,6 +3,7 @@
 use super::active::Phase;
 use super::launch::start_op;
 use super::{Scheduler, ToJob};
+use crate::request::KILL_GRACE_MAX_S;
 use tandem_backends::{DeviceAllocation, Op};
 use tandem_core::{Placement, Span};
 
@@ -36,7 +37,8 @@ impl Scheduler {
         let active = self.jobs.expect(id);
         match (active.phase, target) {
             (Phase::Absent, Target::Placed(placement)) => self.start(id, &placement),
-            (Phase::Running | Phase::Stopped, Target::Ended) => self.end_process(id),
+            (Phase::Running, Target::Ended) => self.end_running(id),
+            (Phase::Stopped, Target::Ended) => self.end_stopped(id),
             // The cluster may keep it pending for hours, and ends whatever it has.
             (Phase::Starting | Phase::Pausing | Phase::Resuming, Target::Ended)
                 if self.setup.keeps_queue =>
@@ -160,19 +162,55 @@ impl Scheduler {
         if self.setup.pause_frees_device {
             self.set_phase(id, Phase::Pausing, None);
             self.processes.request(Op::Pause { run });
-        } else if active.job.caps.stop && self.setup.moves {
-            let by = self.now.time() + Span(self.setup.stop_grace_ms * 1000);
-            active.leave_by = Some(by);
-            active.job.asked = true;
-            self.jobs.add_timer(by, id);
-            self.set_phase(id, Phase::Asked, None);
+        } else if self.setup.moves {
+            self.ask_to_stop(id);
+        }
+    }
+
+    /// Asks a job to save a checkpoint and exit, by the job protocol or by its signal. `false` if it cannot.
+    fn ask_to_stop(&mut self, id: u64) -> bool {
+        let active = self.jobs.get_mut(id).expect("only a job that has not ended is reconciled");
+        if !active.can_stop() {
+            return false;
+        }
+        let by = self.now.time() + Span(self.setup.stop_grace_ms * 1000);
+        active.leave_by = Some(by);
+        // A run that got its signal from an earlier daemon might take a second one for an order to quit.
+        let is_signalled = std::mem::replace(&mut active.job.asked, true);
+        let (run, speaks) = (active.run(), active.job.caps.stop);
+        let signal = active.job.request.stop_signal().filter(|_| !speaks && !is_signalled);
+        self.jobs.add_timer(by, id);
+        self.set_phase(id, Phase::Asked, None);
+        if speaks {
             self.processes.send(id, ToJob::Stop);
+        } else if let Some(signal) = signal {
+            self.processes.request(Op::Signal { run, signal });
+        }
+        true
+    }
+
+    /// Ends a process that runs. One that can save a checkpoint is asked to first; a cluster ends its jobs in
+    /// its own way.
+    fn end_running(&mut self, id: u64) {
+        if self.setup.keeps_queue || !self.ask_to_stop(id) {
+            self.end_process(id);
+        }
+    }
+
+    /// Ends a paused process. One that can save a checkpoint has to run to do so.
+    fn end_stopped(&mut self, id: u64) {
+        let active = self.jobs.expect(id);
+        match active.allocation.clone() {
+            Some(allocation) if active.can_stop() => self.resume_at(id, allocation),
+            _ => self.end_process(id),
         }
     }
 
     pub(super) fn end_process(&mut self, id: u64) {
         let Some(active) = self.jobs.get(id) else { return };
-        let grace = active.job.request.kill_grace_s.map(|seconds| (seconds * 1e3) as u64);
+        // A job of an earlier version may have asked for more.
+        let grace = active.job.request.kill_grace_s.map(|asked| asked.min(KILL_GRACE_MAX_S));
+        let grace = grace.map(|seconds| (seconds * 1e3) as u64);
         let run = active.run();
         let grace_ms = grace.unwrap_or(self.setup.kill_grace_ms);
         self.set_phase(id, Phase::Ending, None);
@@ -198,8 +236,13 @@ impl Scheduler {
         let now = self.now.time();
         let active = self.jobs.get_mut(id).expect("only a job that has not ended has a phase");
         let before = active.devices_in_use().to_vec();
+        let was_running = active.since;
         active.stop_clock(now);
         active.phase = phase;
+        if matches!(phase, Phase::Asked | Phase::Ending) {
+            // It has its devices until it is gone.
+            active.since = was_running.map(|(_, shared)| (now, shared));
+        }
         if allocation.is_some() {
             active.allocation = allocation;
         }

@@ -2,7 +2,8 @@
 
 use super::active::{Active, Phase};
 use super::{BackendEvent, Input, Kept, RecoveredRun, Scheduler};
-use crate::job::{Caps, Job, JobState};
+use crate::job::{Caps, Ending, Job, JobState};
+use crate::request::Dependency;
 use std::collections::BTreeMap;
 use tandem_backends::{DeviceAllocation, OpId, RunHandle, RunId};
 use tandem_core::{Event, GpuId, Placement};
@@ -25,18 +26,24 @@ impl Scheduler {
     pub(super) fn recover(&mut self, kept: Vec<Kept>, over: &BTreeMap<u64, JobState>) -> Recovery {
         let mut recovery = Recovery::default();
         let mut ended: Vec<Ended> = Vec::new();
-        let ids: Vec<u64> = kept.iter().map(|kept| kept.job.id).collect();
-        for Kept { mut job, request, found } in kept {
-            job.request = request;
-            match found {
-                Some(found) => ended.extend(self.recover_run(job, &found, &mut recovery)),
-                None => {
-                    job.placed = false;
-                    job.going = None;
-                    job.caps = Caps::default();
-                    self.admit(Active::new(job));
+        let mut ids: Vec<u64> = Vec::new();
+        for (mut job, found) in kept.into_iter().flat_map(Kept::jobs) {
+            let id = job.id;
+            ids.push(id);
+            let Some(found) = found else {
+                let is_as_stored =
+                    !job.placed && job.going.is_none() && job.caps == Caps::default();
+                job.placed = false;
+                job.going = None;
+                job.caps = Caps::default();
+                self.admit(Active::new(job));
+                if !is_as_stored {
+                    self.jobs.mark_changed(id);
                 }
-            }
+                continue;
+            };
+            ended.extend(self.recover_run(job, &found, &mut recovery));
+            self.jobs.mark_changed(id);
         }
         // All jobs that depend on them are there now.
         for (id, state, reason) in ended {
@@ -122,11 +129,11 @@ impl Scheduler {
         if let RecoveredRun::Running { enforcement, .. } = found {
             active.enforcement = *enforcement;
         }
-        active.entry = Some(entry);
         let done = active.pace.progress.done_by(self.now.time());
         let spec = self.spec(id, entry);
         let gpus = allocation.devices.iter().map(|&device| GpuId(device));
         let placement = is_placed.then(|| Placement { sub_batches, ..Placement::on(gpus) });
+        self.jobs.set_entry(id, entry);
         self.planner.tell(Event::Adopted { spec, placement, done });
         allocation
     }
@@ -137,7 +144,7 @@ impl Scheduler {
         job.runs = job.runs.saturating_sub(1);
         job.placed = false;
         job.caps = Caps::default();
-        let ended = job.ending.as_ref().map(|ending| ending.end());
+        let ended = job.ending.take().and_then(|ending| ending.end());
         self.admit(Active::new(job));
         ended.map(|(state, reason)| (id, state, reason))
     }
@@ -147,8 +154,9 @@ impl Scheduler {
         let id = job.id;
         job.placed = false;
         job.caps = Caps::default();
-        let ended = match &job.ending {
-            Some(ending) => Some(ending.end()),
+        let ended = match job.ending.take() {
+            Some(Ending::Requeue { .. }) => None,
+            Some(ending) => ending.end(),
             None if job.request.requeue => None,
             None => Some((JobState::Failed, "reboot".to_owned())),
         };
@@ -172,9 +180,12 @@ impl Scheduler {
     /// Meets the dependencies on jobs that had ended when this daemon started.
     fn meet_dependencies(&mut self, id: u64, over: &BTreeMap<u64, JobState>) {
         let Some(active) = self.jobs.get(id) else { return };
-        let others: Vec<u64> = active.unmet.iter().map(|unmet| unmet.job).collect();
-        for other in others {
-            if self.jobs.get(other).is_none() {
+        let others: Vec<Dependency> = active.unmet.clone();
+        for Dependency { job: other, array, .. } in others {
+            if array {
+                // Tasks that ended earlier were counted then.
+                self.meet_array(id, other, false);
+            } else if self.jobs.get(other).is_none() {
                 // A job that is not even remembered is not known to have completed.
                 let state = over.get(&other).copied().unwrap_or(JobState::Unknown);
                 self.meet_dependency(id, other, state);

@@ -1,25 +1,60 @@
 //! What users ask of their jobs.
 
-use super::{Phase, Scheduler, ToJob};
+use super::{JobAction, Phase, Scheduler, ToJob};
 use crate::job::{Ending, JobState};
 use tandem_backends::Op;
 use tandem_core::Event;
 
 impl Scheduler {
-    pub(super) fn cancel(&mut self, id: u64, by: &str) {
-        let Some(active) = self.jobs.get_mut(id) else { return };
-        if active.job.ending.is_some() {
-            return;
+    pub(super) fn change(&mut self, action: JobAction, id: u64, by: &str) {
+        match action {
+            JobAction::Cancel => self.cancel(id, by),
+            JobAction::Hold => self.hold(id),
+            JobAction::Release => self.release(id),
+            JobAction::Pause => self.set_user_paused(id, true),
+            JobAction::Resume => self.set_user_paused(id, false),
+            JobAction::Requeue => self.requeue(id, by),
         }
-        active.job.ending = Some(Ending::Cancelled { by: by.to_owned() });
-        self.jobs.mark_changed(id);
+    }
+
+    pub(super) fn cancel(&mut self, id: u64, by: &str) {
+        let Some(active) = self.jobs.get(id) else { return };
+        match active.job.ending {
+            // Asked a second time, it gets no more time to save a checkpoint.
+            Some(Ending::Cancelled { .. } | Ending::TimeUp) if active.phase == Phase::Asked => {
+                self.end_process(id);
+                return;
+            }
+            Some(Ending::Cancelled { .. } | Ending::TimeUp) => return,
+            Some(Ending::Requeue { .. }) | None => {}
+        }
+        self.end_run(id, Ending::Cancelled { by: by.to_owned() });
         let active = self.jobs.expect(id);
         if active.phase != Phase::Absent {
-            self.processes.mark(id);
+            // Its process is being ended.
         } else if active.job.external.is_some() {
             self.withdraw(id);
         } else {
             self.end_job(id, JobState::Cancelled, Some(format!("cancelled by {by}")));
+        }
+    }
+
+    /// Ends the process of a job, which is asked to save a checkpoint first if it can.
+    pub(super) fn end_run(&mut self, id: u64, ending: Ending) {
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        let reason = ending.under_way();
+        active.job.ending = Some(ending);
+        self.jobs.set_reason(id, Some(reason));
+        self.jobs.mark_changed(id);
+        self.processes.mark(id);
+    }
+
+    /// Queues a job again that has a process: from its checkpoint if it can save one, else from the start.
+    pub(super) fn requeue(&mut self, id: u64, by: &str) {
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        if active.job.ending.is_none() && active.phase != Phase::Absent {
+            active.job.user_paused = false;
+            self.end_run(id, Ending::Requeue { by: by.to_owned() });
         }
     }
 
@@ -29,7 +64,7 @@ impl Scheduler {
         let Some(active) = self.jobs.get_mut(id) else { return };
         let Some(external) = active.job.external.clone() else { return };
         let run = active.run();
-        if let Some(entry) = active.entry.take() {
+        if let Some(entry) = self.jobs.take_entry(id) {
             self.planner.tell(Event::Cancelled { job: entry });
         }
         self.jobs.set_reason(id, Some("is being cancelled".to_owned()));
@@ -42,8 +77,8 @@ impl Scheduler {
             return;
         }
         active.job.state = JobState::Held;
-        if let Some(entry) = active.entry.take() {
-            active.job.entered_us = None;
+        active.job.entered_us = None;
+        if let Some(entry) = self.jobs.take_entry(id) {
             self.planner.tell(Event::Cancelled { job: entry });
         }
         self.jobs.return_array_slot(id);

@@ -1,11 +1,12 @@
 //! The present state of jobs and devices, to be read.
 
-use super::{Active, Phase, Scheduler};
+use super::{Active, Estimate, EstimateBasis, Phase, RateSource, Scheduler, Waiting, estimates};
+use crate::command::Caller;
 use crate::job::Job;
 use crate::request::JobRequest;
 use std::sync::Arc;
 use tandem_backends::Enforcement;
-use tandem_core::{Engine, GpuTypeId, JobSpec, Profile, Reason, Time, UserId};
+use tandem_core::{Engine, GpuTypeId, JobSpec, Profile, Span, Time, UserId};
 
 /// A job as it does at present.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +21,8 @@ pub struct View {
     pub rate: f64,
     /// The speed was measured beside the present co-located jobs; otherwise it is a belief.
     pub measured: bool,
+    /// How the speed was found out; `None` if nothing is known about it.
+    pub rate_source: Option<RateSource>,
     /// What the engine's model predicts beside these jobs.
     pub predicted: f64,
     /// What its share means.
@@ -34,43 +37,12 @@ pub struct View {
     pub shared_us: u64,
     /// Work done so far, in microseconds of running alone.
     pub done_us: u64,
-    /// Expected time alone.
+    /// Expected time alone; if it has run longer, half as much again as it has run.
     pub estimate_us: Option<u64>,
+    /// Where that comes from.
+    pub estimate_basis: EstimateBasis,
     /// Why it waits for devices.
     pub waiting: Option<Waiting>,
-}
-
-/// Why a job waits for devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
-    /// Its gang does not fit into what is free.
-    NoRoom {
-        /// Devices that are free.
-        free: u32,
-        /// Devices that it needs.
-        needs: u32,
-    },
-    /// A job before it waits, and the policy does not pass it.
-    Behind(u64),
-    /// Jobs that the policy ranks higher hold the devices.
-    Outranked,
-    /// Others are about to leave the devices that it was given.
-    Handover,
-    /// The policy did not say.
-    Undecided,
-}
-
-impl Waiting {
-    /// In a few words.
-    pub fn text(self) -> String {
-        match self {
-            Waiting::NoRoom { free, needs } => format!("needs {needs} devices, {free} free"),
-            Waiting::Behind(job) => format!("behind job {job}"),
-            Waiting::Outranked => "jobs of more value hold the devices".to_owned(),
-            Waiting::Handover => "its devices are being freed".to_owned(),
-            Waiting::Undecided => "waits for devices".to_owned(),
-        }
-    }
 }
 
 impl Scheduler {
@@ -79,14 +51,38 @@ impl Scheduler {
         self.jobs.get(id)
     }
 
+    /// The tasks of an array that have not ended, in order.
+    pub fn tasks(&self, first: u64) -> impl Iterator<Item = &Active> {
+        self.jobs.tasks(first)
+    }
+
     /// Jobs that are not over, in order.
     pub fn jobs(&self) -> impl Iterator<Item = &Active> {
         self.jobs.iter()
     }
 
+    /// How many jobs are not over.
+    pub fn active_jobs(&self) -> usize {
+        self.jobs.count_all()
+    }
+
+    /// What the jobs of a user that are not over amount to.
+    pub fn load(&self, uid: u32) -> super::UserLoad {
+        self.jobs.load(uid)
+    }
+
     /// The number of the next job.
     pub fn next_job(&self) -> u64 {
         self.jobs.next()
+    }
+
+    /// The devices as the engine sees them, with `more` devices added to the last node.
+    pub(crate) fn cluster_with(&self, more: u32) -> tandem_core::Cluster {
+        let mut setup = self.setup.clone();
+        if let Some(last) = setup.devices.last().cloned() {
+            setup.devices.extend((0..more).map(|_| last.clone()));
+        }
+        super::start::cluster(&setup)
     }
 
     /// The engine.
@@ -138,8 +134,8 @@ impl Scheduler {
         self.devices.relocating()
     }
 
-    /// Devices that an operator drained.
-    pub fn drained(&self) -> impl Iterator<Item = u32> + '_ {
+    /// Devices that an operator drained, with the reasons that were given.
+    pub fn drained(&self) -> impl Iterator<Item = (u32, Option<&str>)> + '_ {
         self.devices.drained()
     }
 
@@ -164,16 +160,18 @@ impl Scheduler {
     /// The specification of a request if it were submitted at `now`.
     pub(crate) fn spec_of_request(
         &self,
-        uid: u32,
+        caller: &Caller,
         request: JobRequest,
         id: tandem_core::JobId,
         now: Time,
-    ) -> JobSpec {
-        let class = crate::class::of_request(&request);
-        let job = Job { uid, class, request: Arc::new(request), ..Job::default() };
+    ) -> (JobSpec, Estimate) {
+        let Caller { uid, gid, user, .. } = caller.clone();
+        let mut job = Job { uid, gid, user, request: Arc::new(request), ..Job::default() };
+        job.class = self.class_of(&job).0;
         let number = self.learning.find(&job.class);
         let user = self.jobs.find_user(uid).unwrap_or(UserId(u32::MAX));
-        self.spec_of(&Active::new(job), user, number, id, now)
+        let active = Active::new(job);
+        (self.spec_of(&active, user, number, id, now), self.estimate(&active))
     }
 
     /// How a job does at `now`.
@@ -187,32 +185,20 @@ impl Scheduler {
             predicted: self.predicted_rate(active).as_f64(),
             rate: f64::from(active.rate().0) / 1e6,
             measured: active.rate_is_measured(),
+            rate_source: self.rate_source(active),
             enforcement: active.enforcement,
             share: active.allocation.as_ref().map_or(1.0, |seat| f64::from(seat.share_ppm) / 1e6),
             sub_batches: active.allocation.as_ref().map_or(1, |seat| seat.sub_batches),
             ran_us: active.ran_us(now),
             shared_us: active.shared_us(now),
             done_us: active.done_us(now),
-            estimate_us: known.map(|known| known.spec.estimate.0),
-            waiting: self.waiting(active),
+            estimate_us: known.map(|known| {
+                let estimate = Span(known.spec.estimate.0);
+                estimates::grown(estimate, Span(active.done_us(now))).0
+            }),
+            estimate_basis: self.estimate(active).basis,
+            waiting: self.waiting(active, now),
             beside,
-        })
-    }
-
-    fn waiting(&self, active: &Active) -> Option<Waiting> {
-        let entry = active.entry?;
-        if active.phase.is_present() || active.job.user_paused {
-            return None;
-        }
-        let known = self.planner.find(Some(entry))?;
-        if known.placement().is_some() {
-            return Some(Waiting::Handover);
-        }
-        Some(match self.planner.engine().reason(entry) {
-            Some(Reason::NoRoom { free }) => Waiting::NoRoom { free, needs: known.spec.gpus },
-            Some(Reason::Behind(job)) => Waiting::Behind(self.planner.job_of(job)),
-            Some(Reason::Outranked) => Waiting::Outranked,
-            None => Waiting::Undecided,
         })
     }
 

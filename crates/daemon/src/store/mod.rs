@@ -1,28 +1,40 @@
 //! Persistent state: jobs, the journal and learned classes, in SQLite. There is one writer; readers have
 //! connections of their own. After a restart the state of the machine takes precedence over the store.
 
+mod load;
+mod placements;
+mod prune;
 mod reader;
 mod schema;
 #[cfg(test)]
 mod tests;
+pub mod tools;
+mod transaction;
 
-pub use reader::{JobFilter, StoreReader, UserTotal};
+pub use load::Damage;
+pub use placements::PlacementFilter;
+pub use reader::{GroupTotal, JobFilter, JobRows, StoreReader, UsageBy, UserTotal};
+pub use transaction::StoreTransaction;
+pub(crate) use transaction::stored_bytes;
 
-use crate::job::Job;
-use crate::request::JobRequest;
-use crate::scheduler::{Class, Input, Now, Start};
-use rusqlite::{Connection, OptionalExtension, Transaction, params};
-use serde::Serialize;
+use crate::command::{PastJob, PastJobs};
+use crate::job::{Job, JobState};
+use crate::scheduler::{Class, Now};
+use crate::tokens::{Token, TokenHash};
+use rusqlite::{Connection, OptionalExtension};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
-use tandem_core::Action;
 use thiserror::Error;
+use transaction::Effects;
 
 /// Daemon starts whose journal is kept.
 const STARTS_KEPT: u32 = 3;
+/// How long another process is waited for that has the store.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// What is left of the write-ahead log after its content was moved to the store.
+const LOG_KEPT_BYTES: i64 = 4 << 20;
 
 /// An error of the store.
 #[derive(Debug, Error)]
@@ -52,29 +64,94 @@ pub enum StoreError {
     },
 }
 
+/// How a store is used.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The most bytes that are journalled after a start; later inputs are not journalled.
+    pub journal_max_bytes: u64,
+    /// The most bytes that the ended jobs of a user may take; beyond them the oldest are deleted.
+    pub history_max_bytes: u64,
+    /// The name of another file layer of SQLite, which nobody else uses meanwhile.
+    pub file_layer: Option<String>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { journal_max_bytes: 256 << 20, history_max_bytes: 256 << 20, file_layer: None }
+    }
+}
+
+impl StoreError {
+    /// Whether the disk failed to keep what it was given. What it has of earlier writes is not known then, and
+    /// another fsync that succeeds proves nothing.
+    pub fn lost_writes(&self) -> bool {
+        let Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
+        matches!(
+            error.extended_code,
+            rusqlite::ffi::SQLITE_IOERR_FSYNC | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC
+        )
+    }
+}
+
 /// The only writer of the store.
 pub struct Store {
     connection: Connection,
+    options: StoreOptions,
     /// The write-ahead log of SQLite.
     log: PathBuf,
     /// Whether the next commit is followed by fsync.
     synced: bool,
+    /// Inputs and actions are journalled.
+    journals: bool,
+    /// Bytes that were journalled since the start.
+    journalled: u64,
+    /// Bytes that the ended requests of each user take.
+    history: BTreeMap<u32, u64>,
 }
 
 impl Store {
     /// Opens the store, or creates it.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
-        let mut connection = connect(file)?;
+        Self::open_with(file, StoreOptions::default())
+    }
+
+    /// Opens the store, or creates it, to be used so.
+    pub fn open_with(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let mut connection = match &options.file_layer {
+            None => connect(file)?,
+            Some(name) => {
+                let flags = rusqlite::OpenFlags::default();
+                let connection = Connection::open_with_flags_and_vfs(file, flags, name.as_str())?;
+                // Without shared memory the log can only be used by one connection.
+                connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+                connection
+            }
+        };
         // Before anything is written: a newer store stays as it is.
-        schema::version(&connection)?;
+        let version = schema::version(&connection)?;
+        if version == 0 {
+            // Pages that are free at the end of the file can be given back.
+            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+        }
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
-        connection.set_prepared_statement_cache_capacity(32);
+        connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
+        connection.set_prepared_statement_cache_capacity(48);
         schema::migrate(&mut connection)?;
         let mut log = file.as_os_str().to_owned();
         log.push("-wal");
-        Ok(Self { connection, log: log.into(), synced: true })
+        let mut store = Self {
+            connection,
+            options,
+            log: log.into(),
+            synced: true,
+            journals: true,
+            journalled: 0,
+            history: BTreeMap::new(),
+        };
+        store.history = store.history_bytes()?;
+        Ok(store)
     }
 
     /// Commits one transaction with fsync: it and all earlier ones survive a power failure.
@@ -94,12 +171,6 @@ impl Store {
         self.commit(false, write)
     }
 
-    /// Fsyncs the write-ahead log: all committed transactions survive a power failure.
-    pub fn sync(&self) -> Result<(), StoreError> {
-        let io = |cause| StoreError::Io { file: self.log.display().to_string(), cause };
-        File::open(&self.log).and_then(|log| log.sync_data()).map_err(io)
-    }
-
     fn commit(
         &mut self,
         synced: bool,
@@ -111,8 +182,26 @@ impl Store {
             self.synced = synced;
         }
         let transaction = self.connection.transaction()?;
-        write(&StoreTransaction(&transaction))?;
+        let writing = StoreTransaction {
+            transaction: &transaction,
+            journals: self.journals,
+            effects: RefCell::default(),
+        };
+        write(&writing)?;
+        let Effects { journalled, unjournalled, history } = writing.effects.into_inner();
         transaction.commit()?;
+        self.journalled += journalled;
+        let is_full = self.journalled > self.options.journal_max_bytes;
+        if self.journals && (unjournalled || is_full) {
+            let why =
+                if unjournalled { "too many different jobs are active" } else { "it is full" };
+            tracing::warn!("the journal ends here, because {why}; the next start begins another");
+            self.journals = false;
+        }
+        for (uid, bytes) in history {
+            let own = self.history.entry(uid).or_default();
+            *own = own.saturating_add_signed(bytes);
+        }
         Ok(())
     }
 
@@ -122,8 +211,15 @@ impl Store {
         Ok(select.query_row([key], |row| row.get(0)).optional()?)
     }
 
-    /// The time of the last journal record.
+    /// The time of the last turn that was written.
     pub fn last_time(&self) -> Result<Option<Now>, StoreError> {
+        let journalled = self.last_journalled()?;
+        let beside: Option<Now> =
+            self.meta("now")?.and_then(|text| serde_json::from_str(&text).ok());
+        Ok(journalled.into_iter().chain(beside).max_by_key(|now| now.at_us))
+    }
+
+    fn last_journalled(&self) -> Result<Option<Now>, StoreError> {
         let select = "SELECT at_us, unix_us FROM journal ORDER BY seq DESC LIMIT 1";
         let now = |row: &rusqlite::Row<'_>| {
             Ok(Now { at_us: row.get::<_, i64>(0)? as u64, unix_us: row.get::<_, i64>(1)? as u64 })
@@ -131,42 +227,48 @@ impl Store {
         Ok(self.connection.query_row(select, [], now).optional()?)
     }
 
-    /// The id of the next job.
+    /// The id of the next job: beyond all that were ever given.
     pub fn next_job(&self) -> Result<u64, StoreError> {
         let last: Option<i64> =
             self.connection.query_row("SELECT max(id) FROM jobs", [], |row| row.get(0))?;
-        Ok(last.map_or(1, |last| last as u64 + 1))
+        let pruned = self.meta("next_job")?.and_then(|text| text.parse().ok()).unwrap_or(1);
+        Ok(last.map_or(1, |last| last as u64 + 1).max(pruned))
     }
 
-    /// Active jobs by id, without their environments.
-    pub fn active(&self) -> Result<Vec<Job>, StoreError> {
-        let mut requests: BTreeMap<i64, Arc<JobRequest>> = BTreeMap::new();
-        let mut select = self
-            .connection
-            .prepare("SELECT record, request FROM jobs WHERE is_over = 0 ORDER BY id")?;
-        let mut body = self.connection.prepare("SELECT body FROM requests WHERE id = ?1")?;
-        let mut rows = select.query([])?;
-        let mut jobs = Vec::new();
-        while let Some(row) = rows.next()? {
-            let mut job: Job = serde_json::from_str(row.get_ref(0)?.as_str().map_err(sqlite)?)?;
-            let request: i64 = row.get(1)?;
-            job.request = match requests.get(&request) {
-                Some(known) => known.clone(),
-                None => {
-                    let text: String = body.query_row([request], |row| row.get(0))?;
-                    let known = Arc::new(serde_json::from_str::<JobRequest>(&text)?);
-                    requests.insert(request, known.clone());
-                    known
-                }
-            };
-            jobs.push(job);
-        }
-        Ok(jobs)
+    /// What admission needs to know of a job, active or ended, without reading its request.
+    pub(crate) fn past(&self, id: u64) -> Result<Option<PastJob>, StoreError> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT uid, state, json_extract(record, '$.task.first') FROM jobs WHERE id = ?1",
+        )?;
+        let row = |row: &rusqlite::Row<'_>| {
+            let (state, array): (String, Option<i64>) = (row.get(1)?, row.get(2)?);
+            let state = JobState::parse(&state).unwrap_or(JobState::Unknown);
+            Ok(PastJob { uid: row.get(0)?, state, array: array.map(i64::cast_unsigned) })
+        };
+        Ok(select.query_row([int(id)], row).optional()?)
     }
 
     /// A job, active or ended.
     pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
         reader::job(&self.connection, id)
+    }
+
+    /// The latest job of a user.
+    pub fn last(&self, user: &str) -> Result<Option<u64>, StoreError> {
+        let mut select =
+            self.connection.prepare_cached("SELECT max(id) FROM jobs WHERE user = ?1")?;
+        let last: Option<i64> = select.query_row([user], |row| row.get(0))?;
+        Ok(last.map(|last| last as u64))
+    }
+
+    /// Whether a task of an array has ended and did not complete.
+    pub fn has_failed_task(&self, first: u64) -> Result<bool, StoreError> {
+        let mut select = self.connection.prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM jobs WHERE id >= ?1 AND id < ?1 + ?2 AND request = ?1
+             AND is_over = 1 AND state != 'completed')",
+        )?;
+        let most = i64::try_from(crate::request::TASKS_MAX).unwrap_or(i64::MAX);
+        Ok(select.query_row([int(first), most], |row| row.get(0))?)
     }
 
     /// Ended jobs whose webhooks are pending.
@@ -183,6 +285,28 @@ impl Store {
         )?;
         let text: String = select.query_row([int(job)], |row| row.get(0))?;
         Ok(serde_json::from_str(&text)?)
+    }
+
+    /// GPU time of users by uid, in jobs that ended since a time.
+    pub fn gpu_time_since(&self, since_unix_us: u64) -> Result<Vec<(u32, u64)>, StoreError> {
+        let mut select = self
+            .connection
+            .prepare("SELECT uid, sum(gpu_us) FROM jobs WHERE end_us >= ?1 GROUP BY uid")?;
+        let total = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get::<_, i64>(1)? as u64));
+        let totals = select.query_map([int(since_unix_us)], total)?;
+        Ok(totals.collect::<Result<_, _>>()?)
+    }
+
+    /// The tokens of users with their hashes.
+    pub fn tokens(&self) -> Result<Vec<(TokenHash, Token)>, StoreError> {
+        let mut select = self.connection.prepare("SELECT hash, record FROM tokens ORDER BY id")?;
+        let mut rows = select.query([])?;
+        let mut tokens = Vec::new();
+        while let Some(row) = rows.next()? {
+            let record: String = row.get(1)?;
+            tokens.push((row.get(0)?, serde_json::from_str(&record)?));
+        }
+        Ok(tokens)
     }
 
     /// The learned job classes.
@@ -203,141 +327,26 @@ fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn sqlite(error: rusqlite::types::FromSqlError) -> rusqlite::Error {
-    rusqlite::Error::from(error)
-}
-
 fn connect(file: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(file)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
-/// One transaction of the writer.
-pub struct StoreTransaction<'a>(&'a Transaction<'a>);
-
-impl StoreTransaction<'_> {
-    /// Sets a value by its key.
-    pub fn meta(&self, key: &str, value: &str) -> Result<(), StoreError> {
-        let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?;
-        insert.execute([key, value])?;
-        Ok(())
+impl PastJobs for Store {
+    fn past(&self, id: u64) -> Option<PastJob> {
+        Store::past(self, id).ok().flatten()
     }
 
-    /// Journals a start of the daemon and deletes the journal of all but the last starts.
-    pub fn start(&self, start: &Start) -> Result<(), StoreError> {
-        self.record(start.now, "start", start)?;
-        self.0.execute(
-            "DELETE FROM journal WHERE seq < (SELECT seq FROM journal WHERE kind = 'start'
-             ORDER BY seq DESC LIMIT 1 OFFSET ?1)",
-            [STARTS_KEPT - 1],
-        )?;
-        Ok(())
+    fn job(&self, id: u64) -> Option<Job> {
+        Store::job(self, id).ok().flatten()
     }
 
-    /// Journals the inputs of a cycle.
-    pub fn inputs(&self, now: Now, inputs: &[Input]) -> Result<(), StoreError> {
-        inputs.iter().try_for_each(|input| self.record(now, "input", input))
+    fn last(&self, user: &str) -> Option<u64> {
+        Store::last(self, user).ok().flatten()
     }
 
-    /// Journals the actions of a cycle.
-    pub fn actions(&self, now: Now, actions: &[Action]) -> Result<(), StoreError> {
-        self.record(now, "actions", &crate::journal::action_texts(actions))
-    }
-
-    fn record(&self, now: Now, kind: &str, body: &impl Serialize) -> Result<(), StoreError> {
-        let mut insert = self.0.prepare_cached(
-            "INSERT INTO journal (at_us, unix_us, kind, body) VALUES (?1, ?2, ?3, ?4)",
-        )?;
-        let body = serde_json::to_string(body)?;
-        insert.execute(params![int(now.at_us), int(now.unix_us), kind, body])?;
-        Ok(())
-    }
-
-    /// Adds a request and its environment; its id is the id of its first job.
-    pub fn request(
-        &self,
-        first: u64,
-        request: &JobRequest,
-        env: &BTreeMap<String, String>,
-    ) -> Result<(), StoreError> {
-        let mut insert = self.0.prepare_cached("INSERT INTO requests VALUES (?1, ?2, ?3)")?;
-        let (body, env) = (serde_json::to_string(request)?, serde_json::to_string(env)?);
-        insert.execute(params![int(first), body, env])?;
-        Ok(())
-    }
-
-    /// Adds a job.
-    pub fn insert(&self, job: &Job, request: u64) -> Result<(), StoreError> {
-        let mut insert = self
-            .0
-            .prepare_cached("INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
-        insert.execute(params![
-            int(job.id),
-            int(request),
-            job.uid,
-            job.user,
-            job.state.name(),
-            job.state.is_over(),
-            job.end_us.map(int),
-            0,
-            0,
-            serde_json::to_string(job)?,
-        ])?;
-        Ok(())
-    }
-
-    /// Updates a job.
-    pub fn update(&self, job: &Job) -> Result<(), StoreError> {
-        let mut update = self.0.prepare_cached(
-            "UPDATE jobs SET state = ?2, is_over = ?3, end_us = ?4, gpu_us = ?5,
-             shared_gpu_us = ?6, record = ?7 WHERE id = ?1",
-        )?;
-        let gang = i64::from(job.request.gang());
-        update.execute(params![
-            int(job.id),
-            job.state.name(),
-            job.state.is_over(),
-            job.end_us.map(int),
-            int(job.ran_us).saturating_mul(gang),
-            int(job.shared_us).saturating_mul(gang),
-            serde_json::to_string(job)?,
-        ])?;
-        Ok(())
-    }
-
-    /// Adds a pending webhook.
-    pub fn add_webhook(&self, job: u64) -> Result<(), StoreError> {
-        self.0.prepare_cached("INSERT OR IGNORE INTO hooks VALUES (?1)")?.execute([int(job)])?;
-        Ok(())
-    }
-
-    /// Removes a webhook that was called or given up.
-    pub fn remove_webhook(&self, job: u64) -> Result<(), StoreError> {
-        self.0.prepare_cached("DELETE FROM hooks WHERE job = ?1")?.execute([int(job)])?;
-        Ok(())
-    }
-
-    /// Saves a learned job class.
-    pub fn class(&self, name: &str, class: &Class) -> Result<(), StoreError> {
-        let mut insert = self.0.prepare_cached("INSERT OR REPLACE INTO classes VALUES (?1, ?2)")?;
-        insert.execute([name, &serde_json::to_string(class)?])?;
-        Ok(())
-    }
-
-    /// Deletes jobs that ended before a time.
-    pub fn prune(&self, before_unix_us: u64) -> Result<usize, StoreError> {
-        let pruned = self.0.execute(
-            // The job with the largest id stays, so that ids are not reused.
-            "DELETE FROM jobs WHERE is_over = 1 AND end_us < ?1
-             AND id < (SELECT max(id) FROM jobs)",
-            [int(before_unix_us)],
-        )?;
-        if pruned > 0 {
-            self.0.execute("DELETE FROM hooks WHERE job NOT IN (SELECT id FROM jobs)", [])?;
-            self.0
-                .execute("DELETE FROM requests WHERE id NOT IN (SELECT request FROM jobs)", [])?;
-        }
-        Ok(pruned)
+    fn has_failed_task(&self, first: u64) -> bool {
+        Store::has_failed_task(self, first).unwrap_or(false)
     }
 }

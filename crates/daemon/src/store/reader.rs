@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// A read-only connection.
 pub struct StoreReader {
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 /// Which jobs to list.
@@ -25,6 +25,18 @@ pub struct JobFilter {
     pub descending: bool,
     /// The most jobs.
     pub limit: u32,
+}
+
+/// The most bytes of requests that are read for one page.
+const PAGE_BYTES_MAX: usize = 16 << 20;
+
+/// A page of jobs.
+#[derive(Clone, Debug, Default)]
+pub struct JobRows {
+    /// The jobs.
+    pub jobs: Vec<Job>,
+    /// After which job the next page begins, if there may be one.
+    pub next_after: Option<u64>,
 }
 
 /// The usage of a user.
@@ -48,8 +60,8 @@ impl StoreReader {
         Ok(Self { connection })
     }
 
-    /// A page of jobs.
-    pub fn page(&self, filter: &JobFilter) -> Result<Vec<Job>, StoreError> {
+    /// A page of jobs. It ends early if their requests are large.
+    pub fn page(&self, filter: &JobFilter) -> Result<JobRows, StoreError> {
         let (beyond, order) = if filter.descending { ("<", "DESC") } else { (">", "ASC") };
         let mut clauses = Vec::new();
         if filter.user.is_some() {
@@ -78,7 +90,7 @@ impl StoreReader {
         let subqueries: Vec<String> =
             subqueries.iter().map(|one| format!("SELECT * FROM ({one})")).collect();
         let sql = format!(
-            "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
+            "SELECT record, body, jobs.id FROM jobs JOIN requests ON requests.id = jobs.request
              WHERE jobs.id IN ({}) ORDER BY jobs.id {order} LIMIT ?3",
             subqueries.join(" UNION ALL ")
         );
@@ -87,22 +99,27 @@ impl StoreReader {
         let mut rows = select.query(params![filter.user, after, filter.limit])?;
         let mut jobs = Vec::new();
         let mut last: Option<(String, Arc<JobRequest>)> = None;
+        let mut bytes = 0;
         while let Some(row) = rows.next()? {
             let body = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
             // Tasks of a submission are adjacent and share their request.
             let request = match &last {
                 Some((text, request)) if text == body => request.clone(),
                 _ => {
-                    let request = Arc::new(serde_json::from_str(body)?);
+                    bytes += body.len();
+                    if bytes > PAGE_BYTES_MAX && !jobs.is_empty() {
+                        break;
+                    }
+                    let request = Arc::new(decode_request(body));
                     last = Some((body.to_owned(), Arc::clone(&request)));
                     request
                 }
             };
             let record = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            let job = Job { request, ..serde_json::from_str(record)? };
-            jobs.push(job);
+            jobs.push(Job { request, ..decode_job(record, row.get::<_, i64>(2)?) });
         }
-        Ok(jobs)
+        let is_last = jobs.len() < filter.limit as usize && rows.next()?.is_none();
+        Ok(JobRows { next_after: jobs.last().filter(|_| !is_last).map(|job| job.id), jobs })
     }
 
     /// One job.
@@ -141,6 +158,74 @@ impl StoreReader {
     }
 }
 
+/// What usage is added up by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageBy {
+    /// The user.
+    pub user: bool,
+    /// The account.
+    pub account: bool,
+    /// The month, in UTC, in which a job ended, or the present one.
+    pub month: bool,
+}
+
+/// GPU time of a group of jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupTotal {
+    /// User, account and month, where they were asked for and there are any.
+    pub of: [Option<String>; 3],
+    /// Jobs.
+    pub jobs: u64,
+    /// GPU time.
+    pub gpu_us: u64,
+    /// GPU time spent co-located.
+    pub shared_gpu_us: u64,
+}
+
+impl StoreReader {
+    /// Usage by user, account and month, of jobs that ended since a time or have not ended.
+    pub fn usage_by(&self, since_unix_us: u64, by: UsageBy) -> Result<Vec<GroupTotal>, StoreError> {
+        let column = |wanted: bool, column: &'static str| if wanted { column } else { "NULL" };
+        let month = "strftime('%Y-%m', coalesce(end_us / 1000000, unixepoch()), 'unixepoch')";
+        let sql = format!(
+            "SELECT {}, {}, {}, count(*), sum(gpu_us), sum(shared_gpu_us)
+             FROM jobs JOIN requests ON requests.id = jobs.request
+             WHERE end_us IS NULL OR end_us >= ?1 GROUP BY 1, 2, 3 ORDER BY 3, 5 DESC, 1, 2",
+            column(by.user, "user"),
+            column(by.account, "json_extract(body, '$.account')"),
+            column(by.month, month),
+        );
+        let mut select = self.connection.prepare_cached(&sql)?;
+        let total = |row: &rusqlite::Row<'_>| {
+            let count = |index| row.get::<_, i64>(index).map(|count| count as u64);
+            Ok(GroupTotal {
+                of: [row.get(0)?, row.get(1)?, row.get(2)?],
+                jobs: count(3)?,
+                gpu_us: count(4)?,
+                shared_gpu_us: count(5)?,
+            })
+        };
+        let totals = select.query_map([int(since_unix_us)], total)?;
+        Ok(totals.collect::<Result<_, _>>()?)
+    }
+}
+
+/// A job from its record. One that cannot be read is shown as such.
+fn decode_job(record: &str, id: i64) -> Job {
+    serde_json::from_str(record).unwrap_or_else(|error| Job {
+        id: id.cast_unsigned(),
+        // Nobody's, so that only an operator may see or change it.
+        uid: u32::MAX,
+        state: JobState::Unknown,
+        reason: Some(format!("its record is damaged: {error}; see tandem store check")),
+        ..Job::default()
+    })
+}
+
+fn decode_request(body: &str) -> JobRequest {
+    serde_json::from_str(body).unwrap_or_default()
+}
+
 /// A job as last written.
 pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, StoreError> {
     let mut select = connection.prepare_cached(
@@ -151,6 +236,6 @@ pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, Store
     let texts: Option<(String, String)> =
         select.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((record, body)) = texts else { return Ok(None) };
-    let request = Arc::new(serde_json::from_str(&body)?);
-    Ok(Some(Job { request, ..serde_json::from_str(&record)? }))
+    let request = Arc::new(decode_request(&body));
+    Ok(Some(Job { request, ..decode_job(&record, id) }))
 }

@@ -35,6 +35,38 @@ const MIGRATIONS: &[&str] = &[
     "
     CREATE TABLE hooks (job INTEGER PRIMARY KEY);
 ",
+    "
+    CREATE TABLE tokens (id INTEGER PRIMARY KEY, hash BLOB NOT NULL, record TEXT NOT NULL);
+",
+    "
+    CREATE TABLE placements (
+        seq INTEGER PRIMARY KEY,
+        job INTEGER NOT NULL,
+        from_us INTEGER NOT NULL,
+        to_us INTEGER NOT NULL,
+        body TEXT NOT NULL
+    );
+    CREATE INDEX placements_by_end ON placements (to_us);
+    CREATE INDEX placements_by_job ON placements (job, seq);
+",
+    // What requests take, and of whom; the ended ones keep no environment. Jobs that cannot be read are set aside.
+    "
+    ALTER TABLE requests ADD COLUMN uid INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE requests ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE requests ADD COLUMN is_over INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX jobs_by_request ON jobs (request);
+    CREATE INDEX jobs_by_end ON jobs (end_us) WHERE is_over = 1;
+    UPDATE requests SET
+        uid = coalesce((SELECT uid FROM jobs WHERE jobs.request = requests.id LIMIT 1), 0),
+        is_over = NOT EXISTS (SELECT 1 FROM jobs WHERE request = requests.id AND jobs.is_over = 0);
+    UPDATE requests SET env = '{}' WHERE is_over;
+    UPDATE requests SET bytes = octet_length(body) + octet_length(env)
+        + 300 * (SELECT count(*) FROM jobs WHERE request = requests.id);
+    CREATE INDEX requests_by_user ON requests (uid, is_over, id, bytes);
+    CREATE TABLE quarantine (id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, user TEXT NOT NULL,
+        state TEXT NOT NULL, record TEXT NOT NULL, cause TEXT NOT NULL, unix_us INTEGER NOT NULL);
+    CREATE TABLE quarantined_requests (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
+",
 ];
 
 /// The schema version of this program.

@@ -15,8 +15,8 @@ fn a_page_holds_the_first_jobs_that_match_the_filter() {
     let jobs: Vec<Job> = (1..=200).map(job).collect();
     let written = store.write(|transaction| {
         for job in &jobs {
-            transaction.request(job.id, &job.request, &BTreeMap::new())?;
-            transaction.insert(job, job.id)?;
+            transaction.request(job.id, job.uid, &job.request, &BTreeMap::new())?;
+            transaction.insert(job)?;
         }
         Ok(())
     });
@@ -54,7 +54,7 @@ fn a_page_holds_the_first_jobs_that_match_the_filter() {
                     limit: 20,
                 };
                 let page = reader.page(&filter).unwrap();
-                let found: Vec<u64> = page.iter().map(|job| job.id).collect();
+                let found: Vec<u64> = page.jobs.iter().map(|job| job.id).collect();
                 assert_eq!(found, expected, "{filter:?}");
             }
         }
@@ -72,7 +72,6 @@ fn unsynced_writes_are_visible_at_once() {
     store.write_unsynced(|transaction| transaction.meta("one", "1")).unwrap();
     assert_eq!(level(&store), 1, "NORMAL");
     assert_eq!(Store::open(&file).unwrap().meta("one").unwrap().as_deref(), Some("1"));
-    store.sync().unwrap();
     store.write(|transaction| transaction.meta("two", "2")).unwrap();
     assert_eq!(level(&store), 2, "FULL");
     // A failed transaction is rolled back.

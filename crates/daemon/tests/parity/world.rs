@@ -17,7 +17,7 @@ use tandem_daemon::cycle::{Cycle, Message};
 use tandem_daemon::job_sockets::JobSockets;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
-use tandem_daemon::request::JobRequest;
+use tandem_daemon::request::{CheckedRequest, JobRequest};
 use tandem_daemon::scheduler::{
     Fact, Input, JOURNAL_VERSION, Now, Report, Scheduler, Setup, Start,
 };
@@ -59,11 +59,16 @@ pub(crate) fn case(seed: u64, count: u32) -> Case {
         let memory = 1000 * (1 + random(6));
         text += &format!("{id},{at},{gpus},{duration},m{class},d,1,0,{memory}\n");
     }
+    case_of(&text, [[0.95, 0.9, 0.6], [0.9, 0.7, 0.5], [0.7, 0.6, 0.4]], seed)
+}
+
+/// A trace of jobs of three classes with the given pair rates: of the class of the row beside that of the
+/// column.
+pub(crate) fn case_of(text: &str, rates: [[f64; 3]; 3], seed: u64) -> Case {
     let trace = parse(text.as_bytes(), "trace", &ReadOptions::default()).unwrap();
     let mut rows = ",model1,dataset1,gpu_num1,batchsize1,amp1,speed1,\
                     model2,dataset2,gpu_num2,batchsize2,amp2,speed2,gpu_util,gmem_util,gmem\n"
         .to_owned();
-    let rates = [[0.95, 0.9, 0.6], [0.9, 0.7, 0.5], [0.7, 0.6, 0.4]];
     for (a, b) in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)] {
         let (of_a, of_b): (f64, f64) = (rates[a][b], rates[b][a]);
         rows += &format!("0,m{a},d,1,1,0,{of_a},m{b},d,1,1,0,{of_b},1,1,1\n");
@@ -164,7 +169,7 @@ impl Backend for Played {
                 }
                 self.report(BackendEvent::Resumed { op, run });
             }
-            Op::End { .. } | Op::Place { .. } | Op::Withdraw { .. } => {
+            Op::Signal { .. } | Op::End { .. } | Op::Place { .. } | Op::Withdraw { .. } => {
                 panic!("nothing is ended here")
             }
         }
@@ -191,10 +196,14 @@ fn setup(policy: &str) -> Setup {
         moves: true,
         measures_memory: true,
         keeps_queue: false,
+        people: Default::default(),
+        process: Default::default(),
+        class_rules: tandem_daemon::class::ClassRules::default(),
         learn: false,
         believe_rates: false,
         restore_s: 40.0,
         kill_grace_ms: 0,
+        planned_per_user: None,
         stop_grace_ms: 0,
         sockets: "/nowhere".into(),
         foreign_avoid: true,
@@ -254,6 +263,8 @@ pub(crate) fn daemon(
         next_op: 0,
         drained: Vec::new(),
         closed: Vec::new(),
+        bookings: Vec::new(),
+        used: Default::default(),
         over: Default::default(),
     };
     store.write(|writing| writing.start(&start)).unwrap();
@@ -262,8 +273,8 @@ pub(crate) fn daemon(
     let publisher = Publisher::new(runtime.handle().clone(), 0, false, sender.clone());
     let meter = Meter::new(MeterOptions::default());
     let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, 0);
-    cycle.begin(now(Time(0)), &outcome).unwrap();
-    let caller = Caller { uid: 0, gid: 0, user: "root".to_owned() };
+    cycle.begin(now(Time(0)), outcome).unwrap();
+    let caller = Caller::local(0, 0, "root".to_owned());
     let (mut arrived, mut finished) = (0, 0);
     let mut observations = observations.iter().peekable();
     while finished < workload.len() {
@@ -279,7 +290,8 @@ pub(crate) fn daemon(
             batch.push(Message::Input(Input::Fact(observed(workload, observation))));
         }
         while let Some(job) = workload.jobs.get(arrived).filter(|job| job.spec.submit <= at) {
-            let request = Box::new(request(workload, job.spec.id));
+            let request = request(workload, job.spec.id);
+            let request = Box::new(CheckedRequest::new(request).unwrap());
             let (reply, _) = tokio::sync::oneshot::channel();
             let command = UserCommand::Submit(request);
             batch.push(Message::Command { caller: caller.clone(), command, reply });
@@ -299,6 +311,11 @@ pub(crate) fn daemon(
     }
     drop(cycle);
     assert_eq!(observations.next(), None, "all were due");
+    journalled_actions(state)
+}
+
+/// The actions in the journal, by instant.
+fn journalled_actions(state: &std::path::Path) -> Vec<(Time, Vec<String>)> {
     let journal = rusqlite::Connection::open(state.join("state.db")).unwrap();
     let mut select = journal
         .prepare("SELECT at_us, body FROM journal WHERE kind = 'actions' ORDER BY seq")
@@ -341,7 +358,8 @@ fn messages(events: &[Event], at: Time, batch: &mut Vec<Message>, finished: &mut
                     at_us: progress.at.0,
                     rate_ppm: progress.rate.0,
                 };
-                let fact = Fact::Progress { job: u64::from(job.0) + 1, report };
+                let from = tandem_daemon::scheduler::RateSource::Steps;
+                let fact = Fact::Progress { job: u64::from(job.0) + 1, report, from };
                 batch.push(Message::Input(Input::Fact(fact)));
             }
             Event::Finished { job } => {

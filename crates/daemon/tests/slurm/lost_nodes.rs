@@ -178,7 +178,7 @@ fn a_stranded_job_takes_the_first_gpu_that_becomes_free() {
     cluster.close(0);
     assert!(cluster.scheduler.is_shut(1), "the first of three equal choices");
     // A drained device takes no job, not even one for which it is reserved.
-    cluster.step(&[Input::Drain { device: 1 }]);
+    cluster.step(&[Input::Drain { device: 1, reason: None }]);
     cluster.finish(jobs[1]);
     cluster.again();
     assert_eq!(cluster.devices(jobs[0]), [0]);

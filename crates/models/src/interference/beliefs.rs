@@ -6,12 +6,15 @@ use super::online::Online;
 use super::profile::ClassProfile;
 use std::sync::Arc;
 use tandem_core::{
-    ClassId, ClosedForm, GpuTypeId, Interference, Learner, Observation, Profile, Ratio,
+    ClassId, ClassTraits, ClosedForm, GpuTypeId, Interference, Learner, Observation, Profile, Ratio,
 };
 
 /// Classes that a growing set of beliefs covers: memory and the cost of an observation grow with their
 /// number. Later classes follow the rule for pairs without a belief.
 pub const CLASSES_MAX: usize = 300;
+
+/// What is taken off the rate of a pair that nothing but its use of the GPU speaks for.
+const UNMEASURED: f64 = 0.95;
 
 /// How far above its expected rate a pair is believed to run. A pair that is never tried is never learned
 /// (optimism in the face of uncertainty).
@@ -35,6 +38,8 @@ pub struct Beliefs {
     /// The rule for pairs without a belief is the world's own, so an observation among such pairs still
     /// tells something about the others.
     rule_is_exact: bool,
+    /// What classes do alone, by class, as far as it was told.
+    traits: Vec<Option<ClassTraits>>,
     table: Arc<Table>,
 }
 
@@ -45,11 +50,20 @@ struct Table {
     rule: Arc<dyn Interference>,
     classes: usize,
     /// By subject, then partner; `None` where the rule holds.
-    rates: Vec<Option<Ratio>>,
+    rates: Vec<Option<PairBelief>>,
+}
+
+/// What is believed about the rate of a class beside another.
+#[derive(Clone, Copy)]
+struct PairBelief {
+    /// With optimism.
+    rate: Ratio,
+    /// Standard deviation.
+    deviation: Ratio,
 }
 
 impl Table {
-    fn of_classes(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
+    fn of_classes(&self, a: ClassId, b: ClassId) -> Option<PairBelief> {
         let (a, b) = (a.index(), b.index());
         if a >= self.classes || b >= self.classes {
             return None;
@@ -58,7 +72,7 @@ impl Table {
     }
 
     /// Adds a class; the rate of each of its pairs is what `rate` says.
-    fn add(&mut self, rate: impl Fn(usize, usize) -> Option<Ratio>) {
+    fn add(&mut self, rate: impl Fn(usize, usize) -> Option<PairBelief>) {
         let (before, classes) = (self.classes, self.classes + 1);
         let mut rates = Vec::with_capacity(classes * classes);
         for a in 0..classes {
@@ -84,7 +98,7 @@ impl Beliefs {
         let rate = |a: usize, b: usize| is_covered(a, b).then(|| believed(&online, optimism, a, b));
         let rates = (0..classes * classes).map(|pair| rate(pair / classes, pair % classes));
         let table = Arc::new(Table { rule, classes, rates: rates.collect() });
-        Self { online, optimism, learns, rule_is_exact: true, table }
+        Self { online, optimism, learns, rule_is_exact: true, traits: Vec::new(), table }
     }
 
     /// Beliefs that learn, about classes that are yet to appear.
@@ -95,6 +109,7 @@ impl Beliefs {
             optimism: Optimism::UntilMeasured,
             learns: true,
             rule_is_exact: false,
+            traits: Vec::new(),
             table: Arc::new(table),
         }
     }
@@ -102,7 +117,7 @@ impl Beliefs {
     /// The believed rate of class `a` beside `b`, whether they fit or not; `None` if the pair follows the
     /// rule.
     pub fn of_classes(&self, a: ClassId, b: ClassId) -> Option<Ratio> {
-        self.table.of_classes(a, b)
+        Some(self.table.of_classes(a, b)?.rate)
     }
 
     /// Whether observations correct them.
@@ -131,30 +146,58 @@ impl Beliefs {
     /// Brings up to date what an observation of `a` beside `b` changes: what `a` suffers and what `b`
     /// inflicts, beside any class.
     fn refresh(&mut self, a: usize, b: usize) {
-        let Self { online, optimism, table, .. } = self;
-        let table = Arc::make_mut(table);
-        for other in 0..table.classes {
+        for other in 0..self.table.classes {
             for (a, b) in [(a, other), (other, b)] {
-                if let Some(rate) = &mut table.rates[a * table.classes + b] {
-                    *rate = believed(online, *optimism, a, b);
+                let at = a * self.table.classes + b;
+                if self.table.rates[at].is_some() {
+                    let rate = self.believed(a, b);
+                    Arc::make_mut(&mut self.table).rates[at] = Some(rate);
                 }
             }
         }
     }
+
+    /// The believed rate of a pair. Where one of the classes reports no steps, a wrong belief would hardly be
+    /// noticed: such a pair is not hoped for, and until it was measured it runs as well as the time allows that
+    /// both use their GPU alone.
+    fn believed(&self, a: usize, b: usize) -> PairBelief {
+        let traits = |class: usize| self.traits.get(class).copied().flatten();
+        let pair = (number(a), number(b));
+        match (traits(a), traits(b)) {
+            (Some(own), Some(other))
+                if !(self.online.is_measured(pair) || own.reports && other.reports) =>
+            {
+                let profile = |traits: ClassTraits| Profile {
+                    gpu_util: traits.gpu_util,
+                    ..Profile::default()
+                };
+                let by_use = ClosedForm.pair_rate(&profile(own), &profile(other), GpuTypeId(0));
+                let rate =
+                    by_use.map_or(Ratio::HALF, |rate| rate.times(Ratio::from_f64(UNMEASURED)));
+                let deviation = self.online.belief(pair.0, pair.1).deviation;
+                PairBelief { rate, deviation: Ratio::from_f64(deviation) }
+            }
+            _ => believed(&self.online, self.optimism, a, b),
+        }
+    }
 }
 
-fn believed(online: &Online, optimism: Optimism, a: usize, b: usize) -> Ratio {
-    let number = |class: usize| u32::try_from(class).expect("classes are counted in u32");
+fn number(class: usize) -> u32 {
+    u32::try_from(class).expect("classes are counted in u32")
+}
+
+fn believed(online: &Online, optimism: Optimism, a: usize, b: usize) -> PairBelief {
     let pair = (number(a), number(b));
     let belief = online.belief(pair.0, pair.1);
-    Ratio::from_f64(match optimism {
+    let rate = match optimism {
         Optimism::None => belief.rate,
         Optimism::Deviations(deviations) => belief.cautious(-deviations),
         Optimism::UntilMeasured => {
             let doubt = if online.is_measured(pair) { 0.0 } else { belief.deviation };
             (belief.rate + doubt).min(1.0)
         }
-    })
+    };
+    PairBelief { rate: Ratio::from_f64(rate), deviation: Ratio::from_f64(belief.deviation) }
 }
 
 impl Interference for Table {
@@ -162,13 +205,22 @@ impl Interference for Table {
         let by_rule = self.rule.pair_rate(job, beside, gpu)?;
         let pair = job.class.zip(beside.class);
         let believed = pair.and_then(|(a, b)| self.of_classes(a, b));
-        Some(believed.unwrap_or(by_rule))
+        Some(believed.map_or(by_rule, |belief| belief.rate))
+    }
+
+    fn pair_deviation(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Ratio {
+        let pair = job.class.zip(beside.class);
+        pair.and_then(|(a, b)| self.of_classes(a, b)).map_or(Ratio::ZERO, |belief| belief.deviation)
     }
 }
 
 impl Interference for Beliefs {
     fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         self.table.pair_rate(job, beside, gpu)
+    }
+
+    fn pair_deviation(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Ratio {
+        self.table.pair_deviation(job, beside, gpu)
     }
 }
 
@@ -183,19 +235,43 @@ impl Learner for Beliefs {
         Arc::make_mut(table).add(|a, b| Some(believed(online, *optimism, a, b)));
     }
 
-    fn observe(&mut self, observation: &Observation) {
-        let (Some(class), true) = (observation.job.class, self.learns) else { return };
+    fn describe_class(&mut self, class: ClassId, traits: &ClassTraits) {
+        let at = class.index();
+        if at >= self.table.classes {
+            return;
+        }
+        self.traits.resize(self.traits.len().max(self.table.classes), None);
+        if self.traits[at].replace(*traits) == Some(*traits) {
+            return;
+        }
+
+        self.online.describe(
+            class.0,
+            traits.gpu_util.map(tandem_core::Utilisation::share),
+            traits.memory.map(|memory| memory.mib()),
+            traits.steps_per_s.map(Ratio::as_f64),
+        );
+        self.refresh(at, at);
+    }
+
+    fn observe(&mut self, observation: &Observation) -> bool {
+        let (Some(class), true) = (observation.job.class, self.learns) else { return false };
         let gpus: Option<Vec<CoTenants>> = observation
             .beside
             .iter()
             .map(|others| self.co_tenants(&observation.job, others, observation.gpu))
             .collect();
-        let Some(gpus) = gpus else { return };
+        let Some(gpus) = gpus else { return false };
         let (rate, noise) = (observation.rate.as_f64(), observation.noise.as_f64());
+        let mut moved = false;
         for pair in self.online.pair_observations(class.0, &gpus, rate, noise) {
+            let before = self.online.belief(class.0, pair.beside);
             self.online.observe(class.0, pair.beside, pair.rate, pair.noise);
             self.refresh(class.index(), pair.beside as usize);
+            let after = self.online.belief(class.0, pair.beside);
+            moved |= (after.rate - before.rate).abs() > after.deviation;
         }
+        moved
     }
 
     fn snapshot(&self) -> Arc<dyn Interference> {
@@ -273,6 +349,26 @@ mod tests {
         assert!((rate(&beliefs, 0, 1) - expected.rate).abs() < 1e-9);
         assert!((expected.rate - 0.6).abs() < 0.1, "{expected:?}");
         assert!(rate(&beliefs, 1, 0) > 0.9 * unmeasured, "the other direction was not measured");
+    }
+
+    #[test]
+    fn classes_that_report_nothing_share_as_far_as_their_use_of_the_gpu_allows() {
+        let mut beliefs = beliefs(3);
+        let traits = |percent: u32, reports| ClassTraits {
+            gpu_util: Some(tandem_core::Utilisation(percent * 1000)),
+            reports,
+            ..ClassTraits::default()
+        };
+        beliefs.describe_class(ClassId(0), &traits(100, false));
+        beliefs.describe_class(ClassId(1), &traits(5, false));
+        beliefs.describe_class(ClassId(2), &traits(100, true));
+        assert!(rate(&beliefs, 0, 0) < 0.5, "two that want all of it");
+        assert!(rate(&beliefs, 0, 1) > 0.85 && rate(&beliefs, 1, 0) > 0.85);
+        assert!(rate(&beliefs, 1, 1) > 0.9);
+        assert!(rate(&beliefs, 0, 2) < 0.5, "one that reports does not help the other");
+        assert!(rate(&beliefs, 2, 2) > 0.5, "two that report are tried");
+        observe(&mut beliefs, &[&[0]], 0.8);
+        assert!(rate(&beliefs, 0, 0) > 0.6, "a measurement counts more");
     }
 
     #[test]

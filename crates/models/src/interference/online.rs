@@ -178,6 +178,35 @@ impl Online {
         number
     }
 
+    /// A class showed what it does alone: predictions of its pairs start from that.
+    pub(super) fn describe(
+        &mut self,
+        class: u32,
+        gpu_util: Option<f64>,
+        memory_mib: Option<f64>,
+        steps_per_s: Option<f64>,
+    ) {
+        let at = class as usize;
+        let profile = &mut self.classes[at].profile;
+        (profile.gpu_util, profile.memory_mib, profile.steps_per_s) =
+            (gpu_util, memory_mib, steps_per_s);
+        let profile = profile.clone();
+        let offline = &self.offline;
+        for other in 0..self.classes.len() {
+            let beside = self.classes[other].profile.clone();
+            let (own, theirs) =
+                (offline.predict(&profile, &beside), offline.predict(&beside, &profile));
+            let in_common = offline.in_common(&profile, &beside);
+            self.classes[other].predicted[at] = theirs.rate;
+            self.classes[other].in_common[at] = in_common;
+            self.classes[at].predicted[other] = own.rate;
+            self.classes[at].in_common[other] = in_common;
+        }
+        let all = 0..self.classes.len();
+        self.classes[at].sensitivity = self.shares(Role::Subject, class, all.clone());
+        self.classes[at].pressure = self.shares(Role::Partner, class, all);
+    }
+
     /// Adds a rate of `a` beside `b`; `noise` is the standard deviation of the measurement.
     pub fn observe(&mut self, a: u32, b: u32, rate: f64, noise: f64) {
         let before = self.belief(a, b);

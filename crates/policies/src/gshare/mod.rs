@@ -4,7 +4,8 @@
 //! first. Jobs are admitted in order of rank up to the number of GPUs, and allocations without an
 //! admitted tenant are preempted where an admitted job needs them. Between slices pending jobs only take
 //! free GPUs. The jobs that still wait may share an allocation of their gang size; the matching minimises
-//! the sum of predicted completion times.
+//! the sum of predicted completion times. Pairs that stand are reviewed too, whether or not a job waits:
+//! those that lose take turns, and the others are matched anew.
 
 mod forecast;
 #[cfg(test)]
@@ -12,7 +13,8 @@ mod tests;
 
 use crate::Entry;
 use crate::kit::{
-    KeyedPolicy, PairRates, PairRule, Queue, Reviews, interval, keyed, preempt_and_share,
+    ACCUMULATE, KeyedPolicy, PairRates, PairRule, Queue, Reviews, interval, keyed,
+    preempt_and_share,
 };
 use crate::spec::{Param, Value};
 use forecast::Forecast;
@@ -35,7 +37,7 @@ const SHARE: Param =
 pub(crate) const ENTRY: Entry = Entry {
     name: "gshare",
     summary: "least remaining time in slices, pairs by minimum-weight matching",
-    params: &[SLICE, AGE, PRICE, SHARE],
+    params: &[SLICE, AGE, PRICE, SHARE, ACCUMULATE],
     tuning: &[],
     tenants_max: 2,
     build: |settings| {
@@ -45,6 +47,7 @@ pub(crate) const ENTRY: Entry = Entry {
                 age: Span::from_secs(settings.whole(AGE.name).saturating_mul(3600)),
                 price_percent: settings.whole(PRICE.name).min(1_000_000),
                 shares: settings.flag(SHARE.name),
+                accumulates: settings.flag(ACCUMULATE.name),
                 forecast: Forecast::default(),
             },
         })
@@ -64,7 +67,8 @@ impl KeyedPolicy for GShare {
     }
 
     fn plan(&mut self, queue: &mut Queue<Work>, draft: &mut Draft<'_>) {
-        if queue.is_empty() {
+        // Pairs are reviewed even if no job waits.
+        if queue.is_empty() && draft.occupancy().none_shared() {
             return;
         }
         let is_review = self.slices.begin(draft.now());
@@ -78,6 +82,7 @@ struct Pairs {
     age: Span,
     price_percent: u64,
     shares: bool,
+    accumulates: bool,
     /// As of this round of offers.
     forecast: Forecast,
 }
@@ -112,8 +117,16 @@ impl PairRule for Pairs {
         (self.shares && pays(rates)).then(|| self.forecast.gain(draft, job, host, rates))?
     }
 
+    fn accumulates(&self) -> bool {
+        self.accumulates
+    }
+
     fn keeps(&self, rates: PairRates) -> bool {
         pays(rates)
+    }
+
+    fn takes_turns(&self, draft: &Draft<'_>, guest: &Job, host: &Job, rates: PairRates) -> bool {
+        self.forecast.takes_turns(draft, guest, host, rates)
     }
 
     fn prepare(&mut self, draft: &Draft<'_>, pending: &[JobId], started: &[JobId]) {

@@ -1,5 +1,6 @@
-use crate::testing::simulate;
+use crate::testing::{run, simulate, times};
 use std::fmt::Write;
+use tandem_core::{Memory, Ratio, SubBatch, SubBatches};
 
 #[test]
 fn a_light_job_joins_a_light_one_instead_of_waiting() {
@@ -53,4 +54,27 @@ fn a_job_that_has_waited_too_long_goes_first() {
     let (aged, not_aged) = (start_of_long("gshare:age_h=1"), start_of_long("gshare:age_h=1000"));
     assert!(not_aged > 40_000.0, "it starts when no other job waits: {not_aged}");
     assert!(aged <= 4_800.0, "it starts at the first review after an hour: {aged}");
+}
+
+#[test]
+fn a_pair_that_fits_only_in_sub_batches_runs_in_them() {
+    let mut workload = crate::testing::workload(
+        "1x1:1000",
+        "job_id,submit_s,gpus,duration_s,gpu_util,memory_mib",
+        "a,0,1,1000,40,800\nb,1,1,100,40,700\n",
+    );
+    let option = |count, tenths, mib| SubBatch {
+        count,
+        slowdown: Ratio::new(tenths, 10),
+        memory: Memory::from_mib(mib),
+    };
+    workload.offer_sub_batches(|spec| match spec.profile.memory {
+        Memory(700_000) => SubBatches::new([option(2, 12, 400), option(4, 16, 200)]),
+        _ => SubBatches::default(),
+    });
+    let ends = |policy: &str| times(&run(&workload, policy));
+    // Without sub-batches it takes a turn at the end of the slice, and the other one restores.
+    assert_eq!(ends("gshare:accumulate=false"), [(0.0, 1140.0), (600.0, 700.0)]);
+    // 100 s × 1.6 with its batches in four parts; 40 % + 40 % slow no job down.
+    assert_eq!(ends("gshare"), [(0.0, 1000.0), (1.0, 161.0)]);
 }

@@ -22,14 +22,6 @@ pub trait KeyedPolicy: Send {
 
     /// See [`Policy::job_ended`].
     fn job_ended(&mut self, _job: &Job, _now: Time) {}
-
-    /// See [`Policy::wants_jobs_ended_elsewhere`].
-    fn wants_jobs_ended_elsewhere(&self) -> bool {
-        false
-    }
-
-    /// See [`Policy::job_ended_elsewhere`].
-    fn job_ended_elsewhere(&mut self, _job: &Job, _now: Time) {}
 }
 
 /// Makes a [`Policy`] of a [`KeyedPolicy`], with an empty queue.
@@ -53,14 +45,6 @@ impl<P: KeyedPolicy> Policy for Keyed<P> {
 
     fn job_ended(&mut self, job: &Job, now: Time) {
         self.policy.job_ended(job, now);
-    }
-
-    fn wants_jobs_ended_elsewhere(&self) -> bool {
-        self.policy.wants_jobs_ended_elsewhere()
-    }
-
-    fn job_ended_elsewhere(&mut self, job: &Job, now: Time) {
-        self.policy.job_ended_elsewhere(job, now);
     }
 
     fn plan(&mut self, draft: &mut Draft<'_>) {

@@ -8,6 +8,7 @@
 //! | [`run_highest`] | preempt lower-ranked jobs so that the highest-ranked ones run |
 //! | [`ScatterSharing`] | let gangs use free GPUs together with GPUs of several tenants |
 //! | [`preempt_and_share`] | preempt at reviews, then pair pending jobs with tenants by matching |
+//! | [`repair`] | match the pairs that stand anew, on a general graph |
 //! | [`Reviews`] | preempt only at fixed intervals |
 //! | [`Hosts`], [`PairCandidates`] | find the tenants that can take a co-located job |
 //!
@@ -22,6 +23,7 @@ mod preempt_and_share;
 mod preemption;
 mod queue;
 mod remaining;
+mod repair;
 mod reviews;
 mod scatter;
 
@@ -34,5 +36,6 @@ pub use preempt_and_share::{PairRule, preempt_and_share};
 pub use preemption::{admit_highest, evicted_jobs, rank_all, run_highest};
 pub use queue::{Next, Queue};
 pub use remaining::{HORIZON_MS, remaining_ms, restore_ms};
+pub use repair::{RepairRule, part_onto_free_gpus, repair};
 pub use reviews::{Reviews, interval};
 pub use scatter::{ACCUMULATE, CONSOLIDATE, ChooseHosts, ScatterSharing, Slot};

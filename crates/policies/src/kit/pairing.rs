@@ -6,7 +6,7 @@
 use super::hosts::hosts_by_size;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use tandem_core::{Draft, GpuId, Job, JobId, Placement, Ppm, Ratio, SubBatch};
+use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Placement, Ppm, Ratio, SubBatch};
 use tandem_matching::{Sparse, assign};
 
 /// Larger gains count as this, so that the matching can add them up.
@@ -38,6 +38,31 @@ impl PairRates {
         let kind = draft.cluster().gpu(gpu).kind;
         let own = draft.rate_beside(job, [host], kind)?;
         Some(Self { own, host: draft.rate_beside(host, [job], kind)? })
+    }
+
+    /// Each rate one standard deviation higher: a pair that loses even then should part.
+    #[must_use]
+    pub fn raised(self, draft: &Draft<'_>, job: &Job, host: &Job) -> Self {
+        let doubt = Self::deviations(draft, job, host);
+        Self { own: self.own.plus(doubt.own), host: self.host.plus(doubt.host) }
+    }
+
+    /// Each rate one standard deviation lower: a pair that gains even then is worth a restore.
+    #[must_use]
+    pub fn lowered(self, draft: &Draft<'_>, job: &Job, host: &Job) -> Self {
+        let doubt = Self::deviations(draft, job, host);
+        Self { own: self.own.minus(doubt.own), host: self.host.minus(doubt.host) }
+    }
+
+    fn deviations(draft: &Draft<'_>, job: &Job, host: &Job) -> Self {
+        let gpu = draft.placement(host.id()).and_then(|on| on.gpus.first().copied());
+        let kind = gpu.map_or(GpuTypeId(0), |gpu| draft.cluster().gpu(gpu).kind);
+        let (own, host) = (&job.spec.profile, &host.spec.profile);
+        let interference = draft.interference();
+        Self {
+            own: interference.pair_deviation(own, host, kind),
+            host: interference.pair_deviation(host, own, kind),
+        }
     }
 
     /// Both rates together: above one the GPU does more work than with one tenant.

@@ -8,13 +8,20 @@ use super::placement::place_ranked;
 use super::preemption::{admit_highest, evicted_jobs, sort_by_rank};
 use super::queue::Queue;
 use super::remaining::remaining_ms;
-use tandem_core::{Draft, Job, JobId, Reason};
+use super::repair::{RepairRule, part_onto_free_gpus, repair};
+use tandem_core::{Draft, Job, JobId, PPM_ONE, Reason};
 
 /// Large enough for every host of all but the largest partitions.
-const LIMITS: PairLimits = PairLimits { jobs: 64, hosts: 1024 };
+const LIMITS: PairLimits = PairLimits { jobs: 64, hosts: 160 };
+/// Between reviews of a partition in which more jobs wait than this, fewer are matched: an event must be
+/// answered at once, and the next review comes soon.
+const DEEP_QUEUE: usize = 1024;
+const DEEP_QUEUE_LIMITS: PairLimits = PairLimits { jobs: 4, hosts: 64 };
+/// Rounds of pairing in one plan.
+const ROUNDS_MAX: usize = 8;
 
 /// Which jobs share.
-pub trait PairRule {
+pub trait PairRule: Sized {
     /// Where a job ranks, the smallest first. Unlike the key of a queue it may change with time.
     type Rank: Ord;
 
@@ -25,15 +32,27 @@ pub trait PairRule {
     /// `None` if it should wait. The two fit together and accept their rates.
     fn gain(&self, draft: &Draft<'_>, job: &Job, host: &Job, rates: PairRates) -> Option<i64>;
 
+    /// Whether a job may run in sub-batches where it would not fit beside another otherwise.
+    fn accumulates(&self) -> bool {
+        false
+    }
+
     /// Whether two jobs that share GPUs should go on doing so.
     fn keeps(&self, rates: PairRates) -> bool;
+
+    /// Whether two jobs that share GPUs should take turns instead: `guest` waits from now on. `rates` are
+    /// one standard deviation above the believed ones.
+    fn takes_turns(&self, _: &Draft<'_>, _guest: &Job, _host: &Job, _rates: PairRates) -> bool {
+        false
+    }
 
     /// Called before each round of pairing with the jobs that wait and those that the plan so far has
     /// started, both in order of rank.
     fn prepare(&mut self, _draft: &Draft<'_>, _pending: &[JobId], _started: &[JobId]) {}
 }
 
-/// Plans for one instant. At a review, pairs that no longer pay are unshared and the highest-ranked
+/// Plans for one instant. At a review, and when a belief has moved, pairs that no longer pay are
+/// unshared and the others are matched anew, whether or not a job waits. At a review the highest-ranked
 /// jobs are admitted, preempting allocations without an admitted tenant. At any instant, pending jobs
 /// take free GPUs in order of rank, and then share where that gains by `rule`.
 pub fn preempt_and_share<K: Copy + Ord>(
@@ -42,8 +61,13 @@ pub fn preempt_and_share<K: Copy + Ord>(
     is_review: bool,
     rule: &mut impl PairRule,
 ) {
-    if is_review {
+    let reviews_pairs = is_review || draft.beliefs_moved();
+    if reviews_pairs && !draft.occupancy().none_shared() {
+        let pending = queue.iter().map(|(_, job)| (rule.rank(draft, draft.job(job)), job));
+        rule.prepare(draft, &sort_by_rank(pending), &[]);
         unshare(draft, rule);
+    }
+    if is_review && !queue.is_empty() {
         let pending = queue.iter().map(|(_, job)| draft.job(job));
         let all = pending.chain(draft.placed());
         let ranked = sort_by_rank(all.map(|job| (rule.rank(draft, job), job.id())));
@@ -51,23 +75,52 @@ pub fn preempt_and_share<K: Copy + Ord>(
     }
     if draft.free_count() > 0 || draft.single_tenant_count() > 0 {
         // A preempted job may find other GPUs at once.
-        let evicted = if is_review { evicted_jobs(draft) } else { Vec::new() };
+        let evicted = if reviews_pairs { evicted_jobs(draft) } else { Vec::new() };
         let pending = queue.iter().map(|(_, job)| job).chain(evicted);
         let ranked = pending.map(|job| (rule.rank(draft, draft.job(job)), job));
         let pending = sort_by_rank(ranked);
         place_ranked(draft, pending.iter().copied());
         // Each round leaves fewer jobs waiting, which can make sharing pay for others.
-        while share_once(draft, &pending, rule) {}
+        let limits =
+            if is_review || pending.len() <= DEEP_QUEUE { LIMITS } else { DEEP_QUEUE_LIMITS };
+        let mut rounds = ROUNDS_MAX;
+        while rounds > 0 && share_once(draft, &pending, limits, rule) {
+            rounds = if pending.len() > DEEP_QUEUE { 0 } else { rounds - 1 };
+        }
+    }
+    if reviews_pairs {
+        part_onto_free_gpus(draft, &EqualJobs);
+        repair(draft, &EqualJobs);
     }
     draft.explain_others(Reason::Outranked);
 }
 
+/// Every job counts the same, until one of the two ends.
+struct EqualJobs;
+
+impl RepairRule for EqualJobs {
+    fn delay_cost(&self, _: JobId) -> i64 {
+        i64::from(PPM_ONE)
+    }
+
+    fn may_move(&self, draft: &Draft<'_>, job: &Job) -> bool {
+        // A job that restores its state has not shown yet what the move was worth.
+        let restoring = job.progress.at > draft.now();
+        job.spec.stoppable && job.placement().is_some() && !restoring
+    }
+}
+
 /// One round of pairing; `false` if no pair gains.
-fn share_once(draft: &mut Draft<'_>, jobs: &[JobId], rule: &mut impl PairRule) -> bool {
+fn share_once(
+    draft: &mut Draft<'_>,
+    jobs: &[JobId],
+    limits: PairLimits,
+    rule: &mut impl PairRule,
+) -> bool {
     let is_pending = |job: &JobId| draft.placement(*job).is_none();
     let (pending, started): (Vec<JobId>, Vec<JobId>) = jobs.iter().copied().partition(is_pending);
     let remaining = |job| remaining_ms(draft.job(job), draft.now());
-    let candidates = PairCandidates::find(draft, &pending, LIMITS, remaining);
+    let candidates = PairCandidates::find(draft, &pending, limits, remaining);
     if candidates.is_empty() {
         return false;
     }
@@ -75,8 +128,10 @@ fn share_once(draft: &mut Draft<'_>, jobs: &[JobId], rule: &mut impl PairRule) -
     candidates.pair(draft, |draft, job, host| {
         let gpus = &draft.placement(host)?.gpus;
         let (job, host) = (draft.job(job), draft.job(host));
-        let option = sub_batches_on(draft, job, gpus, false)?;
-        let gain = rule.gain(draft, job, host, PairRates::of(draft, job, host)?)?;
+        let option = sub_batches_on(draft, job, gpus, rule.accumulates())?;
+        let rates = PairRates::of(draft, job, host)?;
+        let rates = PairRates { own: rates.own.times(option.rate()), ..rates };
+        let gain = rule.gain(draft, job, host, rates)?;
         Some(PairOffer { gain, sub_batches: option.count })
     })
 }
@@ -89,7 +144,12 @@ fn unshare(draft: &mut Draft<'_>, rule: &impl PairRule) {
     for host in draft.placed() {
         let Some(other) = partner(draft, host.id()).map(|other| draft.job(other)) else { continue };
         // The higher-ranked of the two is the host, so that each pair is asked about once.
-        let keeps = || PairRates::of(draft, other, host).is_some_and(|rates| rule.keeps(rates));
+        let keeps = || {
+            PairRates::of(draft, other, host).is_some_and(|rates| {
+                let rates = rates.raised(draft, other, host);
+                rule.keeps(rates) && !rule.takes_turns(draft, other, host, rates)
+            })
+        };
         if rank(host) < rank(other) && !keeps() {
             let job = [other, host].into_iter().find(|job| job.spec.stoppable);
             preempted.extend(job.map(Job::id));

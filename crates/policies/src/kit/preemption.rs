@@ -68,10 +68,19 @@ pub fn admit_highest(draft: &mut Draft<'_>, ranked: &[JobId]) {
             admitted.insert(job);
         }
     }
+    let is_victim = |job: &&JobId| draft.placement(**job).is_some() && !admitted.contains(*job);
+    let victims: Vec<JobId> = ranked.iter().filter(is_victim).copied().collect();
+    // A gang size for which no set of victims makes room finds none later: victims only become fewer.
+    let mut too_large: Vec<u32> = Vec::new();
     for &job in ranked.iter().filter(|job| admitted.contains(job)) {
-        if draft.placement(job).is_none() && !draft.place_exclusive(job) {
-            let victims = ranked.iter().filter(|victim| !admitted.contains(victim));
-            evict_for(draft, job, victims, |other| !admitted.contains(&other));
+        let gpus = draft.job(job).spec.gpus;
+        if draft.placement(job).is_some() || draft.place_exclusive(job) || too_large.contains(&gpus)
+        {
+            continue;
+        }
+        let placed = evict_for(draft, job, victims.iter(), |other| !admitted.contains(&other));
+        if !placed && draft.fits_every_gpu(job) {
+            too_large.push(gpus);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Completion times of finished jobs, by which the tail is known: a low mean must not be bought with a
-//! long tail. Jobs of all partitions count, because the p99 is that of the cluster.
+//! long tail.
 
 use super::tuning::Tuning;
 use std::collections::BTreeMap;
@@ -14,22 +14,19 @@ const TAIL_PART: u64 = 100;
 #[derive(Default)]
 pub(super) struct JctHistory {
     jobs: u64,
-    sum_ms: i128,
     /// The number of jobs by bucket.
     buckets: BTreeMap<u64, u64>,
 }
 
-/// Mean and p99 of the JCTs so far.
+/// The p99 of the JCTs so far.
 #[derive(Clone, Copy)]
 pub(super) struct JctSummary {
-    mean_ms: i128,
-    p99_ms: i128,
+    pub(super) p99_ms: i128,
 }
 
 impl JctHistory {
     pub(super) fn add(&mut self, jct_ms: i64) {
         self.jobs += 1;
-        self.sum_ms += i128::from(jct_ms);
         *self.buckets.entry(bucket(jct_ms)).or_default() += 1;
     }
 
@@ -40,21 +37,11 @@ impl JctHistory {
             slower += jobs;
             slower > self.jobs / TAIL_PART
         })?;
-        let mean_ms = self.sum_ms / i128::from(self.jobs);
-        Some(JctSummary { mean_ms, p99_ms: bucket_end_ms(*bucket) })
+        Some(JctSummary { p99_ms: bucket_end_ms(*bucket) })
     }
 }
 
 impl JctSummary {
-    /// What a delay by co-located jobs costs a job in addition, in the unit of its `weight`. It grows with
-    /// the projected JCT.
-    pub(super) fn tail_cost(&self, projected_ms: i64, weight: i64, tuning: &Tuning) -> i64 {
-        let projected = i128::from(projected_ms);
-        let scale = (projected + tuning.tail_cost_half_at * self.mean_ms).max(1);
-        let cost = i128::from(weight) * tuning.tail_cost_permille * projected / (1000 * scale);
-        i64::try_from(cost).unwrap_or(i64::MAX)
-    }
-
     /// The urgency of a job, in parts per million: with a projected JCT of 0.5-1.5x the p99 it gets up to
     /// 2.5x weight, because it can still be kept out of the tail. A job beyond that is in the tail anyway.
     pub(super) fn urgency(&self, projected_ms: i64, tuning: &Tuning) -> i128 {

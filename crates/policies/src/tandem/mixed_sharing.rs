@@ -195,7 +195,7 @@ impl Search<'_, '_> {
             let then = ppm(rate_beside(draft, tenant, others.chain([self.job]), gpu)?);
             let present = rate(draft, tenant.id(), None).max(1);
             let value = self.review.values.of(tenant.id());
-            cost = cost.saturating_add(times((present - then).max(0), value.interference_cost()));
+            cost = cost.saturating_add(times((present - then).max(0), value.delay_cost));
             let end_ms = value.remaining_ms.saturating_mul(ONE) / present;
             others_end_ms = others_end_ms.min(end_ms);
         }

@@ -6,18 +6,20 @@
 //! 1. co-located jobs that lose by sharing are separated (`unshare`);
 //! 2. pending jobs, in order of value per GPU, take free GPUs or preempt jobs whose values add up to less
 //!    (`preemption`);
-//! 3. jobs that still wait share with gangs of their own size, by minimum-weight matching (`pairing`);
-//! 4. or with several hosts and free GPUs together, node by node (`mixed_sharing`);
-//! 5. co-located jobs move to GPUs that are still free if that saves time (`unshare`).
+//! 3. jobs that still wait share with hosts of any size and use free GPUs together with theirs, node by
+//!    node (`mixed_sharing`);
+//! 4. co-located jobs move to GPUs that are still free if that saves time (`unshare`);
+//! 5. pairs that stand are matched anew, on a general graph (`kit::repair`).
 //!
-//! Between reviews, GPUs that fall free go to pending jobs and then to co-located ones.
+//! Between reviews, GPUs that fall free go to pending jobs and then to co-located ones. A driver that has
+//! learned something about sharing may request steps 1, 3 and 4 at once.
 
 mod colocation;
 mod fairness;
 mod gang_weight;
 mod jct_history;
 mod mixed_sharing;
-mod pairing;
+mod overdue;
 mod preemption;
 mod rates;
 mod sharing_gain;
@@ -28,16 +30,17 @@ mod unshare;
 mod value;
 
 use crate::Entry;
-use crate::kit::{ACCUMULATE, KeyedPolicy, Queue, Reviews, backfill, interval, keyed};
+use crate::kit::{
+    ACCUMULATE, KeyedPolicy, Queue, RepairRule, Reviews, backfill, interval, keyed, repair,
+};
 use crate::spec::{Param, Settings, Value};
 use fairness::Fairness;
 use mixed_sharing::share_mixed;
-use pairing::pair_equal_gangs;
 use preemption::place_by_value;
 use tandem_core::{Draft, Job, JobId, Reason, Time};
 use tuning::{TUNING, Tuning};
 use unshare::{colocated_by_saving, unshare_losing, unshare_onto_free_gpus};
-use value::{JobValues, queue_key};
+use value::{JobValues, is_settled, queue_key};
 
 const SLICE: Param = interval("slice_s", 60);
 const FAIRNESS: Param = Param {
@@ -47,6 +50,11 @@ const FAIRNESS: Param = Param {
 };
 const TENANTS: Param =
     Param { name: "tenants", default: Value::Whole(3), help: "the most jobs on one GPU, up to 4" };
+const PATIENCE: Param = Param {
+    name: "patience",
+    default: Value::Whole(16),
+    help: "a job that has waited this many times its estimate and the p99 JCT goes first; 0: never",
+};
 const PREEMPT: Param = Param {
     name: "preempt",
     default: Value::Flag(true),
@@ -54,11 +62,6 @@ const PREEMPT: Param = Param {
 };
 const SHARE: Param =
     Param { name: "share", default: Value::Flag(true), help: "let jobs share GPUs" };
-const MATCH: Param = Param {
-    name: "match",
-    default: Value::Flag(true),
-    help: "pair gangs of equal size by minimum-weight matching",
-};
 const MIX: Param = Param {
     name: "mix",
     default: Value::Flag(true),
@@ -73,7 +76,7 @@ const PART: Param = Param {
 pub(crate) const ENTRY: Entry = Entry {
     name: "tandem",
     summary: "most value per GPU first, sharing wherever all jobs together gain from it",
-    params: &[SLICE, FAIRNESS, TENANTS, PREEMPT, SHARE, MATCH, MIX, PART, ACCUMULATE],
+    params: &[SLICE, FAIRNESS, PATIENCE, TENANTS, PREEMPT, SHARE, MIX, PART, ACCUMULATE],
     tuning: TUNING,
     tenants_max: TENANTS_MAX,
     build: |settings| keyed(Tandem::new(settings)),
@@ -86,11 +89,11 @@ const TENANTS_MAX: usize = 4;
 struct Parts {
     preempt: bool,
     share: bool,
-    pairs: bool,
     mix: bool,
     unshare: bool,
     accumulate: bool,
     tenants_max: usize,
+    patience: u64,
 }
 
 struct Tandem {
@@ -112,6 +115,20 @@ struct Review<'a> {
     values: &'a JobValues,
 }
 
+impl RepairRule for Review<'_> {
+    fn delay_cost(&self, job: JobId) -> i64 {
+        self.values.of(job).delay_cost
+    }
+
+    fn may_move(&self, draft: &Draft<'_>, job: &Job) -> bool {
+        job.placement().is_some() && is_settled(job, draft.now(), self.tuning)
+    }
+
+    fn horizon_ms(&self) -> i64 {
+        self.tuning.share_horizon_ms
+    }
+}
+
 impl Tandem {
     fn new(settings: &Settings) -> Self {
         let tenants_max = usize::try_from(settings.whole(TENANTS.name)).unwrap_or(TENANTS_MAX);
@@ -120,11 +137,11 @@ impl Tandem {
         let parts = Parts {
             preempt: settings.flag(PREEMPT.name),
             share: settings.flag(SHARE.name) && tenants_max > 1,
-            pairs: settings.flag(MATCH.name),
             mix: settings.flag(MIX.name),
             unshare: settings.flag(PART.name),
             accumulate: settings.flag(ACCUMULATE.name),
             tenants_max,
+            patience: settings.whole(PATIENCE.name),
         };
         Self {
             parts,
@@ -150,21 +167,17 @@ impl KeyedPolicy for Tandem {
         self.values.remove(job, now);
     }
 
-    fn wants_jobs_ended_elsewhere(&self) -> bool {
-        self.tuning.cluster_history > 0
-    }
-
-    fn job_ended_elsewhere(&mut self, job: &Job, now: Time) {
-        self.values.record_jct(job, now);
-    }
-
     fn plan(&mut self, queue: &mut Queue<u128>, draft: &mut Draft<'_>) {
         let now = draft.now();
         if queue.is_empty() && self.colocated.is_empty() {
             return;
         }
-        let changed = if self.reviews.begin(now) {
+        // Pairs are judged anew as soon as a belief about them moves.
+        let changed = if self.reviews.begin(now) || draft.beliefs_moved() {
             self.review(queue, draft)
+        } else if self.parts.share && draft.is_sharing_requested() {
+            self.decide_sharing(queue, draft);
+            true
         } else {
             backfill(queue, draft);
             unshare_onto_free_gpus(draft, &self.at_review(), &self.colocated);
@@ -186,7 +199,8 @@ impl Tandem {
     /// Plans for all jobs of the partition; `false` if nothing changes.
     fn review(&mut self, queue: &Queue<u128>, draft: &mut Draft<'_>) -> bool {
         let pending = queue.iter().map(|(_, job)| job);
-        self.values.update(draft, pending, &mut self.fairness, &self.tuning);
+        let patience = self.parts.patience;
+        self.values.update(draft, pending, patience, &mut self.fairness, &self.tuning);
         let unshares = self.parts.share && self.parts.unshare;
         let mut changed = false;
         if unshares {
@@ -197,22 +211,39 @@ impl Tandem {
         if self.parts.share {
             self.values.update_delay_costs(draft, &self.tuning);
             changed |= unshares && draft.free_count() > 0 && self.unshare(draft);
-            changed |= self.share(draft);
+            changed |= self.parts.mix && self.share(draft);
         }
         if unshares {
             changed |= self.unshare(draft);
+            changed |= repair(draft, &self.at_review());
         }
         changed
+    }
+
+    /// Decides about sharing between two reviews, on request; nobody is preempted for a job of more value.
+    fn decide_sharing(&mut self, queue: &mut Queue<u128>, draft: &mut Draft<'_>) {
+        let pending = queue.iter().map(|(_, job)| job);
+        let patience = self.parts.patience;
+        self.values.update(draft, pending, patience, &mut self.fairness, &self.tuning);
+        self.values.update_delay_costs(draft, &self.tuning);
+        if self.parts.unshare {
+            unshare_losing(draft, &self.at_review());
+        }
+        backfill(queue, draft);
+        self.values.update_delay_costs(draft, &self.tuning);
+        if self.parts.mix {
+            self.share(draft);
+        }
+        self.unshare(draft);
     }
 
     /// Places jobs that still wait beside others.
     fn share(&mut self, draft: &mut Draft<'_>) -> bool {
         let mut first_node = self.first_node;
         let review = self.at_review();
-        let paired = review.parts.pairs && pair_equal_gangs(draft, &review);
-        let mixed = review.parts.mix && share_mixed(draft, &review, &mut first_node);
+        let shared = share_mixed(draft, &review, &mut first_node);
         self.first_node = first_node;
-        paired || mixed
+        shared
     }
 
     /// Moves co-located jobs to free GPUs where that saves time.

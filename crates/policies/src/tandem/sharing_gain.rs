@@ -21,9 +21,9 @@ pub(super) struct SharedRun {
 pub(super) fn sharing_gain(job: &Job, review: &Review<'_>, run: SharedRun) -> i64 {
     let (value, tuning) = (review.values.of(job.id()), review.tuning);
     let own_end_ms = value.remaining_ms.saturating_mul(ONE) / run.rate.max(1);
-    let lasts_ms = own_end_ms.min(run.others_end_ms).min(tuning.share_horizon_ms);
-    let cost = i128::from(run.cost) * i128::from(100 + tuning.share_margin_percent) / 100;
-    let per_ms = i128::from(times(run.rate, value.delay_cost)) - cost;
+    let horizon_ms = tuning.horizon_ms(restore_ms(job));
+    let lasts_ms = own_end_ms.min(run.others_end_ms).min(horizon_ms);
+    let per_ms = i128::from(times(run.rate, value.delay_cost)) - i128::from(run.cost);
     let restore = i128::from(restore_ms(job)) * i128::from(value.delay_cost);
     let gain = (per_ms * i128::from(lasts_ms) - restore) / i128::from(ONE);
     i64::try_from(gain).unwrap_or(if gain > 0 { i64::MAX } else { i64::MIN })

@@ -39,32 +39,6 @@ fn a_short_job_preempts_a_long_one_but_not_one_about_as_short() {
 }
 
 #[test]
-fn a_gang_is_preempted_for_several_small_jobs_of_more_value_but_not_for_one() {
-    let one = run_rows("tandem", "1x8", "gang,u,0,8,2000,100,1000\nsmall,u,10,1,3000,100,1000\n");
-    assert_eq!(ends(&one), [2000.0, 5000.0]);
-    let mut rows = "gang,u,0,8,2000,100,1000\n".to_owned();
-    for small in 0..8 {
-        writeln!(rows, "s{small},u,10,1,3000,100,1000").unwrap();
-    }
-    let eight = run_rows("tandem", "1x8", &rows);
-    assert_eq!(ends(&eight)[1], 3060.0, "they start at the first review");
-    assert!(ends(&eight)[0] > 3060.0, "the gang waits for them");
-}
-
-#[test]
-fn short_jobs_on_many_nodes_move_together_to_make_room_for_a_gang() {
-    let rows = "long0,u,0,1,100000,100,1000\nshort0,u,0,1,1000,100,1000\n\
-                long1,u,1,1,100000,100,1000\nshort1,u,1,1,1000,100,1000\n\
-                gang,u,10,2,5000,100,1000\n";
-    let run = run_rows("tandem", "2x2", rows);
-    let ends = ends(&run);
-    assert_eq!(times(&run)[4], (60.0, 5060.0));
-    // The first one moves and pays 40 s for that.
-    assert_eq!((ends[1], ends[3]), (1040.0, 1001.0));
-    assert!(ends[0] > 100_000.0 && ends[2] > 100_000.0, "the long ones wait");
-}
-
-#[test]
 fn small_jobs_share_with_a_large_gang_and_a_large_gang_with_small_jobs() {
     let mut rows = "gang,u,0,8,5000,30,1000\n".to_owned();
     for small in 0..8 {
@@ -184,4 +158,23 @@ fn with_one_tenant_per_gpu_no_job_shares() {
     let rows = "a,u,0,1,1000,40,1000\nb,u,10,1,1000,40,1000\n";
     let run = run_rows("tandem:tenants=1", "1x1", rows);
     assert!(run.outcomes.iter().all(|outcome| outcome.shared.0 == 0));
+}
+
+#[test]
+fn a_job_that_was_passed_over_for_too_long_goes_first_and_is_not_preempted() {
+    // Short jobs come faster than the GPU can run them, for 67 hours.
+    let mut rows = String::new();
+    for at in 0..400 {
+        writeln!(rows, "s{at},u,{},1,700,100,1000", at * 600).unwrap();
+    }
+    rows.push_str("long,u,10,1,20000,100,1000\n");
+    let of_long = |policy: &str| {
+        let run = run_rows(policy, "1x1", &rows);
+        (times(&run)[1], run.outcomes[1].preemptions)
+    };
+    let ((start, end), preemptions) = of_long("tandem:patience=1");
+    assert!(start <= 21_000.0, "it is overdue after its estimate of 20,000 s: {start}");
+    assert_eq!((end - start, preemptions), (20_000.0, 0));
+    let ((start, _), _) = of_long("tandem:patience=0");
+    assert!(start > 240_000.0, "without the rule it starts last: {start}");
 }

@@ -2,8 +2,8 @@
 
 use super::Review;
 use super::colocation::Colocation;
-use super::rates::{ONE, neighbours, rate};
-use super::value::{JobValues, is_settled};
+use super::rates::{ONE, neighbours, rate, times};
+use super::value::{JobValue, JobValues, is_settled};
 use crate::kit::{remaining_ms, restore_ms};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -117,6 +117,13 @@ pub(super) fn unshare_losing(draft: &mut Draft<'_>, review: &Review<'_>) -> bool
     let colocation = Colocation::of(draft, &jobs);
     // Neighbours of preempted jobs, for which `colocation` is out of date.
     let mut outdated: BTreeSet<JobId> = BTreeSet::new();
+    // What all of them lose by sharing is what they would gain from GPUs that fall free: the co-located
+    // jobs wait for these like pending ones.
+    let lost =
+        |job: &JobId| times((ONE - colocation.rate(*job)).max(0), review.values.of(*job).weight);
+    let waiting: i64 = jobs.iter().map(lost).fold(0, i64::saturating_add);
+    let gpus = i64::from(draft.up_count().max(1));
+    let waiting_for = |value: &JobValue| waiting.saturating_mul(i64::from(value.gpus)) / gpus;
     // The latest first: the job that joined rather than its host.
     for job in jobs.into_iter().rev() {
         let others = match outdated.contains(&job) {
@@ -137,14 +144,23 @@ pub(super) fn unshare_losing(draft: &mut Draft<'_>, review: &Review<'_>) -> bool
         let value = |job: JobId| review.values.of(job);
         let mut balance = i128::from(present(job)) * i128::from(value(job).delay_cost);
         let mut is_refused = balance == 0;
+        let end_ms =
+            |job: JobId, rate: i64| value(job).remaining_ms.saturating_mul(ONE) / rate.max(1);
+        let mut lasts_ms =
+            end_ms(job, present(job)).min(review.tuning.horizon_ms(restore_ms(draft.job(job))));
         for &other in &others {
             let present = present(other);
             is_refused |= present == 0;
+            lasts_ms = lasts_ms.min(end_ms(other, present));
             let lost = without(other) - present;
-            balance -= i128::from(lost) * i128::from(value(other).interference_cost());
+            let cost = value(other).delay_cost.saturating_add(waiting_for(value(other)));
+            balance -= i128::from(lost) * i128::from(cost);
         }
         let known = draft.job(job);
-        let loses = balance < 0 && is_settled(known, draft.now(), review.tuning);
+        let restore =
+            i128::from(restore_ms(known)) * i128::from(value(job).weight) * i128::from(ONE);
+        let loses = -balance * i128::from(lasts_ms) > restore
+            && is_settled(known, draft.now(), review.tuning);
         if (is_refused || loses) && known.spec.stoppable {
             draft.drop(job);
             outdated.extend(others);

@@ -8,13 +8,11 @@
 //! **Delay cost** decides who shares. If a job ends one second later, so do the jobs that wait for its
 //! GPUs: with n pending jobs in a partition of P GPUs, a late gang of g costs 1 + g·n/P seconds of JCT.
 //! For one GPU and jobs in order of remaining time that is the exact derivative of the sum of JCTs.
-//!
-//! **Tail cost** is added to the cost of a delay that co-located jobs cause: hosts are the jobs with the
-//! longest remaining time, and without it sharing would lengthen the tail.
 
 use super::fairness::Fairness;
-use super::gang_weight::Demand;
+use super::gang_weight::gang_weight;
 use super::jct_history::{JctHistory, JctSummary};
+use super::overdue::Overdue;
 use super::tuning::Tuning;
 use crate::kit::{evicted_jobs, remaining_ms, restore_ms};
 use std::cmp::Reverse;
@@ -32,11 +30,10 @@ pub(super) struct JobValue {
     /// By priority and fair share, in parts per million.
     pub(super) weight: i64,
     pub(super) value: i64,
-    /// What preempting it loses: its value, or `MAX` if it must not be preempted.
+    /// What preempting it loses: its value if its restore were done, or `MAX` if it must not be preempted.
     pub(super) loss: i64,
     /// Milliseconds of JCT that a delay of one millisecond costs, in parts per million.
     pub(super) delay_cost: i64,
-    tail_cost: i64,
 }
 
 /// The weight of a priority in parts per million: two steps double it.
@@ -74,12 +71,13 @@ impl JobValue {
         value: 1,
         loss: i64::MAX,
         delay_cost: 1,
-        tail_cost: 0,
     };
+}
 
-    /// The cost of a delay that co-located jobs cause, in parts per million.
-    pub(super) fn interference_cost(&self) -> i64 {
-        self.delay_cost.saturating_add(self.tail_cost)
+impl JobValue {
+    /// The job goes before all others and keeps its GPUs until it ends.
+    fn put_first(&mut self) {
+        (self.value, self.loss) = (i64::MAX - 1, i64::MAX);
     }
 }
 
@@ -87,7 +85,6 @@ impl JobValue {
 struct Context<'a> {
     now: Time,
     fairness: &'a Fairness,
-    demand: Demand,
     jcts: Option<JctSummary>,
     tuning: &'a Tuning,
 }
@@ -102,14 +99,25 @@ impl Context<'_> {
         let projected_ms = age_ms(job, now) + remaining_ms;
         let one = i128::from(PPM_ONE);
         let urgency = self.jcts.map_or(one, |jcts| jcts.urgency(projected_ms, tuning));
-        let gang_weight = self.demand.gang_weight(job.spec.gpus, remaining_ms, tuning);
-        let value = i128::from(weight) * VALUE_SCALE / i128::from(remaining_ms);
-        let value = value * gang_weight / one * urgency / one;
-        let value = i64::try_from(value).unwrap_or(i64::MAX);
-        let loss = if is_settled(job, now, tuning) { value } else { i64::MAX };
-        let tail_cost = self.jcts.map_or(0, |jcts| jcts.tail_cost(projected_ms, weight, tuning));
+        let gang_weight = gang_weight(job.spec.gpus, tuning.gang_exponent_quarters);
+        let value_at = |remaining_ms: i64| {
+            let value = i128::from(weight) * VALUE_SCALE / i128::from(remaining_ms);
+            let value = value * gang_weight / one * urgency / one;
+            i64::try_from(value).unwrap_or(i64::MAX)
+        };
+        // Taking turns pays only if the newcomer is shorter by more than the restore.
+        let without_restore_ms = remaining_ms - restore_ms(job);
+        let may_stop = is_settled(job, now, tuning) && without_restore_ms > 0;
+        let loss = if may_stop { value_at(without_restore_ms) } else { i64::MAX };
         let gpus = job.spec.gpus;
-        JobValue { remaining_ms, gpus, weight, value, loss, delay_cost: weight, tail_cost }
+        JobValue {
+            remaining_ms,
+            gpus,
+            weight,
+            value: value_at(remaining_ms),
+            loss,
+            delay_cost: weight,
+        }
     }
 }
 
@@ -132,6 +140,7 @@ impl JobValues {
         &mut self,
         draft: &Draft<'_>,
         pending: impl Iterator<Item = JobId>,
+        patience: u64,
         fairness: &mut Fairness,
         tuning: &Tuning,
     ) {
@@ -140,10 +149,13 @@ impl JobValues {
         self.pending.extend(pending);
         let jobs = || draft.placed().chain(self.pending.iter().map(|&job| draft.job(job)));
         fairness.compare(jobs(), now);
-        let demand = Demand::of(jobs, now, draft.up_count(), tuning);
-        let context = Context { now, fairness, demand, jcts: self.history.summary(), tuning };
+        let context = Context { now, fairness, jcts: self.history.summary(), tuning };
+        let overdue = Overdue { patience, jcts: context.jcts, now };
         for job in jobs() {
             self.values.insert(job.id(), context.value(job));
+        }
+        for job in overdue.first(jobs(), draft.up_count()) {
+            self.values[job].put_first();
         }
         let pending = std::mem::take(&mut self.pending);
         self.pending = self.by_value(pending);
@@ -151,15 +163,10 @@ impl JobValues {
 
     /// A job of this partition has ended.
     pub(super) fn remove(&mut self, job: &Job, now: Time) {
-        self.record_jct(job, now);
+        self.history.add(age_ms(job, now));
         if self.values.get(job.id()).is_some() {
             self.values.remove(job.id());
         }
-    }
-
-    /// A job of any partition has ended.
-    pub(super) fn record_jct(&mut self, job: &Job, now: Time) {
-        self.history.add(age_ms(job, now));
     }
 
     pub(super) fn of(&self, job: JobId) -> &JobValue {

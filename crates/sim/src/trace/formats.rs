@@ -70,6 +70,9 @@ pub(super) struct Layout {
     pub(super) exclusive: &'static str,
     pub(super) slowdown_max: &'static str,
     pub(super) priority: &'static str,
+    pub(super) account: &'static str,
+    pub(super) tier: &'static str,
+    pub(super) reservation: &'static str,
     /// Power of ten from a number in a time column to microseconds.
     pub(super) time_scale: i32,
     /// Power of ten from a utilisation to thousandths of a percent.
@@ -98,6 +101,9 @@ const EMPTY: Layout = Layout {
     exclusive: "",
     slowdown_max: "",
     priority: "",
+    account: "",
+    tier: "",
+    reservation: "",
     time_scale: 6,
     util_scale: 3,
     delimiter: b',',
@@ -122,6 +128,9 @@ const TANDEM: Layout = Layout {
     exclusive: "exclusive",
     slowdown_max: "max_slowdown",
     priority: "priority",
+    account: "account",
+    tier: "tier",
+    reservation: "reservation",
     ..EMPTY
 };
 
@@ -367,6 +376,7 @@ impl Layout {
         ]);
         all.extend([self.amp, self.memory, self.gpu_util, self.bandwidth_util]);
         all.extend([self.exclusive, self.slowdown_max, self.priority]);
+        all.extend([self.account, self.tier, self.reservation]);
         all.retain(|name| !name.is_empty());
         all
     }
@@ -395,6 +405,9 @@ pub(super) struct Columns {
     pub(super) exclusive: Option<Field>,
     pub(super) slowdown_max: Option<Field>,
     pub(super) priority: Option<Field>,
+    pub(super) account: Option<Field>,
+    pub(super) tier: Option<Field>,
+    pub(super) reservation: Option<Field>,
 }
 
 impl Columns {
@@ -444,6 +457,9 @@ impl Columns {
             exclusive: optional(layout.exclusive),
             slowdown_max: optional(layout.slowdown_max),
             priority: optional(layout.priority),
+            account: optional(layout.account),
+            tier: optional(layout.tier),
+            reservation: optional(layout.reservation),
         })
     }
 }

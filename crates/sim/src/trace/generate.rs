@@ -222,6 +222,7 @@ impl Population {
                 bandwidth_util: Some(draw_utilisation(profile[2], rng)),
                 tolerance: Tolerance::Any,
                 priority: 0,
+                share: tandem_core::JobShare::default(),
             });
         }
         size

@@ -288,6 +288,7 @@ mod tests {
             bandwidth_util: None,
             tolerance: tandem_core::Tolerance::Any,
             priority: 0,
+            share: tandem_core::JobShare::default(),
         }
     }
 

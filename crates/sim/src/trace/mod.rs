@@ -20,7 +20,7 @@ pub use read::{ReadOptions, SoloSpeeds, parse, read};
 pub use sacct::SacctCounts;
 pub use write::write;
 
-use tandem_core::{ClassId, Memory, Span, Time, Tolerance, UserId, Utilisation};
+use tandem_core::{ClassId, JobShare, Memory, Span, Time, Tolerance, UserId, Utilisation};
 
 /// A trace as read: jobs in file order, interned names.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,8 @@ pub struct Trace {
     pub users: Names,
     /// Partition names, by `TraceJob::partition`.
     pub partitions: Names,
+    /// Accounts, by `TraceJob::share`.
+    pub accounts: Names,
     /// Classes, by `ClassId`.
     pub classes: Names<Class>,
     /// Number of durations below one second that were raised to one second.
@@ -74,8 +76,10 @@ pub struct TraceJob {
     pub bandwidth_util: Option<Utilisation>,
     /// The slow-down that it accepts.
     pub tolerance: Tolerance,
-    /// Each step doubles its weight; 0 is the default.
+    /// From −20 to 20; two steps double its weight, 0 is the default.
     pub priority: i8,
+    /// What it counts for among the jobs of others; its account is an index into `Trace::accounts`.
+    pub share: JobShare,
 }
 
 impl Trace {

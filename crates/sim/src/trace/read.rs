@@ -10,7 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
-use tandem_core::{ClassId, MICROS_PER_SECOND, Memory, Span, UserId};
+use tandem_core::{AccountId, ClassId, JobShare, MICROS_PER_SECOND, Memory, Span, UserId};
 
 /// Model, data set, batch size, precision.
 const CLASS_COLUMNS: usize = 4;
@@ -318,6 +318,8 @@ impl<'a> Reader<'a> {
         let bandwidth_util = row.optional(columns.bandwidth_util, util)?;
         let tolerance = row.tolerance(columns)?;
         let priority = row.optional(columns.priority, |field| row.priority(field))?.unwrap_or(0);
+        let tier = row.optional(columns.tier, |field| row.priority(field))?.unwrap_or(0);
+        let reservation = row.optional(columns.reservation, |field| row.whole(field))?;
         let mut duration = self.duration(row, gpus)?;
         let class = self.class_id(row)?;
         let columns = &self.columns;
@@ -338,6 +340,8 @@ impl<'a> Reader<'a> {
         }
         let partition =
             columns.partition.map(|field| row.text(field)).filter(|name| !name.is_empty());
+        let account = columns.account.map(|field| row.text(field)).filter(|name| !name.is_empty());
+        let account = account.map(|name| AccountId(self.trace.accounts.intern(name)));
         let job = TraceJob {
             line: row.line,
             user: UserId(self.trace.users.intern(columns.user.map_or("", |field| row.text(field)))),
@@ -352,6 +356,7 @@ impl<'a> Reader<'a> {
             bandwidth_util,
             tolerance,
             priority,
+            share: JobShare { account, tier, reservation },
         };
         self.trace.jobs.push(job);
         Ok(())

@@ -376,6 +376,7 @@ impl<'a> SacctReader<'a> {
                 bandwidth_util: None,
                 tolerance: Tolerance::Any,
                 priority: 0,
+                share: tandem_core::JobShare::default(),
             });
         }
         trace.sacct = Some(counts);

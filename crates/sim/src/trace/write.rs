@@ -3,7 +3,7 @@
 use super::{Trace, TraceFormat, TraceJob};
 use crate::decimal::{Seconds, Thousandths};
 use std::io::{self, Write};
-use tandem_core::{Span, Tolerance};
+use tandem_core::{JobShare, Span, Tolerance};
 
 /// The columns of a format as written; `None` if a format has no durations, or only Slurm writes it.
 fn columns(format: TraceFormat) -> Option<&'static [&'static str]> {
@@ -65,9 +65,11 @@ impl TraceFormat {
 
 /// Columns that few traces have: they are written if any job has a value.
 const OPTIONAL: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
+/// The same, of traces of several people.
+const SHARES: [&str; 3] = ["account", "tier", "reservation"];
 
 /// Writes `trace` as CSV with a header. Empty columns are written too, so that all files of a format have the
-/// same header, except for the `OPTIONAL` ones.
+/// same header, except for the `OPTIONAL` and `SHARES` ones.
 ///
 /// # Panics
 /// For a format that is not [writable](TraceFormat::is_writable).
@@ -76,6 +78,10 @@ pub fn write(trace: &Trace, format: TraceFormat, out: &mut impl Write) -> io::Re
     let has_limits = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
     if format == TraceFormat::Tandem && trace.jobs.iter().any(has_limits) {
         columns.extend(OPTIONAL);
+    }
+    let has_share = |job: &TraceJob| job.share != JobShare::default();
+    if format == TraceFormat::Tandem && trace.jobs.iter().any(has_share) {
+        columns.extend(SHARES);
     }
     let mut csv = csv::Writer::from_writer(out);
     csv.write_record(&columns).map_err(io_error)?;
@@ -137,6 +143,11 @@ fn field(trace: &Trace, index: usize, job: &TraceJob, format: TraceFormat, colum
             Tolerance::Any | Tolerance::Alone => String::new(),
         },
         "priority" => job.priority.to_string(),
+        "account" => {
+            job.share.account.map_or(String::new(), |account| trace.accounts.get(account.0).clone())
+        }
+        "tier" => job.share.tier.to_string(),
+        "reservation" => job.share.reservation.map_or(String::new(), |id| id.to_string()),
         other => unreachable!("column {other} is written by no format"),
     }
 }

@@ -5,6 +5,7 @@ mod figures;
 mod http;
 mod load;
 mod server;
+pub(crate) mod start_times;
 mod starts;
 
 pub(crate) use args::BenchLiveArgs;

@@ -8,7 +8,10 @@ use crate::output::{self, clean};
 use serde_json::{Value, json};
 
 pub(super) fn run(command: &ConfigCommand) -> Result<(), Failure> {
-    let ConfigCommand::Show { origin, common } = command;
+    let (origin, common) = match command {
+        ConfigCommand::Show { origin, common } => (origin, common),
+        ConfigCommand::Example => return print(tandem_daemon::config::example().trim_end()),
+    };
     let (_, origins) = configuration(common)?;
     if common.json {
         return print(&json!({ "schema": 1, "settings": origins }).to_string());

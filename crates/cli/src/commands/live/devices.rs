@@ -3,14 +3,15 @@
 use super::change::several;
 use super::connect;
 use super::queue::latest;
-use crate::commands::print;
+use crate::commands::{print, remark};
 use crate::failure::Failure;
-use crate::live_args::{DevicesArgs, GpusArgs, GpusCommand};
+use crate::live_args::{DevicesArgs, DrainArgs, GpusArgs, GpusCommand};
 use crate::output::{self, OutputFormat, TableCell, clean, name};
 use crate::units;
 use comfy_table::Color;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use tandem_daemon::api::ReservationRequest;
 use tandem_daemon::api::types::{DeviceInfo, Devices, JobLine};
 use tandem_daemon::client::{Client, ClientError, JobQuery};
 use tandem_daemon::job::JobState;
@@ -34,16 +35,38 @@ const COLUMNS: [&str; 11] = [
 
 pub(super) fn run(args: &GpusArgs) -> Result<(), Failure> {
     match &args.change {
-        Some(GpusCommand::Drain(args)) => change(args, "drained", Client::drain),
+        Some(GpusCommand::Drain(args)) if args.until.is_some() => drain_for_a_time(args),
+        Some(GpusCommand::Drain(args)) => {
+            let reason = args.reason.as_deref();
+            change(&args.devices, "drained", |client, device| client.drain(device, reason))
+        }
         Some(GpusCommand::Undrain(args)) => change(args, "given to jobs again", Client::undrain),
         None => list(args),
     }
 }
 
+/// A drain with an end is a reservation for nobody that stops no job.
+fn drain_for_a_time(args: &DrainArgs) -> Result<(), Failure> {
+    let request = ReservationRequest {
+        devices: Some(super::reserve::devices(&args.devices.devices)?),
+        end_unix_s: args.until.unwrap_or_default(),
+        drain: true,
+        reason: args.reason.clone().unwrap_or_default(),
+        ..ReservationRequest::default()
+    };
+    let answer = connect(&args.devices.common)?.reserve(&request)?;
+    if args.devices.common.json {
+        return print(answer.raw.trim_end());
+    }
+    let id = answer.reservation.id;
+    remark(&format!("drained; undo it with: tandem reserve cancel {id}"), false);
+    Ok(())
+}
+
 fn change<T>(
     args: &DevicesArgs,
     done: &str,
-    make: fn(&mut Client, u32) -> Result<T, ClientError>,
+    make: impl Fn(&mut Client, u32) -> Result<T, ClientError>,
 ) -> Result<(), Failure> {
     let wrong =
         || Failure::bad_input(format!("'{}' names no GPU; give 0-3,6", clean(&args.devices)));
@@ -124,8 +147,9 @@ pub(super) fn tenant_list(device: &DeviceInfo, jobs: &BTreeMap<u64, JobLine>) ->
     device.jobs.iter().map(tenant).collect::<Vec<_>>().join(" + ")
 }
 
-/// Sum of the rates; a prediction is marked.
+/// Sum of the rates; a prediction is marked, and `?` is not known.
 pub(super) fn throughput(device: &DeviceInfo) -> String {
     let mark = if device.measured { "" } else { "~" };
-    device.normalised_throughput.map(|sum| format!("{mark}{sum:.2}")).unwrap_or_default()
+    let unknown = || if device.jobs.len() > 1 { "?" } else { "" }.to_owned();
+    device.normalised_throughput.map_or_else(unknown, |sum| format!("{mark}{sum:.2}"))
 }

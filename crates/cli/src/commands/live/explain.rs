@@ -39,9 +39,19 @@ pub(super) fn text(explanation: &Explanation) -> String {
     }
     if explanation.waits.is_some() || explanation.id.is_none() {
         lines.push(match explanation.start_in_s {
-            Some(start) => format!("  starts {}{}", range(start), draws(explanation)),
-            None => "  does not start in what can be foreseen".to_owned(),
+            Some(start) => {
+                let note = explanation.start_note.as_deref();
+                let note = note.map(|note| format!(" ({})", clean(note))).unwrap_or_default();
+                format!("  starts {}{}{note}", range(start), draws(explanation))
+            }
+            None => match &explanation.start_note {
+                Some(note) => format!("  when it starts is not known: {}", clean(note)),
+                // Nothing was simulated: it waits for something else than devices.
+                None if explanation.draws == 0 => String::new(),
+                None => "  does not start in what can be foreseen".to_owned(),
+            },
         });
+        lines.retain(|line| !line.is_empty());
     }
     if let Some(end) = explanation.end_in_s {
         lines.push(format!("  is over {}", range(end)));
@@ -131,6 +141,7 @@ mod tests {
             ahead: vec![5, 6],
             after: vec![3],
             start_in_s: Some([60.0, 300.0, 7200.0]),
+            start_note: None,
             end_in_s: Some([100.0, 100.0, 100.0]),
             beside: vec![4],
             slowdown: Some(1.2),

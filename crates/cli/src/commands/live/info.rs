@@ -10,10 +10,11 @@ use crate::units;
 use serde_json::Value;
 use std::fmt::Write;
 use tandem_daemon::api::types::{JobInfo, JobPrivate};
+use tandem_daemon::scheduler::RateSource;
 
 pub(super) fn run(args: &JobsArgs) -> Result<(), Failure> {
     let mut client = connect(&args.common)?;
-    let ids = select::jobs(&mut client, &args.jobs)?;
+    let ids = select::jobs(&mut client, &args.jobs, false)?;
     let mut answers = Vec::new();
     for &id in &ids {
         answers.push(client.job(id)?);
@@ -61,6 +62,7 @@ fn text(job: &JobInfo) -> String {
     lines.add("class", clean(&line.class));
     sharing(job, &mut lines);
     lines.add("submitted", units::local(&line.submit_time));
+    lines.maybe("begins", job.begin_time.as_deref().map(units::local));
     lines.maybe("started", line.start_time.as_deref().map(units::local));
     lines.maybe("ended", line.end_time.as_deref().map(units::local));
     let mut time = format!("{} on its GPUs", units::clock(line.run_s));
@@ -74,6 +76,7 @@ fn text(job: &JobInfo) -> String {
     let estimate =
         job.estimate_s.map_or_else(String::new, |whole| format!(" of {}", units::clock(whole)));
     lines.add("work done", format!("{}{estimate}, as if alone", units::clock(job.done_s)));
+    lines.maybe("estimate", job.estimate_from.as_deref().map(clean));
     let declared = job.gpu_memory_bytes.map(|bytes| format!(", {} declared", units::bytes(bytes)));
     let peak = units::bytes(job.memory_peak_bytes);
     lines.add("memory", format!("{peak} at most so far{}", declared.unwrap_or_default()));
@@ -81,7 +84,13 @@ fn text(job: &JobInfo) -> String {
         lines.add("priority", job.priority.to_string());
     }
     lines.maybe("waits for", job.dependency.as_deref().map(clean));
-    lines.add("runs", format!("{}, {} after failures", job.runs, job.retried));
+    let left = match job.retries_left {
+        0 => String::new(),
+        1 => ", 1 retry left".to_owned(),
+        left => format!(", {left} retries left"),
+    };
+    lines.add("runs", format!("{}, {} after failures{left}", job.runs, job.retried));
+    lines.maybe("stop signal", job.stop_signal.as_deref().map(clean));
     lines.maybe("process", job.pid.map(|pid| pid.to_string()));
     if !job.caps.is_empty() {
         lines.add("can", clean(&job.caps.join(", ")));
@@ -129,9 +138,15 @@ fn sharing(job: &JobInfo, lines: &mut Lines) {
         },
     );
     let rate = line.rate.map(|rate| {
-        let how = if line.rate_measured { "measured" } else { "predicted" };
+        let how = match line.rate_from {
+            Some(RateSource::Usage) => "measured by its use of the GPU",
+            _ if line.rate_measured => "measured",
+            _ => "predicted",
+        };
         format!("{rate:.2} of its speed alone, {how}")
     });
+    let is_unknown = rate.is_none() && !line.beside.is_empty();
+    let rate = rate.or_else(|| is_unknown.then(|| "not known".to_owned()));
     lines.maybe("rate", rate);
     let slowdown = |value: Option<f64>| {
         value.map_or_else(|| "not known".to_owned(), |value| format!("{value:.2}"))
@@ -153,8 +168,14 @@ fn sharing(job: &JobInfo, lines: &mut Lines) {
 }
 
 fn files(private: &JobPrivate, lines: &mut Lines) {
-    let quoted = private.command.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-    lines.add("command", quoted);
+    let command: Vec<String> = private.command.iter().map(|word| quoted(word)).collect();
+    lines.add("command", command.join(" "));
+    if !private.params.is_empty() {
+        let param =
+            |(name, value): (&String, &String)| format!("{}={}", clean(name), quoted(value));
+        let params: Vec<String> = private.params.iter().map(param).collect();
+        lines.add("parameters", params.join(" "));
+    }
     lines.add("directory", clean(&private.dir));
     lines.add("stdout", clean(&private.stdout));
     if private.stderr != private.stdout {

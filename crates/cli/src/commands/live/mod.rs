@@ -2,6 +2,7 @@
 
 mod change;
 mod config;
+mod dashboard;
 mod devices;
 mod doctor;
 mod explain;
@@ -9,17 +10,20 @@ mod info;
 mod learned;
 mod logs;
 mod manual;
+mod mcp;
 mod queue;
 mod request;
+mod reserve;
 mod script;
 mod select;
 mod submit;
+mod token;
 mod top;
 mod wait;
 
 use crate::failure::Failure;
 use crate::live_args::{ClientArgs, LiveCommand};
-use change::JobCommand;
+use tandem_daemon::api::types::JobAction;
 use tandem_daemon::client::Client;
 use tandem_daemon::config::{Config, Origins};
 
@@ -31,26 +35,31 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Info(args) => info::run(&args),
         LiveCommand::Explain(args) => explain::run(&args),
         LiveCommand::Logs(args) => logs::run(&args),
-        LiveCommand::Cancel(args) => change::jobs(JobCommand::Cancel, &args),
-        LiveCommand::Hold(args) => change::jobs(JobCommand::Hold, &args),
-        LiveCommand::Release(args) => change::jobs(JobCommand::Release, &args),
-        LiveCommand::Pause(args) => change::jobs(JobCommand::Pause, &args),
-        LiveCommand::Resume(args) => change::jobs(JobCommand::Resume, &args),
+        LiveCommand::Cancel(args) => change::jobs(JobAction::Cancel, &args),
+        LiveCommand::Hold(args) => change::jobs(JobAction::Hold, &args),
+        LiveCommand::Release(args) => change::jobs(JobAction::Release, &args),
+        LiveCommand::Pause(args) => change::jobs(JobAction::Pause, &args),
+        LiveCommand::Resume(args) => change::jobs(JobAction::Resume, &args),
+        LiveCommand::Requeue(args) => change::jobs(JobAction::Requeue, &args),
         LiveCommand::Accum(args) => change::accum(&args),
         LiveCommand::Wait(args) => wait::run(&args),
         LiveCommand::Top(args) => top::run(&args),
+        LiveCommand::Dashboard(args) => dashboard::run(&args),
         LiveCommand::Gpus(args) => devices::run(&args),
         LiveCommand::Usage(args) => learned::usage(&args),
+        LiveCommand::Reserve(args) => reserve::run(&args),
+        LiveCommand::Token(command) => token::run(&command),
         LiveCommand::Classes(args) => learned::classes(&args),
         LiveCommand::Config(command) => config::run(&command),
         LiveCommand::Doctor(args) => doctor::run(&args),
+        LiveCommand::Mcp(args) => mcp::run(&args),
         LiveCommand::Completions { shell } => manual::completions(shell),
         LiveCommand::Man { out } => manual::pages(&out),
     }
 }
 
 /// The configuration with the options of the command line.
-fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
+pub(super) fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
     let mut flags = Vec::new();
     if let Some(socket) = &args.socket {
         flags.push(("daemon.socket", socket.display().to_string()));
@@ -61,6 +70,9 @@ fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
     if let Some(file) = &args.token_file {
         flags.push(("client.token_file", file.display().to_string()));
     }
+    if let Some(file) = &args.ca_file {
+        flags.push(("client.ca_file", file.display().to_string()));
+    }
     let (mut config, origins) = Config::load(&flags)?;
     if args.socket.is_some() {
         // --socket takes precedence over a configured host.
@@ -70,7 +82,7 @@ fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Failure> {
 }
 
 /// A client of the daemon that is configured.
-fn connect(args: &ClientArgs) -> Result<Client, Failure> {
+pub(super) fn connect(args: &ClientArgs) -> Result<Client, Failure> {
     let (config, origins) = configuration(args)?;
     Ok(Client::new(config.client_address(&origins)?, config.client_token()?)?)
 }

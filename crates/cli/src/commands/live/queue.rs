@@ -15,7 +15,7 @@ use tandem_daemon::job::JobState;
 /// Jobs per answer.
 const PAGE: u32 = 1000;
 /// The fields of CSV.
-const COLUMNS: [&str; 20] = [
+const COLUMNS: [&str; 21] = [
     "id",
     "name",
     "user",
@@ -29,6 +29,7 @@ const COLUMNS: [&str; 20] = [
     "beside",
     "rate",
     "rate_measured",
+    "rate_from",
     "submit_time",
     "start_time",
     "end_time",
@@ -51,7 +52,7 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
         latest_first: true,
         ..JobQuery::default()
     };
-    let found = latest(&mut client, &query, args.limit)?;
+    let found = running_first(&mut client, &query, args.limit)?;
     let has_more = found.next_after.is_some();
     let FoundJobs { jobs, mut raw, next_after } = found;
     match format {
@@ -82,7 +83,7 @@ pub(super) fn run(args: &QueueArgs) -> Result<(), Failure> {
     }
 }
 
-/// Jobs in order of their numbers.
+/// Jobs, in the order in which they are shown.
 pub(super) struct FoundJobs {
     pub(super) jobs: Vec<JobLine>,
     /// The JSON of the daemon.
@@ -91,7 +92,45 @@ pub(super) struct FoundJobs {
     pub(super) next_after: Option<u64>,
 }
 
-/// The latest jobs of a query.
+/// The jobs of a query that have devices, whatever the length of the queue, and then the latest of the others.
+pub(super) fn running_first(
+    client: &mut Client,
+    query: &JobQuery,
+    limit: u32,
+) -> Result<FoundJobs, ClientError> {
+    let has_devices = |state: &JobState| {
+        matches!(state, JobState::Running | JobState::Paused | JobState::Completing)
+    };
+    let all = || JobState::ALL.to_vec();
+    let wanted = if query.states.is_empty() { all() } else { query.states.clone() };
+    let (first, rest): (Vec<_>, Vec<_>) = wanted.into_iter().partition(has_devices);
+    let of = |states: Vec<JobState>| JobQuery { states, ..query.clone() };
+    if first.is_empty() || rest.is_empty() {
+        return latest(client, query, limit);
+    }
+    // A job that starts in between is among the first: those are asked for last.
+    let mut waiting = latest(client, &of(rest), limit)?;
+    let mut found = latest(client, &of(first), limit)?;
+    let room = limit as usize - found.jobs.len().min(limit as usize);
+    let is_twice = |id: u64| found.jobs.iter().any(|job| job.id == id);
+    let keep: Vec<bool> = waiting.jobs.iter().map(|job| !is_twice(job.id)).collect();
+    let surplus = keep.iter().filter(|kept| **kept).count().saturating_sub(room);
+    let kept = |index: usize| keep[index];
+    let shown: Vec<usize> = (0..keep.len()).filter(|&index| kept(index)).skip(surplus).collect();
+    let next = match (surplus, shown.first()) {
+        (0, _) => waiting.next_after,
+        (_, Some(&index)) => Some(waiting.jobs[index].id),
+        (_, None) => waiting.jobs.last().map(|job| job.id + 1),
+    };
+    found.next_after = next;
+    for index in shown {
+        found.jobs.push(waiting.jobs[index].clone());
+        found.raw.push(waiting.raw[index].take());
+    }
+    Ok(found)
+}
+
+/// The latest jobs of a query, in order of their numbers.
 pub(super) fn latest(
     client: &mut Client,
     query: &JobQuery,
@@ -160,10 +199,12 @@ pub(super) fn number(job: &JobLine) -> String {
     }
 }
 
-/// Speed relative to running alone; a prediction is marked.
+/// Speed relative to running alone; a prediction is marked, and `?` is not known.
 pub(super) fn rate(job: &JobLine) -> String {
     let mark = if job.rate_measured { "" } else { "~" };
-    job.rate.map_or_else(String::new, |rate| format!("{mark}{rate:.2}"))
+    let runs = job.state == JobState::Running;
+    let unknown = || if runs && !job.beside.is_empty() { "?" } else { "" }.to_owned();
+    job.rate.map_or_else(unknown, |rate| format!("{mark}{rate:.2}"))
 }
 
 pub(super) fn color(state: JobState) -> Option<Color> {

@@ -41,6 +41,29 @@ pub(super) fn build(options: &JobOptions, words: &[String]) -> Result<JobRequest
     let mut command = script.interpreter;
     command.push(absolute);
     command.extend_from_slice(arguments);
+    let mut request = assemble(options, command)?;
+    if script.is_slurm {
+        for_slurm(&mut request);
+    }
+    Ok(request)
+}
+
+/// Lets the daemon set the variables of Slurm, and sets those that only this side knows.
+fn for_slurm(request: &mut JobRequest) {
+    request.slurm_env = true;
+    if let Some(here) =
+        std::env::current_dir().ok().and_then(|dir| dir.into_os_string().into_string().ok())
+    {
+        request.env.insert("SLURM_SUBMIT_DIR".to_owned(), here);
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for name in ["SLURM_SUBMIT_HOST", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURMD_NODENAME"] {
+        request.env.insert(name.to_owned(), host.clone());
+    }
+}
+
+/// The request of a command that is given as a list, such as by another program.
+pub(super) fn of_command(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Failure> {
     assemble(options, command)
 }
 
@@ -87,6 +110,13 @@ fn assemble(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Fai
         progress_regex: options.progress_regex,
         webhook: options.webhook,
         kill_grace_s: options.kill_grace,
+        stop_signal: options.stop_signal,
+        slurm_env: default.slurm_env,
+        mail: options.mail_user,
+        account: options.account,
+        qos: options.qos,
+        reservation: options.reservation,
+        stored_bytes: 0,
     };
     // Checked here, without the daemon.
     request.check().map_err(Failure::bad_input)?;

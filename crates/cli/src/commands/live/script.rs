@@ -15,6 +15,8 @@ pub(super) struct Script {
     /// The interpreter and its one argument, from the first line.
     pub(super) interpreter: Vec<String>,
     pub(super) options: JobOptions,
+    /// It has options of Slurm, and may expect Slurm's variables.
+    pub(super) is_slurm: bool,
     /// Options of Slurm that Tandem ignores.
     ignored: Vec<String>,
 }
@@ -66,7 +68,12 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
             "has no first line such as #!/bin/sh; a program follows --, as in: tandem submit --";
         return Err(Failure::bad_input(format!("{shown}: {problem} {shown}")));
     };
-    let mut script = Script { interpreter, options: JobOptions::default(), ignored: Vec::new() };
+    let mut script = Script {
+        interpreter,
+        options: JobOptions::default(),
+        is_slurm: false,
+        ignored: Vec::new(),
+    };
     for (index, line) in text.lines().enumerate().skip(1) {
         let bad = |problem: String| Failure::bad_input(format!("{shown}:{}: {problem}", index + 1));
         let trimmed = line.trim();
@@ -83,6 +90,7 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
         };
         let mut words = words.ok_or_else(|| bad("a quotation mark is not closed".to_owned()))?;
         if is_slurm {
+            script.is_slurm = true;
             let (used, ignored) = translate(words);
             script.ignored.extend(ignored);
             words = used;

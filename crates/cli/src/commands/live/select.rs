@@ -5,42 +5,28 @@ use crate::failure::Failure;
 use crate::output::clean;
 use tandem_daemon::client::{Client, JobQuery};
 use tandem_daemon::job::JobState;
-use tandem_daemon::request::parse_numbers;
+use tandem_daemon::request::Selector;
 
 const PAGE: u32 = 1000;
 
-/// A selector.
-#[derive(Debug, PartialEq, Eq)]
-enum Selector {
-    Last,
-    All,
-    Numbers(Vec<u64>),
-    /// Tasks of a submission that begins with this job.
-    Tasks(u64, Vec<u64>),
-}
-
 fn parse(text: &str) -> Result<Selector, Failure> {
-    let wrong = || {
-        let text = clean(text);
-        Failure::bad_input(format!(
-            "'{text}' names no job; give a number, 1-10:2,14, 17_3, last or all"
-        ))
-    };
-    match text {
-        "last" => Ok(Selector::Last),
-        "all" => Ok(Selector::All),
-        _ => match text.split_once('_') {
-            Some((first, tasks)) => {
-                let first = first.parse().map_err(|_| wrong())?;
-                Ok(Selector::Tasks(first, parse_numbers(tasks).ok_or_else(wrong)?))
-            }
-            None => parse_numbers(text).map(Selector::Numbers).ok_or_else(wrong),
-        },
-    }
+    Selector::parse(text).ok_or_else(|| {
+        Failure::bad_input(format!("'{}' names no job; give {}", clean(text), Selector::FORMS))
+    })
 }
 
-/// The numbers of the selected jobs, each once, in the given order.
-pub(super) fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<u64>, Failure> {
+/// Checks selectors that the daemon will resolve.
+pub(super) fn check(names: &[String]) -> Result<(), Failure> {
+    names.iter().try_for_each(|name| parse(name).map(drop))
+}
+
+/// The numbers of the selected jobs, each once, in the given order. With `arrays` the first job of an array
+/// stands for all of its tasks.
+pub(super) fn jobs(
+    client: &mut Client,
+    names: &[String],
+    arrays: bool,
+) -> Result<Vec<u64>, Failure> {
     let selectors: Vec<Selector> =
         names.iter().map(|name| parse(name)).collect::<Result<_, _>>()?;
     let mut ids = Vec::new();
@@ -48,8 +34,13 @@ pub(super) fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<u64>, Fa
         match selector {
             Selector::Last => ids.push(last(client)?),
             Selector::All => ids.extend(unfinished(client)?),
-            Selector::Numbers(numbers) => ids.extend(numbers),
-            Selector::Tasks(first, numbers) => ids.extend(tasks(client, first, &numbers)?),
+            Selector::Jobs(numbers) => match numbers.as_slice() {
+                &[id] if arrays => ids.extend(with_its_array(client, id)?),
+                _ => ids.extend(numbers),
+            },
+            Selector::Tasks(first, numbers) => {
+                ids.extend(tasks(client, first, numbers.as_deref())?);
+            }
         }
     }
     let mut seen = std::collections::BTreeSet::new();
@@ -57,9 +48,18 @@ pub(super) fn jobs(client: &mut Client, names: &[String]) -> Result<Vec<u64>, Fa
     Ok(ids)
 }
 
+/// A job, or all tasks of the array that begins with it.
+fn with_its_array(client: &mut Client, id: u64) -> Result<Vec<u64>, Failure> {
+    let task = client.job(id)?.value.job.line.task;
+    if task.is_some_and(|task| task.first == id) {
+        return tasks(client, id, None);
+    }
+    Ok(vec![id])
+}
+
 /// The only selected job.
 pub(super) fn job(client: &mut Client, name: &str) -> Result<u64, Failure> {
-    match jobs(client, &[name.to_owned()])?.as_slice() {
+    match jobs(client, &[name.to_owned()], false)?.as_slice() {
         &[id] => Ok(id),
         [] => {
             Err(Failure::not_found("you have no jobs that have not ended; see tandem queue --all"))
@@ -96,7 +96,7 @@ fn unfinished(client: &mut Client) -> Result<Vec<u64>, Failure> {
     }
 }
 
-fn tasks(client: &mut Client, first: u64, numbers: &[u64]) -> Result<Vec<u64>, Failure> {
+fn tasks(client: &mut Client, first: u64, numbers: Option<&[u64]>) -> Result<Vec<u64>, Failure> {
     let mut found = Vec::new();
     let mut after = first.checked_sub(1);
     // The jobs of a submission have numbers one after the other.
@@ -105,7 +105,7 @@ fn tasks(client: &mut Client, first: u64, numbers: &[u64]) -> Result<Vec<u64>, F
         for job in &page.jobs {
             match job.task {
                 Some(task) if task.first == first => {
-                    if numbers.contains(&u64::from(task.number)) {
+                    if numbers.is_none_or(|list| list.contains(&u64::from(task.number))) {
                         found.push(job.id);
                     }
                 }
@@ -123,22 +123,4 @@ fn tasks(client: &mut Client, first: u64, numbers: &[u64]) -> Result<Vec<u64>, F
         )));
     }
     Ok(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn selectors() {
-        let parse = |text| parse(text).ok();
-        assert_eq!(parse("last"), Some(Selector::Last));
-        assert_eq!(parse("all"), Some(Selector::All));
-        assert_eq!(parse("1-5:2,14"), Some(Selector::Numbers(vec![1, 3, 5, 14])));
-        assert_eq!(parse("17_3"), Some(Selector::Tasks(17, vec![3])));
-        assert_eq!(parse("17_0-2"), Some(Selector::Tasks(17, vec![0, 1, 2])));
-        for wrong in ["", "x", "-1", "1_", "_1", "5-1", "1-99999999999", "\u{1b}[2J", "17_x"] {
-            assert_eq!(parse(wrong), None, "{wrong}");
-        }
-    }
 }

@@ -5,6 +5,7 @@ use super::{connect, explain, request, wait};
 use crate::commands::{print, remark};
 use crate::failure::Failure;
 use crate::live_args::{RunArgs, SubmitArgs};
+use crate::output::clean;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use tandem_daemon::client::{Address, Client, Stream};
@@ -31,7 +32,8 @@ pub(super) fn submit(args: &SubmitArgs) -> Result<(), Failure> {
         let ids: Vec<String> = answer.ids.iter().map(u64::to_string).collect();
         print(&ids.join("\n"))?;
     } else {
-        print(&format!("submitted {}", numbers(&answer.ids)))?;
+        let outlook = answer.outlook.as_ref().map(|outlook| format!(": {}", clean(&outlook.text)));
+        print(&format!("submitted {}{}", numbers(&answer.ids), outlook.unwrap_or_default()))?;
     }
     if args.wait {
         let over = wait::until_over(&mut client, &answer.ids, None)?;
@@ -51,9 +53,12 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         let mut ids = ids.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = client.submit(&request)?;
         ids.extend_from_slice(&answer.ids);
-        answer.value.ids
+        answer.value
     };
-    remark(&format!("tandem: submitted {}", numbers(&submitted)), args.common.json);
+    let outlook = submitted.outlook.map(|outlook| format!(": {}", clean(&outlook.text)));
+    let submitted = submitted.ids;
+    let told = format!("tandem: submitted {}{}", numbers(&submitted), outlook.unwrap_or_default());
+    remark(&told, args.common.json);
     if let (&[id], false) = (&submitted[..], args.common.json) {
         stream(&mut client, id)?;
     }

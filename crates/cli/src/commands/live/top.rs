@@ -1,6 +1,6 @@
 //! `tandem top`: GPUs, tenants and queue, live on a terminal, once elsewhere.
 
-use super::queue::{FoundJobs, latest};
+use super::queue::{FoundJobs, running_first};
 use super::{connect, devices, queue};
 use crate::commands::print;
 use crate::failure::Failure;
@@ -36,7 +36,7 @@ impl Snapshot {
         Ok(Self {
             info: client.info()?,
             devices: client.devices()?,
-            found: latest(client, &query, JOBS_MAX)?,
+            found: running_first(client, &query, JOBS_MAX)?,
         })
     }
 
@@ -45,9 +45,11 @@ impl Snapshot {
     }
 
     /// Devices with their tenants, and the queue.
-    fn tables(&self, colors: bool) -> [String; 2] {
+    fn tables(&self, filter: Filter, colors: bool) -> [String; 2] {
         let devices = devices::table(&self.devices, &self.jobs(), colors);
-        [devices, queue::table(&self.found.jobs, colors)]
+        let jobs: Vec<JobLine> =
+            self.found.jobs.iter().filter(|job| filter.shows(job.state)).cloned().collect();
+        [devices, queue::table(&jobs, colors)]
     }
 
     fn headline(&self) -> String {
@@ -88,7 +90,7 @@ pub(super) fn run(args: &ClientArgs) -> Result<(), Failure> {
 }
 
 fn plain(snapshot: &Snapshot, args: &ClientArgs) -> Result<(), Failure> {
-    let [devices, jobs] = snapshot.tables(args.color.is_on());
+    let [devices, jobs] = snapshot.tables(Filter::All, args.color.is_on());
     print(&format!("{}\n\n{devices}\n\n{jobs}", snapshot.headline()))
 }
 
@@ -101,13 +103,18 @@ fn live(
     let mut snapshot = first;
     let mut problem: Option<String> = None;
     let mut taken = Instant::now();
+    let mut view = QueueView::default();
     loop {
         let bottom = match &problem {
             Some(problem) if colors => problem.as_str().with(Color::Red).to_string(),
             Some(problem) => problem.clone(),
-            None => "q quits; a rate is relative to running alone, ~ marks a prediction".to_owned(),
+            None => view.keys(),
         };
-        screen.show(&snapshot.headline(), &snapshot.tables(colors), &bottom)?;
+        let tables = snapshot.tables(view.filter, colors);
+        let rows = tables[1].lines().count().saturating_sub(HEADER_LINES);
+        let height = screen.height()?;
+        view.offset = view.offset.min(rows.saturating_sub(1));
+        screen.show(&snapshot.headline(), &tables, view.offset, &bottom)?;
         if event::poll(REFRESH.saturating_sub(taken.elapsed()))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
@@ -117,6 +124,7 @@ fn live(
             if interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                 return Ok(());
             }
+            view.press(key.code, height);
         }
         if taken.elapsed() >= REFRESH {
             taken = Instant::now();
@@ -126,6 +134,69 @@ fn live(
                 Err(error) => problem = Some(clean(&error.to_string())),
             }
         }
+    }
+}
+
+/// Lines of the queue above its first row.
+const HEADER_LINES: usize = 2;
+
+/// Which jobs of the queue are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Filter {
+    #[default]
+    All,
+    /// Those that have devices.
+    Running,
+    /// Those that wait.
+    Pending,
+}
+
+impl Filter {
+    fn shows(self, state: JobState) -> bool {
+        let waits = matches!(state, JobState::Pending | JobState::Held);
+        match self {
+            Filter::All => true,
+            Filter::Running => !waits,
+            Filter::Pending => waits,
+        }
+    }
+}
+
+/// The part of the queue that is on the screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct QueueView {
+    /// Rows above the first one that is shown.
+    offset: usize,
+    filter: Filter,
+}
+
+impl QueueView {
+    fn press(&mut self, key: KeyCode, height: usize) {
+        let page = (height / 2).max(1);
+        match key {
+            KeyCode::Down | KeyCode::Char('j') => self.offset += 1,
+            KeyCode::Up | KeyCode::Char('k') => self.offset = self.offset.saturating_sub(1),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.offset += page,
+            KeyCode::PageUp | KeyCode::Char('b') => self.offset = self.offset.saturating_sub(page),
+            KeyCode::Home | KeyCode::Char('g') => self.offset = 0,
+            KeyCode::End | KeyCode::Char('G') => self.offset = usize::MAX,
+            KeyCode::Char('a') => *self = QueueView::default(),
+            KeyCode::Char('r') => *self = QueueView { offset: 0, filter: Filter::Running },
+            KeyCode::Char('p') => *self = QueueView { offset: 0, filter: Filter::Pending },
+            _ => {}
+        }
+    }
+
+    /// The line at the bottom of the screen.
+    fn keys(self) -> String {
+        let which = match self.filter {
+            Filter::All => "all jobs",
+            Filter::Running => "running jobs",
+            Filter::Pending => "pending jobs",
+        };
+        format!(
+            "{which}; q quits, arrows and PgUp/PgDn scroll, r running, p pending, a all; ~ marks a prediction"
+        )
     }
 }
 
@@ -150,11 +221,22 @@ impl Screen {
         Ok(screen)
     }
 
-    fn show(&mut self, headline: &str, tables: &[String; 2], bottom: &str) -> io::Result<()> {
+    fn height(&self) -> io::Result<usize> {
         let (_, height) = terminal::size()?;
+        Ok(height.into())
+    }
+
+    fn show(
+        &mut self,
+        headline: &str,
+        tables: &[String; 2],
+        offset: usize,
+        bottom: &str,
+    ) -> io::Result<()> {
+        let height = self.height()?;
         let mut out = io::BufWriter::new(io::stdout().lock());
         write!(out, "{}", cursor::MoveTo(0, 0))?;
-        let lines = page(headline, tables, bottom, height.into());
+        let lines = page(headline, tables, offset, bottom, height);
         for (row, line) in lines.iter().enumerate() {
             let line = if row == 0 {
                 line.attribute(Attribute::Bold).to_string()
@@ -190,6 +272,7 @@ fn restore() {
 fn page<'a>(
     headline: &'a str,
     tables: &'a [String; 2],
+    offset: usize,
     bottom: &'a str,
     height: usize,
 ) -> Vec<&'a str> {
@@ -197,7 +280,8 @@ fn page<'a>(
     let mut lines = vec![headline, ""];
     lines.extend(first.lines().take(height / 2));
     lines.push("");
-    lines.extend(second.lines());
+    lines.extend(second.lines().take(HEADER_LINES));
+    lines.extend(second.lines().skip(HEADER_LINES + offset));
     lines.resize(height.saturating_sub(1), "");
     lines.push(bottom);
     lines
@@ -212,13 +296,40 @@ mod tests {
         let table = |name: &str| (0..20).map(|row| format!("{name}{row}\n")).collect::<String>();
         let tables = [table("gpu"), table("job")];
         for height in [5, 10, 24, 100] {
-            let lines = page("head", &tables, "bottom", height);
+            let lines = page("head", &tables, 0, "bottom", height);
             assert_eq!(lines.len(), height);
             assert_eq!((lines[0], lines[height - 1]), ("head", "bottom"));
         }
-        let lines = page("head", &tables, "bottom", 24);
+        let lines = page("head", &tables, 0, "bottom", 24);
         assert_eq!((lines[13], lines[14], lines[15]), ("gpu11", "", "job0"));
-        let lines = page("head", &tables, "bottom", 100);
+        let lines = page("head", &tables, 0, "bottom", 100);
         assert_eq!((lines[21], lines[42], lines[43]), ("gpu19", "job19", ""));
+    }
+
+    #[test]
+    fn the_queue_can_be_scrolled_and_filtered() {
+        let table = |name: &str| (0..20).map(|row| format!("{name}{row}\n")).collect::<String>();
+        let tables = [table("gpu"), table("job")];
+        let lines = page("head", &tables, 5, "bottom", 24);
+        // The header stays.
+        assert_eq!((lines[15], lines[16], lines[17]), ("job0", "job1", "job7"));
+        let mut view = QueueView::default();
+        for (key, offset) in [
+            (KeyCode::Down, 1),
+            (KeyCode::PageDown, 13),
+            (KeyCode::Up, 12),
+            (KeyCode::PageUp, 0),
+            (KeyCode::Up, 0),
+            (KeyCode::Char('x'), 0),
+        ] {
+            view.press(key, 24);
+            assert_eq!(view.offset, offset, "{key:?}");
+        }
+        view.press(KeyCode::Char('p'), 24);
+        assert!(view.filter.shows(JobState::Pending) && !view.filter.shows(JobState::Running));
+        view.press(KeyCode::Char('r'), 24);
+        assert!(!view.filter.shows(JobState::Held) && view.filter.shows(JobState::Paused));
+        view.press(KeyCode::Char('a'), 24);
+        assert_eq!(view, QueueView::default());
     }
 }

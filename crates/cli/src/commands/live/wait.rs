@@ -22,7 +22,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &WaitArgs) -> Result<(), Failure> {
     let mut client = connect(&args.common)?;
-    let ids = select::jobs(&mut client, &args.jobs)?;
+    let ids = select::jobs(&mut client, &args.jobs, true)?;
     let until = args.timeout.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
     let over = until_over(&mut client, &ids, until)?;
     if args.common.json {

@@ -75,7 +75,7 @@ impl TestDaemon {
         let publisher = Publisher::new(handle, 0, false, sender);
         let meter = Meter::new(MeterOptions::default());
         let mut cycle = Cycle::new(scheduler, store, Box::new(backend), meter, links, publisher, 0);
-        cycle.begin(now, &outcome).unwrap();
+        cycle.begin(now, outcome).unwrap();
         Self { cycle, ops, state, now, _inbox: inbox, _runtime: runtime }
     }
 
@@ -110,8 +110,8 @@ impl TestDaemon {
 
     /// The cluster's ids of the jobs in the store.
     pub(crate) fn kept(&self) -> Vec<String> {
-        let jobs = self.cycle.store.active().unwrap();
-        jobs.into_iter().filter_map(|job| job.external).collect()
+        let (jobs, _) = self.cycle.store.active().unwrap();
+        jobs.into_iter().filter_map(|kept| kept.job.external).collect()
     }
 }
 

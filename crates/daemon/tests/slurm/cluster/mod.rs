@@ -48,10 +48,14 @@ pub(crate) fn setup(nodes: u32, each: u32, policy: &str) -> Setup {
         moves: false,
         measures_memory: false,
         keeps_queue: true,
+        people: Default::default(),
+        process: Default::default(),
+        class_rules: tandem_daemon::class::ClassRules::default(),
         learn: true,
         believe_rates: true,
         restore_s: 0.0,
         kill_grace_ms: 1000,
+        planned_per_user: None,
         stop_grace_ms: 1000,
         sockets: "/nowhere".into(),
         foreign_avoid: true,
@@ -69,6 +73,8 @@ pub(crate) fn start(setup: Setup, now: Now, jobs: Vec<Kept>) -> Start {
         next_op: now.at_us,
         drained: Vec::new(),
         closed: Vec::new(),
+        bookings: Vec::new(),
+        used: Default::default(),
         over: BTreeMap::new(),
     }
 }
@@ -76,6 +82,7 @@ pub(crate) fn start(setup: Setup, now: Now, jobs: Vec<Kept>) -> Start {
 /// A job of one GPU that says nothing about its memory.
 pub(crate) fn submission(id: u64) -> Submission {
     Submission {
+        depends: Vec::new(),
         first: id,
         uid: 1001,
         gid: 1001,
@@ -97,7 +104,7 @@ pub(crate) fn exit(status: ExitStatus) -> Exit {
 }
 
 pub(crate) fn kept(job: &Job, found: Option<RecoveredRun>) -> Kept {
-    Kept { job: job.clone(), request: job.request.clone(), found }
+    Kept { job: job.clone(), request: job.request.clone(), found, alike: 0 }
 }
 
 impl TestCluster {

@@ -19,16 +19,15 @@ pub(super) fn place_by_value(draft: &mut Draft<'_>, review: &Review<'_>) -> bool
     // A gang size that did not fit does not fit later: values fall, and free GPUs become fewer. Only a
     // preemption can leave more of them free.
     let mut too_large: Vec<u32> = Vec::new();
-    for (rank, &job) in values.pending().iter().enumerate() {
+    for &job in values.pending() {
         let gpus = values.of(job).gpus;
         if too_large.contains(&gpus) || draft.placement(job).is_some() {
             continue;
         }
-        let followers = &values.pending()[rank + 1..];
         if draft.place_exclusive(job) {
             preemption.forget_nodes(draft, job);
             placed = true;
-        } else if review.parts.preempt && preemption.preempt_for(draft, job, followers) {
+        } else if review.parts.preempt && preemption.preempt_for(draft, job) {
             too_large.clear();
             preempted = true;
         } else if draft.fits_every_gpu(job) {
@@ -66,71 +65,34 @@ impl Preemption<'_> {
         }
     }
 
-    /// Preempts jobs for `job` if its value, with that of `followers` on GPUs that are left over, exceeds
-    /// theirs by the margin.
-    fn preempt_for(&mut self, draft: &mut Draft<'_>, job: JobId, followers: &[JobId]) -> bool {
+    /// Preempts jobs for `job` if its value exceeds what that loses.
+    fn preempt_for(&mut self, draft: &mut Draft<'_>, job: JobId) -> bool {
         let value = self.review.values.of(job);
         let size = draft.cluster().partition(draft.partition()).node_size_max();
-        let on_one =
-            if value.gpus <= size { self.on_one_node(draft, value.gpus, followers) } else { None };
+        let on_one = if value.gpus <= size { self.on_one_node(draft, value.gpus) } else { None };
         let on_whole =
             if value.gpus >= size { self.on_whole_nodes(draft, value, size) } else { None };
         // The first of equals preempts fewer jobs.
         let clearing = on_one.into_iter().chain(on_whole).min_by_key(|found| found.loss);
-        let Some(clearing) = clearing else { return false };
-        let left_over = clearing.free.saturating_sub(value.gpus);
-        let gain = value.value.saturating_add(self.followers_value(draft, followers, left_over));
-        let margin = i128::from(clearing.loss) * self.review.tuning.preempt_margin_percent / 100;
-        i128::from(gain) > i128::from(clearing.loss) + margin
-            && self.carry_out(draft, job, clearing.victims)
+        clearing.is_some_and(|clearing| {
+            value.value > clearing.loss && self.carry_out(draft, job, clearing.victims)
+        })
     }
 
-    /// The value of the pending jobs that could use `free` further GPUs.
-    fn followers_value(&self, draft: &Draft<'_>, followers: &[JobId], mut free: u32) -> i64 {
-        let mut gain = 0_i64;
-        for &job in followers.iter().take(self.review.tuning.followers_max) {
-            let value = self.review.values.of(job);
-            if free == 0 {
-                break;
-            }
-            if value.gpus <= free && draft.placement(job).is_none() {
-                free -= value.gpus;
-                gain = gain.saturating_add(value.value);
-            }
-        }
-        gain
-    }
-
-    /// The best of the nodes with the least loss.
-    fn on_one_node(
-        &mut self,
-        draft: &Draft<'_>,
-        gpus: u32,
-        followers: &[JobId],
-    ) -> Option<Clearing> {
+    /// The node with the least loss, the first of equals.
+    fn on_one_node(&mut self, draft: &Draft<'_>, gpus: u32) -> Option<Clearing> {
         let nodes = draft.cluster().partition(draft.partition()).nodes.clone();
-        let (values, compared) = (self.review.values, self.review.tuning.nodes_compared);
+        let values = self.review.values;
         let losses = self.losses.entry(gpus).or_insert_with(|| vec![None; nodes.len()]);
-        let mut least: Vec<(i64, NodeId)> = Vec::with_capacity(compared + 1);
-        for (loss, node) in losses.iter_mut().zip(nodes.map(NodeId)) {
+        let with_loss = losses.iter_mut().zip(nodes.map(NodeId)).map(|(loss, node)| {
             let clear = || clear(draft, values, node, gpus).map_or(i64::MAX, |found| found.loss);
-            let loss = *loss.get_or_insert_with(clear);
-            let place = least.partition_point(|other| *other <= (loss, node));
-            if loss < i64::MAX && place < compared {
-                least.insert(place, (loss, node));
-                least.truncate(compared);
-            }
-        }
-        let clearings = least.into_iter().filter_map(|(_, node)| clear(draft, values, node, gpus));
-        let net = |found: &Clearing| {
-            self.followers_value(draft, followers, found.free - gpus).saturating_sub(found.loss)
-        };
-        // The first of equals loses less.
-        clearings.rev().max_by_key(net)
+            (*loss.get_or_insert_with(clear), node)
+        });
+        let (_, node) = with_loss.min().filter(|&(loss, _)| loss < i64::MAX)?;
+        clear(draft, values, node, gpus)
     }
 
-    /// Whole nodes with the least loss, and a part of one more. Where a few victims spread over many nodes
-    /// have most of the value, clearing a few nodes more is cheaper: they keep running there.
+    /// Whole nodes with the least loss, and a part of one more.
     fn on_whole_nodes(
         &mut self,
         draft: &Draft<'_>,
@@ -138,25 +100,23 @@ impl Preemption<'_> {
         size: u32,
     ) -> Option<Clearing> {
         let (whole, rest) = ((gang.gpus / size) as usize, gang.gpus % size);
-        let order = self.cheapest_nodes(draft, size, whole + self.review.tuning.spare_nodes);
-        let clearings = (whole..=order.len()).filter_map(|count| {
-            let cleared = order.get(..count)?;
-            let tenants =
-                |&node| up_gpus(draft, node).flat_map(|gpu| draft.tenants(gpu).iter().copied());
-            let mut victims: Vec<JobId> = cleared.iter().flat_map(tenants).collect();
-            if rest > 0 {
-                let nodes = draft.cluster().partition(draft.partition()).nodes.clone().map(NodeId);
-                let others = nodes.filter(|node| !cleared.contains(node));
-                let found = others.filter_map(|node| clear(draft, self.review.values, node, rest));
-                victims.extend(found.min_by_key(|found| found.loss)?.victims);
-            }
-            victims.sort_unstable();
-            victims.dedup();
-            let free = draft.free_count() + freed_gpus(draft, &victims);
-            Some(self.with_moves(draft, gang, Clearing { loss: 0, victims, free }))
-        });
-        // The first of equals preempts fewer jobs.
-        clearings.min_by_key(|found| found.loss)
+        let cleared = self.cheapest_nodes(draft, size, whole);
+        if cleared.len() < whole {
+            return None;
+        }
+        let tenants =
+            |&node| up_gpus(draft, node).flat_map(|gpu| draft.tenants(gpu).iter().copied());
+        let mut victims: Vec<JobId> = cleared.iter().flat_map(tenants).collect();
+        if rest > 0 {
+            let nodes = draft.cluster().partition(draft.partition()).nodes.clone().map(NodeId);
+            let others = nodes.filter(|node| !cleared.contains(node));
+            let found = others.filter_map(|node| clear(draft, self.review.values, node, rest));
+            victims.extend(found.min_by_key(|found| found.loss)?.victims);
+        }
+        victims.sort_unstable();
+        victims.dedup();
+        let free = draft.free_count() + freed_gpus(draft, &victims);
+        Some(self.with_moves(draft, gang, Clearing { loss: 0, victims, free }))
     }
 
     /// The first `count` nodes by loss, or as many as are up.

@@ -1,0 +1,316 @@
+//! The documentation: every link leads somewhere, every command in it is one that the program has, every
+//! Python example is valid, and there is not too much of it. Pages that the program writes are written first.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{finish, read, succeed_in, tandem, workspace};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::process::Command;
+
+/// Words in the documents, at most. Less is better.
+const WORDS_MAX: usize = 39_000;
+
+/// Tracked Markdown files by their path, with the generated ones.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let root = workspace();
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(&root).output();
+    let tracked: Vec<PathBuf> = match listed {
+        Ok(listed) if listed.status.success() => String::from_utf8(listed.stdout)
+            .unwrap()
+            .split('\0')
+            .filter(|name| name.ends_with(".md"))
+            .map(PathBuf::from)
+            .collect(),
+        _ => common::listing(&root.join("docs"))
+            .into_keys()
+            .filter(|path| path.extension().is_some_and(|end| end == "md"))
+            .map(|path| Path::new("docs").join(path))
+            .chain(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(PathBuf::from))
+            .collect(),
+    };
+    let mut pages: BTreeMap<PathBuf, String> = tracked
+        .into_iter()
+        .filter(|path| root.join(path).exists())
+        .map(|path| (path.clone(), read(&root.join(&path))))
+        .collect();
+    let folder = common::folder();
+    succeed_in(folder.path(), &["reference", "--out", "pages"]);
+    for (name, content) in common::listing(&folder.path().join("pages")) {
+        let text = String::from_utf8(content.unwrap()).unwrap();
+        pages.insert(Path::new("docs/reference").join(name), text);
+    }
+    pages
+}
+
+/// A page without its code blocks and code spans.
+fn prose(text: &str) -> String {
+    let mut out = String::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if !in_code && !line.starts_with("    ") {
+            let outside = line.split('`').step_by(2);
+            out += &outside.collect::<Vec<_>>().join(" ");
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// The anchor of a heading, as GitHub and mdBook make it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
+}
+
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut in_code = false;
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        } else if let Some(heading) = line.strip_prefix('#').filter(|_| !in_code) {
+            found.insert(anchor(heading.trim_start_matches('#')));
+        }
+    }
+    found
+}
+
+/// `a/b/../c` is `a/c`.
+fn plain(path: &Path) -> PathBuf {
+    path.components().fold(PathBuf::new(), |mut done, part| {
+        match part {
+            Component::ParentDir => drop(done.pop()),
+            Component::CurDir => {}
+            other => done.push(other),
+        }
+        done
+    })
+}
+
+/// Targets of the links of a page.
+fn links(text: &str) -> Vec<String> {
+    let prose = prose(text);
+    let mut found = Vec::new();
+    let mut rest = prose.as_str();
+    while let Some(at) = rest.find("](") {
+        rest = &rest[at + 2..];
+        if let Some(end) = rest.find(')') {
+            found.push(rest[..end].to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn every_internal_link_leads_somewhere() {
+    let pages = pages();
+    let root = workspace();
+    let mut broken = Vec::new();
+    for (page, text) in &pages {
+        for link in links(text) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (file, fragment) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() {
+                page.clone()
+            } else {
+                plain(&page.parent().unwrap_or(Path::new("")).join(file))
+            };
+            let there = pages.contains_key(&target) || root.join(&target).exists();
+            let anchored = fragment.is_empty()
+                || pages.get(&target).is_none_or(|text| anchors(text).contains(fragment));
+            if !there || !anchored {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn every_page_of_the_site_is_in_its_summary() {
+    let pages = pages();
+    let summary: BTreeSet<PathBuf> = links(&pages[Path::new("docs/SUMMARY.md")])
+        .iter()
+        .map(|link| plain(&Path::new("docs").join(link)))
+        .collect();
+    let missing: Vec<_> = pages
+        .keys()
+        .filter(|page| page.starts_with("docs") && !page.starts_with("docs/decisions"))
+        .filter(|page| !page.ends_with("SUMMARY.md") && !summary.contains(*page))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Code blocks of a page with their language.
+fn blocks(text: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut inside = false;
+    for line in text.lines() {
+        match line.trim_start().strip_prefix("```") {
+            Some(_) if inside => inside = false,
+            Some(language) => {
+                inside = true;
+                found.push((language.to_owned(), String::new()));
+            }
+            None if inside => {
+                let (_, block) = found.last_mut().unwrap();
+                *block += line;
+                block.push('\n');
+            }
+            None => {}
+        }
+    }
+    found
+}
+
+/// The words of a command up to a pipe, a comment or another end.
+fn words(line: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let (mut quote, mut inside, mut fresh) = (None, false, true);
+    for c in line.chars() {
+        match (quote, c) {
+            (None, '\'' | '"') => (quote, inside) = (Some(c), true),
+            (Some(open), c) if open == c => quote = None,
+            (None, '#' | ';' | '|' | '&' | '>') if !inside => break,
+            (None, ';' | '|' | '&') => break,
+            (None, c) if c.is_whitespace() => (inside, fresh) = (false, true),
+            (_, c) => {
+                if std::mem::take(&mut fresh) {
+                    words.push(String::new());
+                }
+                inside = true;
+                words.last_mut().unwrap().push(c);
+                continue;
+            }
+        }
+        if inside && std::mem::take(&mut fresh) {
+            words.push(String::new());
+        }
+    }
+    words
+}
+
+/// Commands of `tandem` in the code blocks of shells, continued lines joined.
+fn commands(text: &str) -> Vec<String> {
+    let shells = blocks(text)
+        .into_iter()
+        .filter(|(language, _)| ["", "sh", "console", "bash"].contains(&language.as_str()));
+    let mut found = Vec::new();
+    for (_, block) in shells {
+        // In a transcript the other lines are what the commands print.
+        let is_transcript = block.starts_with("$ ") || block.contains("\n$ ");
+        for line in block.replace("\\\n", " ").lines() {
+            if is_transcript && !line.starts_with("$ ") {
+                continue;
+            }
+            for part in line.trim_start_matches("$ ").split("; ") {
+                let part = part.trim();
+                if part.starts_with("tandem ") {
+                    found.push(part.to_owned());
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_command_of_the_documentation_is_one_that_the_program_has() {
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    let mut seen = BTreeSet::new();
+    for (page, text) in &pages() {
+        for command in commands(text) {
+            let words = words(&command);
+            // What stands for something else, and lists of alternatives, cannot be checked by the program.
+            let before: Vec<&str> =
+                words.iter().skip(1).map(String::as_str).take_while(|word| *word != "--").collect();
+            let is_pattern = |word: &&&str| {
+                word.contains('…')
+                    || word.contains("...")
+                    || word.starts_with('[')
+                    || word.contains('$')
+            };
+            if before.iter().any(|word| is_pattern(&word)) || page.ends_with("CHANGELOG.md") {
+                continue;
+            }
+            let verbs: Vec<&str> =
+                before.iter().take_while(|word| !word.starts_with('-')).copied().collect();
+            let flags: Vec<&str> = before
+                .iter()
+                .filter(|word| word.starts_with("--"))
+                .map(|word| word.split('=').next().unwrap())
+                .collect();
+            count += 1;
+            if !seen.insert((verbs.first().copied().unwrap_or("").to_owned(), flags.join(" "))) {
+                continue;
+            }
+            if let Some(problem) = unknown(&verbs, &flags) {
+                wrong.push(format!("{}: {command}: {problem}", page.display()));
+            }
+        }
+    }
+    assert!(count > 40, "only {count} commands were found");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What the help of a command does not know.
+fn unknown(verbs: &[&str], flags: &[&str]) -> Option<String> {
+    let verb = verbs.first()?;
+    let mut help = finish(&mut tandem(&[verb, "--help"]));
+    if help.code != Some(0) {
+        return Some(format!("there is no command {verb}"));
+    }
+    if let Some(second) = verbs.get(1) {
+        let deeper = finish(&mut tandem(&[verb, second, "--help"]));
+        if deeper.code == Some(0) {
+            help = deeper;
+        }
+    }
+    let knows = |flag: &&&str| {
+        help.stdout
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+            .any(|word| word == **flag)
+    };
+    flags.iter().find(|flag| !knows(flag)).map(|flag| format!("{verb} has no option {flag}"))
+}
+
+#[test]
+fn examples_in_python_are_valid() {
+    let mut blocks_of_python = 0;
+    for (page, text) in &pages() {
+        for (language, block) in blocks(text) {
+            if language != "python" || block.contains("...") {
+                continue;
+            }
+            blocks_of_python += 1;
+            let check = "import ast, sys; ast.parse(sys.argv[1])";
+            let Ok(ran) = Command::new("python3").args(["-c", check, &block]).output() else {
+                common::skipped("there is no python3");
+                return;
+            };
+            let said = String::from_utf8_lossy(&ran.stderr);
+            assert!(ran.status.success(), "{}: {block}\n{said}", page.display());
+        }
+    }
+    assert!(blocks_of_python > 5);
+}
+
+#[test]
+fn the_documentation_is_short() {
+    let pages = pages();
+    let counted = pages.iter().filter(|(page, _)| {
+        (page.starts_with("docs") && !page.starts_with("docs/reference"))
+            || page.ends_with("README.md") && page.components().count() == 1
+            || page.ends_with("ARCHITECTURE.md")
+    });
+    let words: usize = counted.map(|(_, text)| text.split_whitespace().count()).sum();
+    assert!(words <= WORDS_MAX, "{words} words; shorten rather than raise the limit");
+}

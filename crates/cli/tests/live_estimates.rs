@@ -1,0 +1,283 @@
+//! Estimates, start times and the sharing of jobs that were not written for Tandem, with real processes on
+//! cores. Every wait is on a condition: the tests hold on a busy machine, too.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::daemon::{Daemon, Options};
+use common::sample_job;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tandem_daemon::api::types::{ClassInfo, DeviceInfo};
+use tandem_daemon::job::JobState;
+use tandem_daemon::request::JobRequest;
+
+/// How long anything may take that involves measuring.
+const PATIENCE: Duration = Duration::from_secs(150);
+const QUICK: [&str; 8] = [
+    "--set",
+    "learning.settle_s=1",
+    "--set",
+    "learning.window_s=0.5",
+    "--set",
+    "learning.sample_s=0.2",
+    "--set",
+    "daemon.kill_grace_s=1",
+];
+
+/// Two of these tests at a time would measure each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cores(count: u32) -> Options {
+    Options::with(&["--provider", "cpu", "--devices", &count.to_string()])
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    began.elapsed()
+}
+
+fn device(daemon: &Daemon) -> DeviceInfo {
+    daemon.client().devices().unwrap().devices[0].clone()
+}
+
+fn class(daemon: &Daemon, name: &str) -> Option<ClassInfo> {
+    let classes = daemon.client().classes().unwrap().classes.clone();
+    classes.into_iter().find(|class| class.name == name)
+}
+
+fn train(daemon: &Daemon, class: Option<&str>, arguments: &[&str]) -> JobRequest {
+    let command = [&[sample_job()][..], arguments].concat();
+    JobRequest {
+        command: command.iter().map(|&text| text.to_owned()).collect(),
+        class: class.map(str::to_owned),
+        ..daemon.shell("")
+    }
+}
+
+/// Five jobs of a moment say nothing about a training run: it is not paused in favour of others, its own
+/// progress tells how long it takes, and two of it share their core.
+#[test]
+fn short_jobs_do_not_spoil_the_estimates_of_others() {
+    let _alone = alone();
+    let mut daemon = Daemon::start(cores(1));
+    let request = JobRequest { array: Some("1-5".to_owned()), ..daemon.shell("true") };
+    let short = daemon.client().submit(&request).unwrap().ids.clone();
+    wait_until("the short jobs are over", || {
+        short.iter().all(|&id| daemon.job(id).line.state == JobState::Completed)
+    });
+    let steps = ["--steps", "100000", "--gap", "50"];
+    let request = JobRequest { array: Some("1-3".to_owned()), ..train(&daemon, None, &steps) };
+    let jobs = daemon.client().submit(&request).unwrap().ids.clone();
+    let [first, .., last] = jobs.as_slice() else { panic!("three jobs") };
+    let waiting = daemon.job(*last);
+    assert!(waiting.estimate_s.unwrap() >= 60.0, "{:?}", waiting.estimate_s);
+    assert!(waiting.estimate_from.unwrap().contains("guess"));
+    let took = wait_until("two of them share", || device(&daemon).jobs.len() >= 2);
+    println!("two jobs of an unknown class share after {:.1} s", took.as_secs_f64());
+    let mut info = daemon.job(*first);
+    wait_until("a job is judged by its own progress", || {
+        info = daemon.job(*first);
+        info.estimate_from.as_deref() == Some("its own progress")
+    });
+    assert!(info.estimate_s.unwrap() > 60.0, "{:?}", info.estimate_s);
+    daemon.stop();
+    let journal = daemon.state.join("state.db");
+    let replayed = daemon.tandem(&["replay", journal.to_str().unwrap()]);
+    assert_eq!(replayed.code, Some(0), "{replayed:?}");
+}
+
+#[test]
+fn an_estimate_that_was_exceeded_grows_for_the_job_and_for_its_class() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1).and(&QUICK));
+    let of_class = |line: &str| JobRequest {
+        class: Some("one".to_owned()),
+        exclusive: true,
+        ..daemon.shell(line)
+    };
+    let first = daemon.submit(&of_class("sleep 0.2"));
+    daemon.await_state(first, "completed");
+    let (running, waiting) =
+        (daemon.submit(&of_class("sleep 600")), daemon.submit(&of_class("true")));
+    assert!(daemon.job(waiting).estimate_s.unwrap() < 5.0);
+    wait_until("the estimate has grown", || {
+        let job = daemon.job(running);
+        assert!(job.estimate_s.unwrap() >= job.done_s, "{job:?}");
+        job.estimate_s.unwrap() > 5.0
+    });
+    wait_until("the one that waits is expected to take longer, too", || {
+        daemon.job(waiting).estimate_s.unwrap() > 5.0
+    });
+}
+
+/// 5,000 jobs of 30 s on two devices take 20 hours and 50 minutes.
+#[test]
+fn the_start_of_the_last_of_many_jobs_is_a_range_or_not_known() {
+    let _alone = alone();
+    let daemon = Daemon::start(Options::fake(2));
+    let truth = 4998.0 / 2.0 * 30.0;
+    let many = |estimate_s| JobRequest {
+        array: Some("1-5000".to_owned()),
+        exclusive: true,
+        estimate_s,
+        ..daemon.shell("sleep 30")
+    };
+    let unknown = daemon.client().submit(&many(None)).unwrap().ids.clone();
+    let began = Instant::now();
+    let answer = daemon.client().explain(*unknown.last().unwrap(), None).unwrap();
+    let took = began.elapsed();
+    println!("explain of the last of 5,000 jobs: {:.2} s", took.as_secs_f64());
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert!(answer.start_in_s.is_none(), "{:?}", answer.start_in_s);
+    assert!(answer.start_note.as_deref().unwrap().contains("have not finished"), "{answer:?}");
+    let said = daemon.ok(&["explain", &unknown.last().unwrap().to_string()]).stdout;
+    assert!(said.contains("when it starts is not known"), "{said}");
+    daemon.ok(&["cancel", "all"]);
+    wait_until("the devices are free", || device(&daemon).jobs.is_empty());
+
+    let known = daemon.client().submit(&many(Some(30.0))).unwrap().ids.clone();
+    let answer = daemon.client().explain(*known.last().unwrap(), None).unwrap();
+    let [earliest, _, latest] = answer.start_in_s.unwrap();
+    println!(
+        "the last of 5,000 jobs starts in {earliest:.0} s to {latest:.0} s, in truth {truth:.0} s"
+    );
+    assert!(earliest <= truth && truth <= latest, "{answer:?}");
+    assert!(latest < 10.0 * truth, "a range that says something: {answer:?}");
+    daemon.ok(&["cancel", "all"]);
+}
+
+/// Two jobs that print nothing and want the whole core gain nothing together: they are kept apart. Two that
+/// sleep share.
+#[test]
+fn silent_jobs_share_only_if_they_leave_their_core_idle() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1).and(&QUICK).and(&["--policy", "tandem:slice_s=1"]));
+    let silent = |class: &str, line: &str| JobRequest {
+        class: Some(class.to_owned()),
+        ..daemon.shell(line)
+    };
+    let busy = [0, 1].map(|_| daemon.submit(&silent("busy", "while :; do :; done")));
+    wait_until("the daemon knows how much they use the core", || {
+        class(&daemon, "busy").is_some_and(|class| class.duty.is_some_and(|duty| duty > 0.8))
+    });
+    wait_until("their memory is known", || {
+        class(&daemon, "busy").is_some_and(|class| class.memory_bytes.is_some())
+    });
+    // They may have met before that was known; from now on they are apart, or about to be.
+    wait_until("they are apart", || device(&daemon).jobs.len() < 2);
+    let until = Instant::now() + Duration::from_secs(6);
+    let mut together = 0;
+    while Instant::now() < until {
+        let device = device(&daemon);
+        together += u32::from(device.jobs.len() > 1);
+        assert!(device.normalised_throughput.is_none_or(|sum| sum < 1.4), "{device:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(together < 10, "they were together {together} times of 60");
+    for id in busy {
+        daemon.client().cancel(id).unwrap();
+    }
+    let idle = [0, 1].map(|_| daemon.submit(&silent("idle", "sleep 1000")));
+    wait_until("two that sleep share", || {
+        let jobs = device(&daemon).jobs;
+        idle.iter().all(|id| jobs.contains(id))
+    });
+}
+
+/// A script that draws a bar as tqdm does, with carriage returns on standard error.
+const BAR: &str = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); \
+    printf '\\rEpoch 1/1:  %d%%|####  | %d/3000 [00:01<00:10, 49.1it/s, loss=0.3]' $((i/30)) $i >&2; sleep 0.02; done";
+
+#[test]
+fn a_progress_bar_tells_speed_and_total_without_a_pattern() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1).and(&QUICK));
+    let request = JobRequest {
+        class: Some("bar".to_owned()),
+        stderr: Some("bar.err".into()),
+        ..daemon.shell(BAR)
+    };
+    let id = daemon.submit(&request);
+    wait_until("its speed is known", || {
+        class(&daemon, "bar").is_some_and(|class| class.steps_per_s.contains_key(&1))
+    });
+    let speed = class(&daemon, "bar").unwrap().steps_per_s[&1];
+    assert!((1.0..60.0).contains(&speed), "{speed} steps per second, at most 50");
+    wait_until("its total is known", || {
+        daemon.job(id).estimate_from.as_deref() == Some("its own progress")
+    });
+    let job = daemon.job(id);
+    let (estimate, speed) =
+        (job.estimate_s.unwrap(), class(&daemon, "bar").unwrap().steps_per_s[&1]);
+    let ratio = estimate * speed / 3000.0;
+    assert!((0.4..2.5).contains(&ratio), "{estimate} s for 3000 steps at {speed} per second");
+}
+
+/// With the configuration as it comes.
+#[test]
+fn jobs_share_soon_after_their_class_is_known() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1));
+    let steps = ["--steps", "100000", "--gap", "60"];
+    let request = train(&daemon, Some("soon"), &steps);
+    let jobs = [0, 1].map(|_| daemon.submit(&request));
+    wait_until("the first one reports steps", || !daemon.job(jobs[0]).caps.is_empty());
+    let share = |jobs: [u64; 2]| {
+        let on = device(&daemon).jobs;
+        jobs.iter().all(|id| on.contains(id))
+    };
+    let unknown = wait_until("two jobs of an unknown class share", || share(jobs));
+    for id in jobs {
+        daemon.client().cancel(id).unwrap();
+    }
+    wait_until("the core is free", || device(&daemon).jobs.is_empty());
+    let first = daemon.submit(&request);
+    daemon.await_pid(first);
+    let second = daemon.submit(&request);
+    let known = wait_until("two jobs of a known class share", || share([first, second]));
+    let seconds = [unknown, known].map(|span| span.as_secs_f64());
+    println!(
+        "first sharing: {:.1} s after the first steps of an unknown class, {:.1} s of a known one",
+        seconds[0], seconds[1]
+    );
+    // On a quiet machine 15 s and 2 s; reviews every 60 s would take longer than this.
+    assert!(seconds[0] < 45.0 && seconds[1] < 15.0, "{seconds:?}");
+}
+
+#[test]
+fn models_are_classes_and_seeds_are_not() {
+    let daemon = Daemon::start(Options::fake(4).and(&QUICK));
+    let run = |arguments: &str| {
+        let request = JobRequest {
+            command: ["sh", "train.sh"]
+                .iter()
+                .copied()
+                .chain(arguments.split(' '))
+                .map(str::to_owned)
+                .collect(),
+            ..daemon.shell("")
+        };
+        let id = daemon.submit(&request);
+        daemon.await_state(id, "completed").line.class
+    };
+    std::fs::write(daemon.dir.path().join("train.sh"), "sleep 0.1\n").unwrap();
+    let small = run("--model small --seed 1 --out /tmp/a");
+    assert_eq!(small, run("--model small --seed 2 --out /tmp/b"));
+    assert_ne!(small, run("--model huge --seed 1 --out /tmp/a"));
+    let shown = daemon.ok(&["classes"]).stdout;
+    assert!(shown.contains("sh train.sh model=small") && shown.contains("--class"), "{shown}");
+    let learned = class(&daemon, &small).unwrap();
+    assert_eq!(
+        (learned.finished, learned.defined_by.as_deref()),
+        (2, Some("sh train.sh model=small"))
+    );
+}

@@ -1,0 +1,167 @@
+//! `tandem mcp` as an assistant sees it: an exchange of the Model Context Protocol over standard input and output.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::daemon::{Daemon, Options};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+/// A session that was initialized.
+struct Session {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    calls: u64,
+}
+
+impl Session {
+    fn open(socket: &Path, args: &[&str]) -> (Self, Value) {
+        let mut command = common::tandem(&["mcp", "--socket"]);
+        command.arg(socket).args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut session = Self { child, input, output, calls: 0 };
+        let hello = session.request(
+            "initialize",
+            &json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } }),
+        );
+        session.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        (session, hello["result"].clone())
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.input.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    /// The whole response to a request.
+    fn request(&mut self, method: &str, params: &Value) -> Value {
+        self.calls += 1;
+        let id = self.calls;
+        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }));
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let response: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{line:?}"));
+        assert_eq!(response["id"], json!(id), "{response}");
+        response
+    }
+
+    fn tools(&mut self) -> Vec<Value> {
+        let listed = self.request("tools/list", &json!({}));
+        listed["result"]["tools"].as_array().unwrap().clone()
+    }
+
+    /// Whether a call failed, and its text.
+    fn call(&mut self, tool: &str, arguments: &Value) -> (bool, String) {
+        let answer = self.request("tools/call", &json!({ "name": tool, "arguments": arguments }));
+        let result = &answer["result"];
+        let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        (result["isError"] == json!(true), text.to_owned())
+    }
+
+    fn ok(&mut self, tool: &str, arguments: &Value) -> Value {
+        let (failed, text) = self.call(tool, arguments);
+        assert!(!failed, "{tool}: {text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Ends with the input, as clients end it.
+    fn close(mut self) {
+        drop(self.input.take());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn names(tools: &[Value]) -> Vec<&str> {
+    tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn tools_read_the_queue_and_change_nothing_by_default() {
+    let daemon = Daemon::start(Options::fake(1));
+    let running = daemon.submit(&daemon.shell("sleep 600"));
+    daemon.await_state(running, "running");
+    let (mut session, hello) = Session::open(&daemon.socket, &[]);
+    assert_eq!(hello["serverInfo"]["name"], "tandem");
+    let tools = session.tools();
+    assert_eq!(names(&tools), ["queue", "info", "explain", "what_if", "gpus", "usage", "classes"]);
+    assert!(tools.iter().all(|tool| tool["annotations"]["readOnlyHint"] == json!(true)));
+
+    let queue = session.ok("queue", &json!({}));
+    assert_eq!(queue["jobs"][0]["id"], json!(running));
+    assert_eq!(session.ok("info", &json!({ "job": running }))["job"]["state"], "running");
+    assert_eq!(session.ok("gpus", &json!({}))["devices"].as_array().unwrap().len(), 1);
+    assert!(session.ok("usage", &json!({ "since": "7d" }))["users"].is_array());
+    assert!(session.ok("classes", &json!({}))["classes"].is_array());
+    assert_eq!(session.ok("explain", &json!({ "job": "last" }))["id"], json!(running));
+    let forecast = session.ok(
+        "what_if",
+        &json!({ "command": ["true"], "exclusive": true, "time": "1h", "policy": "fifo" }),
+    );
+    assert!(forecast["devices"][0]["reason"].is_string(), "{forecast}");
+
+    // What changes something is neither offered nor done.
+    for hidden in ["submit", "cancel"] {
+        let call = json!({ "name": hidden, "arguments": { "job": running, "command": ["true"] } });
+        let refused = session.request("tools/call", &call);
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(message.contains("--allow-changes"), "{refused}");
+    }
+    assert_eq!(daemon.jobs().len(), 1);
+    daemon.await_state(running, "running");
+    session.close();
+}
+
+#[test]
+fn jobs_are_submitted_and_cancelled_where_that_is_allowed() {
+    let daemon = Daemon::start(Options::fake(1));
+    let (mut session, _) = Session::open(&daemon.socket, &["--allow-changes"]);
+    let tools = session.tools();
+    assert_eq!(&names(&tools)[7..], ["submit", "cancel"]);
+    assert_eq!(tools[7]["annotations"]["readOnlyHint"], json!(false));
+    let job = json!({ "command": ["sleep", "600"], "job_name": "asked", "gpus": 1, "output": "/dev/null" });
+    let id = session.ok("submit", &job)["ids"][0].as_u64().unwrap();
+    daemon.await_state(id, "running");
+    assert_eq!(daemon.job(id).line.name, "asked");
+    session.ok("cancel", &json!({ "job": id }));
+    daemon.await_state(id, "cancelled");
+    session.close();
+}
+
+#[test]
+fn bad_calls_are_answered_and_the_session_goes_on() {
+    let mut daemon = Daemon::start(Options::fake(1));
+    let (mut session, _) = Session::open(&daemon.socket, &["--allow-changes"]);
+    let bad = [
+        ("info", json!({ "job": 99 }), "99"),
+        ("info", json!({}), "needs 'job'"),
+        ("info", json!({ "job": 1, "jobs": 2 }), "no argument 'jobs'"),
+        ("queue", json!({ "states": ["nonsense"] }), "is no state"),
+        ("queue", json!({ "limit": -1 }), "whole number"),
+        ("submit", json!({ "command": [] }), "empty"),
+        ("submit", json!({ "command": "rm -rf /" }), "list of strings"),
+        ("submit", json!({ "command": ["true"], "gpus": "many" }), "many"),
+        ("submit", json!({ "command": ["true"], "gpus": 64 }), "64"),
+        ("explain", json!({ "job": "1; true" }), "names no job"),
+        ("usage", json!({ "since": 5 }), "is a string"),
+    ];
+    for (tool, arguments, expected) in bad {
+        let (failed, text) = session.call(tool, &arguments);
+        assert!(failed && text.contains(expected), "{tool} {arguments}: {text}");
+    }
+    assert!(daemon.jobs().is_empty());
+    let unknown = session.request("tools/call", &json!({ "name": "format_disk", "arguments": {} }));
+    assert!(unknown["error"]["message"].as_str().unwrap().contains("there is no tool"));
+
+    // A daemon that is gone, and back.
+    daemon.stop();
+    let (failed, text) = session.call("queue", &json!({}));
+    assert!(failed && text.contains("not reachable"), "{text}");
+    daemon.restart();
+    session.ok("queue", &json!({}));
+    session.close();
+}

@@ -1,0 +1,213 @@
+//! Draws of the unknown durations, and what to say of a start that depends on them: a range, or that it is not
+//! known and why. An answer takes a bounded time; of a queue that is too long for it, the part that was
+//! simulated tells how fast the rest goes.
+
+use crate::scheduler::{Estimate, EstimateBasis};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, StandardNormal};
+use std::time::{Duration, Instant};
+use tandem_core::{Span, Time, Work};
+use tandem_sim::forecast::{Forecast, Snapshot, SnapshotJob};
+
+/// How far the classes are off in each draw, in standard deviations: first as expected, then the extremes, so
+/// that two more draws already give a range.
+const OFF: [f64; 9] = [0.0, -1.6, 1.6, -1.0, 1.0, -0.6, 0.6, -0.3, 0.3];
+/// Number of draws.
+pub(super) const DRAWS: u32 = OFF.len() as u32;
+/// Deviation of the time that a job still takes which has run longer than expected.
+const OUTLIVED: f64 = 0.8;
+/// Time for all draws; what is around them may take as long again until an answer is given without them.
+const TIME: Duration = Duration::from_millis(900);
+/// Pending jobs that are simulated; those that come later in the queue are counted.
+const PENDING_MAX: usize = 2000;
+/// What a start takes besides the end of another job.
+const HANDOVER_S: f64 = 0.5;
+/// Deviations of an extrapolation: of the estimates, and of the extrapolation itself.
+const EXTRAPOLATED: (f64, f64) = (1.3, 0.25);
+/// A start that depends on guesses to more than this part is not known.
+const GUESSED_MAX: f64 = 0.5;
+
+/// A deadline.
+#[derive(Clone, Copy)]
+pub(super) struct Deadline(Instant);
+
+impl Deadline {
+    pub(super) fn new() -> Self {
+        Self(Instant::now() + TIME)
+    }
+
+    pub(super) fn has_passed(self) -> bool {
+        Instant::now() >= self.0
+    }
+}
+
+/// Sets the durations of a draw.
+pub(super) fn draw(jobs: &mut [SnapshotJob], estimates: &[Estimate], draw: u32) {
+    let mut random = ChaCha8Rng::seed_from_u64(u64::from(draw));
+    let off = OFF[draw as usize % OFF.len()];
+    for (job, estimate) in jobs.iter_mut().zip(estimates) {
+        let normal: f64 = StandardNormal.sample(&mut random);
+        let normal = if draw == 0 { 0.0 } else { normal };
+        job.duration = duration(job, estimate, normal, off);
+    }
+}
+
+/// The duration of a job that is off by so many standard deviations, its own and those of its class.
+fn duration(job: &SnapshotJob, estimate: &Estimate, own: f64, off: f64) -> Span {
+    let factor = (estimate.own * own + estimate.common * off).exp();
+    let done = (job.done.0 / Work::of(Span(1)).0) as f64;
+    let expected = job.spec.estimate.0 as f64;
+    let total = match estimate.basis {
+        // Only what is left is in doubt.
+        EstimateBasis::Progress if expected > done => done + (expected - done) * factor,
+        _ => expected * factor,
+    };
+    let total = if total > done { total } else { done + done / 2.0 * (OUTLIVED * own).exp() };
+    Span((total as u64).max(1))
+}
+
+/// The part of a long queue that is simulated.
+pub(super) struct Kept {
+    /// Positions of the jobs in the whole queue.
+    pub(super) positions: Vec<usize>,
+    /// Work of the jobs that come before the one in question and are left out.
+    pub(super) left_out: Work,
+}
+
+/// Which jobs to simulate: those that run, and the pending ones that come first.
+pub(super) fn keep(present: &Snapshot, target: usize) -> Kept {
+    let is_pending = |&index: &usize| present.jobs[index].placement.is_none();
+    let mut pending: Vec<usize> = (0..present.jobs.len()).filter(is_pending).collect();
+    if pending.len() <= PENDING_MAX {
+        return Kept { positions: (0..present.jobs.len()).collect(), left_out: Work::ZERO };
+    }
+    pending.sort_by_cached_key(|&index| rank(&present.jobs[index], index));
+    let place = pending.iter().position(|&index| index == target);
+    let before = pending.iter().take(place.unwrap_or(0)).skip(PENDING_MAX);
+    let left_out = before.map(|&index| left(&present.jobs[index]));
+    let left_out = left_out.fold(Work::ZERO, |sum, work| sum + work);
+    let mut positions: Vec<usize> =
+        (0..present.jobs.len()).filter(|index| !is_pending(index)).collect();
+    positions.extend(pending.into_iter().take(PENDING_MAX).filter(|&index| index != target));
+    positions.push(target);
+    positions.sort_unstable();
+    positions.dedup();
+    Kept { positions, left_out }
+}
+
+/// Roughly where a pending job comes in the queue: most policies prefer priority, then short jobs.
+fn rank(job: &SnapshotJob, index: usize) -> (i16, u64, usize) {
+    (-i16::from(job.spec.priority), job.spec.estimate.0, index)
+}
+
+fn left(job: &SnapshotJob) -> Work {
+    Work::of(job.duration).saturating_sub(job.done)
+}
+
+fn seconds(work: Work) -> f64 {
+    work.0 as f64 / Work::of(Span(1_000_000)).0 as f64
+}
+
+/// When a job starts that the forecast did not reach, in seconds: what comes before it, at the speed at which
+/// the simulated part of the queue started. `None` if nothing started.
+pub(super) fn extrapolate(
+    present: &Snapshot,
+    forecast: &Forecast,
+    estimates: &[Estimate],
+    target: usize,
+    left_out: Work,
+) -> Option<[f64; 3]> {
+    let reached = forecast.reached.unwrap_or_else(|| {
+        let ends = forecast.jobs.iter().filter_map(|job| job.end);
+        ends.max().unwrap_or(present.now)
+    });
+    let elapsed = reached.since(present.now).0 as f64 / 1e6;
+    let own = rank(&present.jobs[target], target);
+    let (mut started, mut before) = (0.0, seconds(left_out));
+    for (index, (job, ahead)) in present.jobs.iter().zip(&forecast.jobs).enumerate() {
+        if job.placement.is_some() || index == target {
+            continue;
+        }
+        match ahead.start {
+            Some(_) => started += seconds(left(job)),
+            None if rank(job, index) < own => before += seconds(left(job)),
+            None => {}
+        }
+    }
+    if started <= 0.0 || elapsed <= 0.0 {
+        return None;
+    }
+    let start = elapsed + before * elapsed / started;
+    let (of_estimates, of_itself) = EXTRAPOLATED;
+    let factor = (of_estimates * estimates[target].common + of_itself).exp();
+    Some([(start / factor).max(elapsed.min(start)), start, start * factor])
+}
+
+/// Earliest, median and latest of what the draws say, with what no draw covers.
+pub(super) fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
+    values.sort_by(f64::total_cmp);
+    let middle = *values.get(values.len() / 2)?;
+    let (first, last) = (*values.first()?, *values.last()?);
+    if last <= 0.0 {
+        return Some([0.0; 3]);
+    }
+    Some([(first * 0.97 - HANDOVER_S).max(0.0), middle, last * 1.03 + HANDOVER_S])
+}
+
+/// Why nothing can be said about a start; `None` if something can. It is not known where most of the work
+/// before it is that of jobs whose durations are guesses.
+pub(super) fn unknown(
+    present: &Snapshot,
+    forecast: &Forecast,
+    estimates: &[Estimate],
+    target: usize,
+) -> Option<String> {
+    let start = forecast.jobs[target].start;
+    if start.is_some_and(|start| start.since(present.now) <= Span::from_secs(1)) {
+        return None;
+    }
+    let (mut all, mut guessed, mut jobs) = (0.0, 0.0, 0u64);
+    let is_before = |at: Option<Time>| match (at, start) {
+        (Some(at), Some(start)) => at < start,
+        (Some(_), None) => true,
+        (None, _) => false,
+    };
+    for (index, (job, ahead)) in present.jobs.iter().zip(&forecast.jobs).enumerate() {
+        if index == target || !(job.placement.is_some() || is_before(ahead.start)) {
+            continue;
+        }
+        let work = seconds(left(job));
+        all += work;
+        if estimates[index].basis.is_guess() {
+            guessed += work;
+            jobs += 1;
+        }
+    }
+    let on = match jobs {
+        1 => "one job whose class has not finished a job yet".to_owned(),
+        jobs => format!("{jobs} jobs of classes that have not finished a job yet"),
+    };
+    let hint = "known when one has, or with --estimate or -t";
+    (guessed > GUESSED_MAX * all).then(|| format!("it depends on {on}; {hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_covers_its_draws() {
+        assert_eq!(range(Vec::new()), None);
+        assert_eq!(range(vec![0.0; 3]), Some([0.0; 3]));
+        let [first, middle, last] = range(vec![30.0, 10.0, 20.0]).expect("there are draws");
+        assert!(first < 10.0 && middle == 20.0 && last > 30.0);
+    }
+
+    #[test]
+    fn the_first_draw_is_what_is_expected_and_two_more_are_the_extremes() {
+        assert_eq!(OFF[0], 0.0);
+        let most = OFF.iter().copied().fold(0.0, f64::max);
+        assert_eq!((OFF[1], OFF[2]), (-most, most));
+    }
+}

@@ -1,0 +1,19 @@
+//! What happened: placements over time, and series of jobs and devices. No decision depends on it. It is
+//! bounded; series are in memory and start anew with the daemon.
+
+mod placements;
+mod scalars;
+mod series;
+
+pub use placements::{PlacementLog, PlacementRecord};
+pub use scalars::{Scalars, scalars_of};
+pub use series::{DeviceColumns, JobColumns, MachineColumns, Samples};
+
+/// What the cycle records.
+#[derive(Default)]
+pub struct History {
+    /// Which job ran where, beside which others and how fast.
+    pub placements: PlacementLog,
+    /// Series of jobs and devices.
+    pub samples: Samples,
+}

@@ -1,0 +1,92 @@
+//! Dependencies as they are written: `afterok:1:2,afterany:3_4,afternotok:5_[1-3]`.
+
+use super::{After, BadRequest, Selector, bad};
+
+/// The most jobs that a request may name.
+const NAMES_MAX: usize = 10_000;
+
+/// Jobs that have to be over first, as they were named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DependencyName {
+    /// How they have to be over.
+    pub after: After,
+    /// Which.
+    pub jobs: Selector,
+}
+
+pub(super) fn parse(text: &str) -> Result<Vec<DependencyName>, BadRequest> {
+    let mut all = Vec::new();
+    let mut count = 0;
+    for part in split(text) {
+        let (kind, names) = part.split_once(':').ok_or_else(|| wrong(part))?;
+        let after = match kind {
+            "afterok" => After::Ok,
+            "afterany" | "after" => After::Any,
+            "afternotok" => After::NotOk,
+            _ => return Err(wrong(part)),
+        };
+        for name in names.split(':') {
+            let jobs = Selector::parse(name).filter(|jobs| *jobs != Selector::All);
+            let jobs = jobs.ok_or_else(|| wrong(part))?;
+            count += jobs.len();
+            all.push(DependencyName { after, jobs });
+        }
+        if count > NAMES_MAX {
+            return Err(bad("dependency", format!("names more than {NAMES_MAX} jobs")));
+        }
+    }
+    Ok(all)
+}
+
+/// Splits at commas that are not in brackets.
+fn split(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_u32;
+    text.split(move |character| {
+        match character {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        character == ',' && depth == 0
+    })
+}
+
+fn wrong(part: &str) -> BadRequest {
+    let part: String = part.escape_debug().take(100).collect();
+    let form =
+        "afterok|afterany|afternotok:JOB[:JOB...], where JOB is 17, 17-19, 17_3, 17_* or last";
+    bad("dependency", format!("'{part}' is not of the form {form}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_read() {
+        let name = |after, jobs| DependencyName { after, jobs };
+        let read = parse("afterok:1:2_3,afterany:4_[1,3]:5_*,afternotok:last:6-7").unwrap();
+        let expected = [
+            name(After::Ok, Selector::Jobs(vec![1])),
+            name(After::Ok, Selector::Tasks(2, Some(vec![3]))),
+            name(After::Any, Selector::Tasks(4, Some(vec![1, 3]))),
+            name(After::Any, Selector::Tasks(5, None)),
+            name(After::NotOk, Selector::Last),
+            name(After::NotOk, Selector::Jobs(vec![6, 7])),
+        ];
+        assert_eq!(read, expected);
+        for wrong in [
+            "",
+            "7",
+            "afterok",
+            "afterok:",
+            "after:x",
+            "x:1",
+            "afterok:1,,",
+            "afterok:all",
+            "afterok:1-20000",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Which class a job belongs to, and which arguments were seen to make no difference.
+
+use super::{Classes, Scheduler};
+use crate::class::{self, ClassDefinition};
+use crate::job::Job;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Values of an argument that must have been seen before it is believed to make no difference.
+const VALUES_MIN: usize = 3;
+/// Classes whose memory and speed differ by less than this are alike.
+const ALIKE: f64 = 0.15;
+/// Definitions that are remembered of classes about which nothing is known yet.
+const DEFINITIONS_MAX: usize = 10_000;
+
+/// The definitions of classes, and what follows from them.
+#[derive(Debug, Default)]
+pub(super) struct Definitions {
+    by_class: BTreeMap<String, ClassDefinition>,
+    /// Arguments that make no difference, by program.
+    ignored: BTreeSet<(String, String)>,
+}
+
+impl Classes {
+    /// What defines a class.
+    pub fn definition(&self, name: &str) -> Option<&ClassDefinition> {
+        let known = self.get(name).and_then(|class| class.definition.as_ref());
+        known.or_else(|| self.definitions.by_class.get(name))
+    }
+
+    /// Remembers what defines a class.
+    pub(super) fn define(&mut self, name: &str, definition: ClassDefinition) {
+        let has_room = self.definitions.by_class.len() < DEFINITIONS_MAX;
+        if has_room && self.definition(name).is_none() {
+            self.definitions.by_class.insert(name.to_owned(), definition);
+        }
+    }
+
+    /// Looks again for arguments that make no difference, once more is known about a class: if classes that
+    /// differ in nothing else take the same memory and run at the same speed.
+    pub(super) fn compare_siblings(&mut self, name: &str) {
+        let Some(own) = self.definition(name).cloned() else { return };
+        for argument in &own.undecided {
+            let siblings = self.iter().filter(|(_, class)| {
+                let other = class.definition.as_ref();
+                other.is_some_and(|other| {
+                    *other == own || other.only_difference(&own) == Some(argument.as_str())
+                })
+            });
+            let all: Vec<(f64, f64)> =
+                siblings.filter_map(|(_, class)| class.size_and_speed()).collect();
+            let key = (own.program.clone(), argument.clone());
+            if all.len() >= VALUES_MIN && is_alike(&all) {
+                self.definitions.ignored.insert(key);
+            } else if all.len() >= 2 && !is_alike(&all) {
+                self.definitions.ignored.remove(&key);
+            }
+        }
+    }
+
+    /// Looks at all classes, after a restart.
+    pub(super) fn compare_all_siblings(&mut self) {
+        let names: Vec<String> = self.iter().map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.compare_siblings(name));
+    }
+
+    /// Arguments that were seen to make no difference to a program.
+    pub fn ignored_arguments(&self, program: &str) -> impl Iterator<Item = &str> {
+        let of_program = move |(other, _): &&(String, String)| other == program;
+        self.definitions.ignored.iter().filter(of_program).map(|(_, name)| name.as_str())
+    }
+
+    fn is_ignored(&self, program: &str, argument: &str) -> bool {
+        self.definitions.ignored.contains(&(program.to_owned(), argument.to_owned()))
+    }
+}
+
+/// Whether all are nearly the same.
+fn is_alike(all: &[(f64, f64)]) -> bool {
+    let spread = |values: &dyn Fn(&(f64, f64)) -> f64| {
+        let least = all.iter().map(values).fold(f64::INFINITY, f64::min);
+        let most = all.iter().map(values).fold(0.0, f64::max);
+        most <= least * (1.0 + ALIKE)
+    };
+    spread(&|one| one.0) && spread(&|one| one.1)
+}
+
+impl super::Class {
+    /// Memory in MiB, and steps per second or else the part of the time in which it uses its devices.
+    fn size_and_speed(&self) -> Option<(f64, f64)> {
+        let memory = self.memory.get(&1)?.peak()?.mib();
+        let speed = self.solo.get(&1).copied().or(self.duty)?;
+        Some((memory, speed))
+    }
+}
+
+impl Scheduler {
+    /// The class of a job, by what the user named or by its command.
+    pub fn class_of(&self, job: &Job) -> (String, Option<ClassDefinition>) {
+        if let Some(class) = class::named(&job.request) {
+            return (class, None);
+        }
+        let is_ignored = |program: &str, name: &str| self.learning.is_ignored(program, name);
+        let rules = &self.setup.class_rules;
+        let command = job.command();
+        let definition = ClassDefinition::of_command(&command, job.uid, rules, is_ignored);
+        (class::prefix(&job.request).to_owned() + &definition.name(), Some(definition))
+    }
+}

@@ -1,0 +1,133 @@
+//! Deletes ended jobs, a little at a time, and gives the space back.
+
+use super::{Store, StoreError, StoreTransaction, int};
+use rusqlite::params;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Jobs that one call deletes: a few milliseconds.
+const BATCH: u32 = 1000;
+/// Pages that one call gives back.
+const PAGES: u32 = 2000;
+/// A log larger than this is emptied, although readers have to be waited for.
+const LOG_MAX_BYTES: u64 = 32 << 20;
+/// How long they are waited for.
+const READERS_WAIT: Duration = Duration::from_millis(50);
+
+impl Store {
+    /// What the ended requests of each user take.
+    pub(super) fn history_bytes(&self) -> Result<BTreeMap<u32, u64>, StoreError> {
+        let mut select = self
+            .connection
+            .prepare("SELECT uid, sum(bytes) FROM requests WHERE is_over = 1 GROUP BY uid")?;
+        let total = |row: &rusqlite::Row<'_>| {
+            Ok((row.get(0)?, u64::try_from(row.get::<_, i64>(1)?).unwrap_or(0)))
+        };
+        Ok(select.query_map([], total)?.collect::<Result<_, _>>()?)
+    }
+
+    /// Deletes some jobs that ended before a time; whether there may be more.
+    pub fn prune(&mut self, before_unix_us: u64) -> Result<bool, StoreError> {
+        let next_job = self.next_job()?;
+        let mut pruned = 0;
+        self.write_unsynced(|writing| {
+            writing.prune_placements(before_unix_us)?;
+            let mut select = writing.transaction.prepare_cached(
+                "SELECT id, request FROM jobs WHERE is_over = 1 AND end_us < ?1
+                 ORDER BY end_us LIMIT ?2",
+            )?;
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let jobs: Vec<(i64, i64)> = select
+                .query_map(params![int(before_unix_us), BATCH], row)?
+                .collect::<Result<_, _>>()?;
+            pruned = jobs.len();
+            delete(writing, &jobs, next_job)
+        })?;
+        self.give_back()?;
+        Ok(pruned >= BATCH as usize)
+    }
+
+    /// Deletes some of the oldest ended jobs of users whose history takes more than it may; whether there may
+    /// be more.
+    pub fn trim_history(&mut self) -> Result<bool, StoreError> {
+        let most = self.options.history_max_bytes;
+        let Some(uid) = self.history.iter().find(|&(_, &bytes)| bytes > most).map(|(&uid, _)| uid)
+        else {
+            return Ok(false);
+        };
+        let next_job = self.next_job()?;
+        let mut pruned = 0;
+        self.write_unsynced(|writing| {
+            let mut select = writing.transaction.prepare_cached(
+                "SELECT jobs.id, request FROM jobs JOIN
+                 (SELECT id FROM requests WHERE uid = ?1 AND is_over = 1 ORDER BY id LIMIT 64) AS old
+                 ON jobs.request = old.id ORDER BY jobs.id LIMIT ?2",
+            )?;
+            let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+            let jobs: Vec<(i64, i64)> =
+                select.query_map(params![uid, BATCH], row)?.collect::<Result<_, _>>()?;
+            pruned = jobs.len();
+            delete(writing, &jobs, next_job)
+        })?;
+        if pruned == 0 {
+            // Nothing is left to delete: count again.
+            self.history = self.history_bytes()?;
+        }
+        self.give_back()?;
+        Ok(pruned > 0)
+    }
+
+    /// Gives free pages back to the file system.
+    fn give_back(&self) -> Result<(), StoreError> {
+        let mut vacuum = self.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
+        let mut rows = vacuum.query([])?;
+        while rows.next()?.is_some() {}
+        Ok(())
+    }
+
+    /// Empties the write-ahead log if it has grown: while there is always a reader, it only grows by itself.
+    pub fn bound_log(&self) -> Result<(), StoreError> {
+        if std::fs::metadata(&self.log).map_or(0, |log| log.len()) <= LOG_MAX_BYTES {
+            return Ok(());
+        }
+        self.connection.busy_timeout(READERS_WAIT)?;
+        let emptied = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        self.connection.busy_timeout(super::BUSY_TIMEOUT)?;
+        Ok(emptied?)
+    }
+}
+
+/// Deletes jobs, and their requests where no job is left.
+pub(super) fn delete(
+    writing: &StoreTransaction<'_>,
+    jobs: &[(i64, i64)],
+    next_job: u64,
+) -> Result<(), StoreError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    // Ids are not given twice, also if the last job is deleted.
+    writing.meta("next_job", &next_job.to_string())?;
+    let transaction = writing.transaction;
+    for (id, _) in jobs {
+        transaction.prepare_cached("DELETE FROM hooks WHERE job = ?1")?.execute([id])?;
+        transaction.prepare_cached("DELETE FROM jobs WHERE id = ?1")?.execute([id])?;
+    }
+    let mut requests: Vec<i64> = jobs.iter().map(|&(_, request)| request).collect();
+    requests.sort_unstable();
+    requests.dedup();
+    for request in requests {
+        let mut delete = transaction.prepare_cached(
+            "DELETE FROM requests WHERE id = ?1
+             AND NOT EXISTS (SELECT 1 FROM jobs WHERE request = ?1) RETURNING uid, bytes, is_over",
+        )?;
+        let mut rows = delete.query([request])?;
+        while let Some(row) = rows.next()? {
+            let bytes: i64 = row.get(1)?;
+            if row.get::<_, bool>(2)? {
+                writing.effects.borrow_mut().history.push((row.get(0)?, -bytes));
+            }
+        }
+    }
+    Ok(())
+}
