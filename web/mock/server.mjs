@@ -27,7 +27,7 @@ function job(id) {
   const rate = line.rate ?? null;
   const own = { command: ["python", "train.py", "--lr", "<b>0.1</b>"], dir: "/home/ann/work", stdout: `/home/ann/work/tandem-${id}.out`, stderr: `/home/ann/work/tandem-${id}.out`, env: {} };
   return {
-    ...line, private: line.user === "bob" ? undefined : own, uid: 1000, pid: 4711, runs: 1, retried: 0, signal: null, share: 0.5, enforcement: "mps", sub_batches: 1,
+    ...line, private: line.user === "bob" ? undefined : own, may_change: line.user !== "bob", uid: 1000, pid: 4711, runs: 1, retried: 0, signal: null, share: 0.5, enforcement: "mps", sub_batches: 1,
     caps: ["report"], slowdown_predicted: rate && line.beside.length ? 1.2 : null, slowdown_measured: rate && line.beside.length ? 1 / rate : null,
     normalised_throughput: 1.4, done_s: 600, estimate_s: 3000, memory_peak_bytes: 6.2e9, gpu_memory_bytes: 8 * 2 ** 30, exclusive: false, max_slowdown: 1.5,
     time_limit_s: 7200, priority: 0, cpu_s: 10, dependency: null, steps_per_s: rate ? rate * 12 : null, steps_per_s_alone: 12,
@@ -48,7 +48,7 @@ function timeline(q) {
   const [since, limit, before] = [Number(q.get("since") ?? 0), Number(q.get("limit") ?? 5000), Number(q.get("before") ?? Infinity)];
   const all = world.stays.filter((stay) => stay.seq < before && (!stay.to || Date.parse(stay.to) / 1000 >= since)).toReversed();
   const stays = all.slice(0, limit);
-  return { schema: 1, time: iso(world.now), stays, ...(all.length > limit ? { next_before: stays[stays.length - 1].seq } : {}) };
+  return { schema: 1, time: iso(world.now), placements: stays, ...(all.length > limit ? { next_before: stays[stays.length - 1].seq } : {}) };
 }
 
 function deviceSeries(q) {
@@ -71,6 +71,7 @@ const ROUTES = [
   [/^\/v1\/jobs\/(\d+)\/series$/, jobSeries],
   [/^\/v1\/jobs\/(\d+)\/decisions$/, () => ({ schema: 1, decisions: [{ time: iso(world.now - 3000), ...DECISION }] })],
   [/^\/v1\/classes$/, () => world.classes()],
+  [/^\/v1\/reservations$/, () => ({ schema: 1, reservations: [{ id: 1, devices: [0, 1], closes: iso(world.now), start: iso(world.now + 3600), end: iso(world.now + 7200), users: ["ann"], reason: "paper deadline", by: "root" }] })],
   [/^\/v1\/usage$/, () => ({ schema: 1, users: ["ann", "bob", "chen", "</script><b>mallory</b>"].map(usage) })],
   [/^\/v1\/timeline$/, (_, q) => timeline(q)],
   [/^\/v1\/forecast$/, () => world.forecast()],
@@ -139,7 +140,7 @@ const server = createServer(async (request, response) => {
   };
   const file = FILES[url.pathname];
   if (file) return answer(200, page(file[0]), file[1]);
-  if (url.pathname === "/events") return stream(response, events);
+  if (url.pathname === "/v1/events") return stream(response, events);
   if (url.pathname.endsWith("/logs/tail")) return stream(response, log);
   let body = null;
   if (request.method === "GET") {

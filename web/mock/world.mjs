@@ -198,7 +198,7 @@ export class World {
     return this.tenants.map((jobs, index) => {
       const rates = jobs.map((id) => this.jobs.get(id)?.rate ?? 0);
       return {
-        index, name: `node${Math.floor(index / this.perNode)}/gpu${index % this.perNode}`, kind: "A100-80GB", memory_bytes: 80 * 2 ** 30,
+        index, name: `gpu${index % this.perNode}`, node: `node${Math.floor(index / this.perNode)}`, kind: "A100-80GB", memory_bytes: 80 * 2 ** 30,
         memory_used_bytes: jobs.length * 11e9, utilization: jobs.length ? 0.9 : 0, state: index === this.gpus - 1 ? "drained" : "up", foreign_bytes: null, jobs: [...jobs],
         normalised_throughput: jobs.length ? rates.reduce((a, b) => a + b, 0) : null, measured: jobs.every((id) => this.jobs.get(id)?.rate_measured),
       };
@@ -226,7 +226,7 @@ export class World {
       if (stays.length < 2000) stays.push({ job: job.id, devices: [gpu], from_s: start, to_s: free[gpu] });
       jobs.push({ id: job.id, start_in_s: [start * 0.7, start, start * 1.6], end_in_s: [free[gpu] * 0.7, free[gpu], free[gpu] * 1.6] });
     }
-    return { schema: 1, time: iso(this.now), policy: "tandem", draws: 9, jobs, stays };
+    return { schema: 1, time: iso(this.now), policy: "tandem", draws: 5, jobs, placements: stays };
   }
 
   page({ state, user, after, limit, order }) {

@@ -28,7 +28,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the scheduling loop responds */
+        /** Whether the scheduling loop responds and the store can be written */
         get: operations["health"];
         put?: never;
         post?: never;
@@ -140,6 +140,57 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/events": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Changes of jobs, placements and samples as server-sent events */
+        get: operations["live"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/forecast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** When every job will start and end */
+        get: operations["forecast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/health": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was checked, and what was found */
+        get: operations["health_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/info": {
         parameters: {
             query?: never;
@@ -175,6 +226,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/change": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Cancel, hold, release, pause, resume or requeue several jobs in one transaction */
+        post: operations["change"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/dry-run": {
         parameters: {
             query?: never;
@@ -203,7 +271,7 @@ export interface paths {
         get: operations["info"];
         put?: never;
         post?: never;
-        /** Cancel a job */
+        /** Cancel a job: one that can save a checkpoint is asked to first */
         delete: operations["cancel"];
         options?: never;
         head?: never;
@@ -220,6 +288,23 @@ export interface paths {
         get?: never;
         /** Set the number of sub-batches of a job */
         put: operations["accum"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{id}/decisions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What was decided about a job, and why */
+        get: operations["decisions"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -278,6 +363,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/logs/tail": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The end of a job's output, and what it prints from now on, as server-sent events */
+        get: operations["tail"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{id}/pause": {
         parameters: {
             query?: never;
@@ -312,6 +414,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/requeue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** End the process of a job and queue it again, from its checkpoint if it can save one */
+        post: operations["requeue"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{id}/resume": {
         parameters: {
             query?: never;
@@ -329,6 +448,144 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How a job did over time */
+        get: operations["job_series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/reservations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The reservations that are not over */
+        get: operations["list_reservations"];
+        put?: never;
+        /** Reserve GPUs for some users, or for maintenance; operators only */
+        post: operations["create_reservation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/reservations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Cancel a reservation; operators only */
+        delete: operations["cancel_reservation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/savings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** What sharing has gained */
+        get: operations["savings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/series": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** How the devices did over time */
+        get: operations["series"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Placements over time */
+        get: operations["timeline"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokens": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** The tokens of the caller; of all users for operators */
+        get: operations["list_tokens"];
+        put?: never;
+        /** Make a token for TCP; on the unix socket only */
+        post: operations["create_token"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/tokens/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Revoke a token; on the unix socket only */
+        delete: operations["revoke_token"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/usage": {
         parameters: {
             query?: never;
@@ -340,6 +597,23 @@ export interface paths {
         get: operations["usage"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/what-if": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** What a change would bring */
+        post: operations["what_if"];
         delete?: never;
         options?: never;
         head?: never;
@@ -376,6 +650,40 @@ export interface components {
              */
             number: number;
         };
+        /** @description What became of a change of several jobs. */
+        BulkAnswer: {
+            /** @description Jobs that were changed. */
+            done: number[];
+            /** @description Jobs that were not. */
+            failed: components["schemas"]["BulkFailure"][];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description A change of several jobs. */
+        BulkBody: {
+            /** @description What to do. */
+            action: components["schemas"]["JobAction"];
+            /**
+             * @description Jobs: `17` (with its whole array, if it is the first job of one), `1-10:2,14`, `17_3`, `17_*`, `last`
+             *     or `all` (those of the caller that have not ended).
+             */
+            jobs: string[];
+        };
+        /** @description A job that was not changed. */
+        BulkFailure: {
+            /** @description The code of an error response. */
+            code: string;
+            /** @description What is wrong and what to do, in one line. */
+            error: string;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            id: number;
+        };
         /** @description What has been learned about a job class. */
         ClassInfo: {
             /** @description Believed rate beside other classes, and the number of measurements. */
@@ -383,10 +691,27 @@ export interface components {
                 [key: string]: components["schemas"]["PairInfo"];
             };
             /**
+             * @description What defines it: program, script and arguments. Only shown to the user of its first job and to
+             *     operators; absent if it was named with `--class`.
+             */
+            defined_by?: string | null;
+            /**
+             * Format: double
+             * @description How long its jobs take alone.
+             */
+            duration_s?: number | null;
+            /**
+             * Format: double
+             * @description Part of the time in which it uses its devices alone.
+             */
+            duty?: number | null;
+            /**
              * Format: int64
              * @description Finished jobs in the history.
              */
             finished: number;
+            /** @description Arguments that were seen to make no difference, likewise. */
+            ignored?: string[];
             /**
              * Format: int64
              * @description Peak memory on a device.
@@ -422,6 +747,8 @@ export interface components {
             jobs: {
                 [key: string]: number;
             };
+            /** @description The partition of the cluster whose jobs it places; absent on one machine. */
+            partition?: string | null;
             /**
              * Format: int32
              * @description Process id.
@@ -434,7 +761,7 @@ export interface components {
             plans_rejected: number;
             /** @description The policy. */
             policy: string;
-            /** @description `cpu`, `nvidia` or `fake`. */
+            /** @description `cpu`, `nvidia`, `fake` or `slurm`. */
             provider: string;
             /**
              * Format: int32
@@ -453,6 +780,34 @@ export interface components {
             up_s: number;
             /** @description Its version. */
             version: string;
+        };
+        /** @description A decision about a job, and why. */
+        DecisionInfo: {
+            /** @description `start`, `regroup` when its co-located jobs changed, or `stop`. */
+            action: string;
+            /** @description The co-located jobs. */
+            beside: number[];
+            /** @description Its GPUs. */
+            devices: number[];
+            /**
+             * Format: double
+             * @description Predicted speed relative to running alone.
+             */
+            predicted_rate?: number | null;
+            /** @description Why, in a few words. */
+            reason: string;
+            /** @description When. */
+            time: string;
+        };
+        /** @description The decisions about a job. */
+        Decisions: {
+            /** @description In order of time; the oldest may have been deleted. */
+            decisions: components["schemas"]["DecisionInfo"][];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
         };
         /** @description One device. */
         DeviceInfo: {
@@ -484,6 +839,8 @@ export interface components {
             memory_used_bytes?: number | null;
             /** @description Name. */
             name: string;
+            /** @description Its node; empty if all devices are on this machine. */
+            node?: string;
             /**
              * Format: double
              * @description Sum of the rates of its jobs; above 1, sharing pays.
@@ -507,6 +864,20 @@ export interface components {
             /** @description The reason, in a sentence. */
             reason: string;
         };
+        /** @description A device over time; absent values were not measured. */
+        DeviceSeries: {
+            /**
+             * Format: int32
+             * @description Its index.
+             */
+            index: number;
+            /** @description Memory in use. */
+            memory_used_bytes: (number | null)[];
+            /** @description Sum of the rates of its tenants. */
+            throughput: (number | null)[];
+            /** @description Share of time in which it was busy. */
+            utilization: (number | null)[];
+        };
         /** @description The devices. */
         Devices: {
             /** @description By index. */
@@ -526,6 +897,14 @@ export interface components {
              * @description Version of this JSON.
              */
             schema: number;
+        };
+        /** @description Why a device is drained. */
+        DrainBody: {
+            /**
+             * @description The reason, for people.
+             * @default null
+             */
+            reason?: string | null;
         };
         /** @description An error response. */
         ErrorAnswer: {
@@ -591,11 +970,73 @@ export interface components {
              *     unknown durations; absent if it never does in what can be foreseen.
              */
             start_in_s?: number[] | null;
+            /** @description Why that is not known, or how it was found; absent if it was simulated to its end. */
+            start_note?: string | null;
             /** @description Current state. */
             state: components["schemas"]["JobState"];
             /** @description Why it is pending, in a sentence; absent if it is not. */
             waits?: string | null;
         };
+        /** @description When a job will start and end, in seconds from now: earliest, median and latest. */
+        ForecastJob: {
+            /** @description Its end; absent if that cannot be foreseen. */
+            end_in_s?: number[] | null;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            id: number;
+            /** @description Its start; absent if it runs, or if that cannot be foreseen. */
+            start_in_s?: number[] | null;
+            /** @description Why it waits; absent if it does not. */
+            waits?: string | null;
+        };
+        /** @description A placement that is to come. */
+        ForecastPlacement: {
+            /** @description Its GPUs. */
+            devices: number[];
+            /**
+             * Format: double
+             * @description Start, in seconds from now.
+             */
+            from_s: number;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            job: number;
+            /**
+             * Format: double
+             * @description End, in seconds from now.
+             */
+            to_s: number;
+        };
+        /** @description The health of the daemon. */
+        Health: {
+            /** @description The checks. */
+            checks: components["schemas"]["HealthCheck"][];
+            /** @description All checks passed. */
+            healthy: boolean;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description A check. */
+        HealthCheck: {
+            /** @description What. */
+            name: string;
+            /** @description It passed. */
+            ok: boolean;
+            /** @description What was found. */
+            text: string;
+        };
+        /**
+         * @description A change of a job that a user may ask for.
+         * @enum {string}
+         */
+        JobAction: "cancel" | "hold" | "release" | "pause" | "resume" | "requeue";
         /** @description One job. */
         JobAnswer: {
             /** @description The job. */
@@ -608,18 +1049,29 @@ export interface components {
         };
         /** @description A state change of a job, as streamed. */
         JobChange: {
+            /** @description Its class. */
+            class?: string;
             /** @description Its devices. */
             devices: number[];
+            /** @description End. */
+            end_time?: string | null;
             /**
              * Format: int32
              * @description Exit code.
              */
             exit_code?: number | null;
             /**
+             * Format: double
+             * @description GPUs; below one is a part of one.
+             */
+            gpus?: number;
+            /**
              * Format: int64
              * @description The job.
              */
             id: number;
+            /** @description Its name. */
+            name?: string;
             /** @description Reason of the state. */
             reason?: string | null;
             /**
@@ -627,13 +1079,21 @@ export interface components {
              * @description Sequence number; increases across restarts.
              */
             seq: number;
+            /** @description First start. */
+            start_time?: string | null;
             /** @description New state. */
             state: components["schemas"]["JobState"];
+            /** @description Submission. */
+            submit_time?: string;
             /** @description Time of the change. */
             time: string;
+            /** @description Its user. */
+            user?: string;
         };
         /** @description Everything about a job. Only its owner and operators see command, environment, directory and files. */
         JobInfo: components["schemas"]["JobLine"] & {
+            /** @description Earliest start. */
+            begin_time?: string | null;
             /** @description What the job supports: report, accum, stop. */
             caps: string[];
             /**
@@ -650,6 +1110,8 @@ export interface components {
             done_s: number;
             /** @description How the share is enforced: none, advisory, cgroup, mps or mig. */
             enforcement: string;
+            /** @description Where the estimate comes from. */
+            estimate_from?: string | null;
             /**
              * Format: double
              * @description Estimated duration when running alone.
@@ -667,6 +1129,8 @@ export interface components {
              * @description The largest slowdown that it accepts.
              */
             max_slowdown?: number | null;
+            /** @description The caller may change it. */
+            may_change?: boolean;
             /**
              * Format: int64
              * @description Measured peak memory on a device.
@@ -695,6 +1159,11 @@ export interface components {
             retried: number;
             /**
              * Format: int32
+             * @description Retries after failures that are left.
+             */
+            retries_left?: number;
+            /**
+             * Format: int32
              * @description Runs so far.
              */
             runs: number;
@@ -718,6 +1187,18 @@ export interface components {
              * @description Predicted slowdown beside its co-located jobs.
              */
             slowdown_predicted?: number | null;
+            /**
+             * Format: double
+             * @description Steps per second at the last sample.
+             */
+            steps_per_s?: number | null;
+            /**
+             * Format: double
+             * @description Steps per second alone, with the present number of sub-batches.
+             */
+            steps_per_s_alone?: number | null;
+            /** @description The signal on which it saves a checkpoint. */
+            stop_signal?: string | null;
             /**
              * Format: int32
              * @description Sub-batches per batch.
@@ -768,6 +1249,7 @@ export interface components {
              * @description Rate relative to running alone; absent unless it is running.
              */
             rate?: number | null;
+            rate_from?: components["schemas"]["RateSource"] | null;
             /** @description Whether the rate is measured rather than predicted. */
             rate_measured: boolean;
             /** @description Reason of the state. */
@@ -817,6 +1299,10 @@ export interface components {
             env: {
                 [key: string]: string;
             };
+            /** @description Its values of the parameters of a sweep. */
+            params?: {
+                [key: string]: string;
+            };
             /** @description File of standard error. */
             stderr: string;
             /** @description File of standard output. */
@@ -824,6 +1310,11 @@ export interface components {
         };
         /** @description A job as it is submitted. */
         JobRequest: {
+            /**
+             * @description The account that it is charged to; that of the user if absent.
+             * @default null
+             */
+            account?: string | null;
             /**
              * @description Task numbers, `0-9:2,14%3`; %3 lets three of them run at a time.
              * @default null
@@ -846,7 +1337,8 @@ export interface components {
              */
             command?: string[];
             /**
-             * @description `afterok:1:2,afterany:3,afternotok:4`; all have to hold.
+             * @description `afterok:1:2,afterany:3_4,afternotok:5_*`; all have to hold. The first job of an array stands for all
+             *     of its tasks.
              * @default null
              */
             dependency?: string | null;
@@ -897,6 +1389,11 @@ export interface components {
              */
             kill_grace_s?: number | null;
             /**
+             * @description Address that gets a mail when the job is over.
+             * @default null
+             */
+            mail?: string | null;
+            /**
              * Format: double
              * @description The most slow-down it puts up with beside others: 1.2 is a fifth longer.
              * @default null
@@ -930,16 +1427,32 @@ export interface components {
              */
             progress_regex?: string | null;
             /**
+             * @description The quality of service.
+             * @default null
+             */
+            qos?: string | null;
+            /**
              * @description Try it again after the machine was started anew.
              * @default false
              */
             requeue?: boolean;
             /**
              * Format: int32
+             * @description The reservation in which it runs.
+             * @default null
+             */
+            reservation?: number | null;
+            /**
+             * Format: int32
              * @description How often it is tried again after it has failed.
              * @default 0
              */
             retries?: number;
+            /**
+             * @description Set the variables that Slurm sets: SLURM_JOB_ID, SLURM_ARRAY_TASK_ID and the like.
+             * @default false
+             */
+            slurm_env?: boolean;
             /**
              * @description File for standard error; that of standard output if absent.
              * @default null
@@ -950,6 +1463,12 @@ export interface components {
              * @default null
              */
             stdout?: string | null;
+            /**
+             * @description The signal on which it saves a checkpoint and exits: `USR1`, `SIGTERM` or a number. Such a job can be
+             *     stopped, moved and requeued although it does not speak the job protocol.
+             * @default null
+             */
+            stop_signal?: string | null;
             /**
              * Format: double
              * @description The most time on its GPUs, pauses not counted.
@@ -962,11 +1481,105 @@ export interface components {
              */
             webhook?: string | null;
         };
+        /** @description A job over time, at equal intervals; absent values were not measured. */
+        JobSeries: {
+            /** @description Start of the first interval. */
+            from: string;
+            /** @description Memory in use. */
+            memory_bytes: (number | null)[];
+            /** @description Speed relative to running alone. */
+            rate: (number | null)[];
+            /** @description What the job reports with its steps, such as `loss`, by name; for its owner and root only. */
+            scalars: {
+                [key: string]: (number | null)[];
+            };
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /**
+             * Format: double
+             * @description Length of an interval.
+             */
+            step_s: number;
+            /** @description Steps per second. */
+            steps_per_s: (number | null)[];
+        };
         /**
          * @description Where a job stands.
          * @enum {string}
          */
         JobState: "pending" | "running" | "paused" | "held" | "completing" | "completed" | "failed" | "cancelled" | "timeout" | "oom" | "unknown";
+        /** @description What a job has printed since the last part, streamed as `log` events. */
+        LogPart: {
+            /** @description It starts anew, with the end of the file. */
+            restart: boolean;
+            /** @description The text; bytes that are not UTF-8 are replaced. */
+            text: string;
+        };
+        /** @description The devices over time, at equal intervals. */
+        MachineSeries: {
+            /** @description By index. */
+            devices: components["schemas"]["DeviceSeries"][];
+            /** @description Start of the first interval. */
+            from: string;
+            /** @description Pending jobs. */
+            pending: (number | null)[];
+            /** @description Running jobs. */
+            running: (number | null)[];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /**
+             * Format: double
+             * @description Length of an interval.
+             */
+            step_s: number;
+        };
+        /** @description A new reservation. */
+        NewReservation: {
+            /** @description The reservation. */
+            reservation: components["schemas"]["ReservationInfo"];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description A new token. */
+        NewToken: {
+            /** @description The token. */
+            info: components["schemas"]["TokenInfo"];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description The secret, shown this once. */
+            token: string;
+        };
+        /** @description What becomes of jobs that were just submitted. */
+        Outlook: {
+            /** @description Jobs on those devices. */
+            beside: number[];
+            /** @description Devices of the first of them. */
+            devices: number[];
+            /**
+             * Format: double
+             * @description Its expected slow-down beside them.
+             */
+            slowdown?: number | null;
+            /**
+             * Format: int64
+             * @description Jobs that start at once.
+             */
+            starts_now: number;
+            /** @description In plain words: `starts now on GPU 0 beside job 3 (expected slow-down 1.08)`, or why not. */
+            text: string;
+        };
         /** @description The believed rate of a pair of classes. */
         PairInfo: {
             /**
@@ -979,6 +1592,13 @@ export interface components {
              * @description Rate relative to running alone.
              */
             rate: number;
+            /** @description Measured rates of this pair alone, the latest last. */
+            recent?: number[];
+            /**
+             * Format: double
+             * @description Standard error of the measurements of this pair alone; absent if there is none.
+             */
+            uncertainty?: number | null;
         };
         /** @description One parameter of a sweep. */
         Param: {
@@ -987,18 +1607,337 @@ export interface components {
             /** @description What to try. */
             values: string[];
         };
-        /** @description The ids of the submitted jobs. */
-        Submitted: {
-            /** @description In the order of their tasks. */
-            ids: number[];
+        /** @description A job on GPUs, from one change of its co-located jobs to the next. */
+        PlacementInfo: {
+            /** @description The co-located jobs. */
+            beside: number[];
+            /** @description Its class. */
+            class: string;
+            /** @description Its GPUs. */
+            devices: number[];
+            /** @description Start. */
+            from: string;
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            job: number;
+            /** @description Its name. */
+            name: string;
+            /**
+             * Format: double
+             * @description Mean speed relative to running alone; the present one while it lasts.
+             */
+            rate?: number | null;
+            /** @description The rate was measured; otherwise it is predicted. */
+            rate_measured: boolean;
+            /**
+             * Format: int64
+             * @description Counted through the life of the store.
+             */
+            seq: number;
+            /** @description End; absent while it lasts. */
+            to?: string | null;
+            /** @description Its user. */
+            user: string;
+        };
+        /** @description When every job will start and end. */
+        QueueForecast: {
+            /**
+             * Format: int32
+             * @description Draws of the unknown durations.
+             */
+            draws: number;
+            /** @description The jobs that are not over. */
+            jobs: components["schemas"]["ForecastJob"][];
+            /** @description Placements if all takes as long as expected, in order of their start. */
+            placements: components["schemas"]["ForecastPlacement"][];
+            /** @description The policy. */
+            policy: string;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description The present from which it looks ahead. */
+            time: string;
+        };
+        /**
+         * @description How the rate of a job was found out.
+         * @enum {string}
+         */
+        RateSource: "steps" | "usage" | "prediction";
+        /** @description A reservation. */
+        ReservationInfo: {
+            /** @description Who made it. */
+            by: string;
+            /** @description From then on no other job starts there. */
+            closes: string;
+            /** @description Its GPUs. */
+            devices: number[];
+            /** @description Until then. */
+            end: string;
+            /**
+             * Format: int32
+             * @description Its number, which jobs name.
+             */
+            id: number;
+            /** @description Why. */
+            reason: string;
+            /** @description From then on only jobs of its users run there. */
+            start: string;
+            /** @description Users whose jobs may name it. */
+            users: string[];
+        };
+        /** @description The reservations that are not over. */
+        ReservationList: {
+            /** @description By number. */
+            reservations: components["schemas"]["ReservationInfo"][];
             /**
              * Format: int32
              * @description Version of this JSON.
              */
             schema: number;
         };
+        /** @description GPUs to be reserved. */
+        ReservationRequest: {
+            /**
+             * @description Which GPUs, instead.
+             * @default null
+             */
+            devices?: number[] | null;
+            /**
+             * @description Only keep new jobs away and stop none: for a GPU that is drained for a time.
+             * @default false
+             */
+            drain?: boolean;
+            /**
+             * Format: double
+             * @description Seconds since 1970.
+             * @default 0
+             */
+            end_unix_s?: number;
+            /**
+             * Format: int32
+             * @description How many GPUs; the daemon chooses them.
+             * @default null
+             */
+            gpus?: number | null;
+            /**
+             * Format: double
+             * @description So long before its start no other job starts on its GPUs.
+             * @default 0
+             */
+            lead_s?: number;
+            /**
+             * @description Why.
+             * @default
+             */
+            reason?: string;
+            /**
+             * Format: double
+             * @description Seconds since 1970.
+             * @default 0
+             */
+            start_unix_s?: number;
+            /**
+             * @description Users whose jobs may name it; none for maintenance.
+             * @default []
+             */
+            users?: string[];
+        };
+        /** @description The running jobs and the devices, streamed as `sample` events. */
+        Sample: {
+            /** @description The devices. */
+            devices: components["schemas"]["SampleDevice"][];
+            /** @description The running jobs. */
+            jobs: components["schemas"]["SampleJob"][];
+            /** @description When. */
+            time: string;
+        };
+        /** @description A device. */
+        SampleDevice: {
+            /**
+             * Format: int32
+             * @description Its index.
+             */
+            index: number;
+            /** @description Jobs there. */
+            jobs: number[];
+            /** @description All of those speeds were measured. */
+            measured: boolean;
+            /**
+             * Format: int64
+             * @description Memory in use.
+             */
+            memory_used_bytes?: number | null;
+            /**
+             * Format: double
+             * @description Sum of their speeds relative to running alone.
+             */
+            normalised_throughput?: number | null;
+            /** @description `up`, `drained`, `foreign` or `closed`. */
+            state: string;
+            /**
+             * Format: double
+             * @description Share of time in which it was busy.
+             */
+            utilization?: number | null;
+        };
+        /** @description A running job. */
+        SampleJob: {
+            /** @description The co-located jobs. */
+            beside: number[];
+            /**
+             * Format: int64
+             * @description The job.
+             */
+            id: number;
+            /**
+             * Format: int64
+             * @description Memory in use.
+             */
+            memory_bytes?: number | null;
+            /**
+             * Format: double
+             * @description Speed relative to running alone.
+             */
+            rate?: number | null;
+            /** @description The rate was measured; otherwise it is predicted. */
+            rate_measured: boolean;
+            /** @description What it reported last, such as `loss`; for its owner and root only. */
+            scalars: {
+                [key: string]: number;
+            };
+            /**
+             * Format: double
+             * @description Steps per second.
+             */
+            steps_per_s?: number | null;
+        };
+        /** @description What sharing gained since an instant. */
+        Savings: {
+            /**
+             * Format: double
+             * @description Work of co-located jobs in hours of running alone, less the hours of the GPUs on which they ran.
+             */
+            gpu_hours: number;
+            /**
+             * Format: int64
+             * @description Jobs that shared a GPU.
+             */
+            jobs_shared: number;
+            /**
+             * Format: double
+             * @description The part of the shared time in which rates were measured; in the rest they are predicted.
+             */
+            measured_share: number;
+            /** @description How these figures come about. */
+            method: string;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /**
+             * Format: double
+             * @description Hours during which GPUs were shared.
+             */
+            shared_gpu_hours: number;
+            /** @description Since then. */
+            since: string;
+            /**
+             * Format: double
+             * @description Hours by which co-located jobs were held up.
+             */
+            slowdown_cost_h: number;
+            /**
+             * Format: double
+             * @description Hours that jobs ran on a GPU which another job already had, and would otherwise have waited.
+             */
+            wait_saved_h: number;
+        };
+        /**
+         * @description What a token allows.
+         * @enum {string}
+         */
+        Scope: "read" | "submit" | "operate";
+        /** @description The ids of the submitted jobs. */
+        Submitted: {
+            /** @description In the order of their tasks. */
+            ids: number[];
+            outlook?: components["schemas"]["Outlook"] | null;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description A page of placements over time, the latest first. */
+        Timeline: {
+            /**
+             * Format: int64
+             * @description Ask with `before` set to this for the next page; absent on the last one.
+             */
+            next_before?: number | null;
+            /** @description The placements. */
+            placements: components["schemas"]["PlacementInfo"][];
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description The present. */
+            time: string;
+        };
+        /** @description A token without its secret. */
+        TokenInfo: {
+            /** @description When it was made. */
+            created: string;
+            /** @description Whether it has ended. */
+            expired: boolean;
+            /** @description When it ends. */
+            expires: string;
+            /**
+             * Format: int64
+             * @description Its number.
+             */
+            id: number;
+            /** @description What it is for. */
+            name: string;
+            /** @description What it allows. */
+            scopes: components["schemas"]["Scope"][];
+            /** @description The user it stands for. */
+            user: string;
+        };
+        /** @description The tokens of the caller; of all users for operators. */
+        TokenList: {
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description By number. */
+            tokens: components["schemas"]["TokenInfo"][];
+        };
+        /** @description A token to be made. */
+        TokenRequest: {
+            /**
+             * Format: int64
+             * @description Its life in seconds; 90 days if absent, ten years at most.
+             */
+            expires_s?: number | null;
+            /** @description What it is for. */
+            name?: string;
+            /** @description What it allows; `read` and `submit` if absent. */
+            scopes?: components["schemas"]["Scope"][] | null;
+            /** @description The user it stands for; the caller if absent. Another user only for operators, root only by name. */
+            user?: string | null;
+        };
         /** @description GPU time by user. */
         Usage: {
+            /** @description By what was asked for. */
+            rows?: components["schemas"]["UsageRow"][];
             /**
              * Format: int32
              * @description Version of this JSON.
@@ -1006,6 +1945,30 @@ export interface components {
             schema: number;
             /** @description By GPU time, descending. */
             users: components["schemas"]["UserUsage"][];
+        };
+        /** @description GPU time of a group of jobs. */
+        UsageRow: {
+            /** @description The account, if it was asked for and the jobs have one. */
+            account?: string | null;
+            /**
+             * Format: double
+             * @description GPU-hours.
+             */
+            gpu_hours: number;
+            /**
+             * Format: int64
+             * @description Jobs.
+             */
+            jobs: number;
+            /** @description The month in UTC, as 2026-11, if it was asked for. */
+            month?: string | null;
+            /**
+             * Format: double
+             * @description GPU-hours spent co-located.
+             */
+            shared_gpu_hours: number;
+            /** @description The user, if it was asked for. */
+            user?: string | null;
         };
         /** @description GPU time of one user. */
         UserUsage: {
@@ -1026,6 +1989,115 @@ export interface components {
             shared_gpu_hours: number;
             /** @description The user. */
             user: string;
+        };
+        /** @description What a change would bring, in the median of several draws of the unknown durations. */
+        WhatIfAnswer: {
+            /** @description With the change. */
+            after: components["schemas"]["WhatIfTotals"];
+            /** @description As it is. */
+            before: components["schemas"]["WhatIfTotals"];
+            /**
+             * Format: int32
+             * @description Draws.
+             */
+            draws: number;
+            /** @description The job that was added, then those whose end changes most. */
+            jobs: components["schemas"]["WhatIfJob"][];
+            /**
+             * Format: int64
+             * @description Jobs that are not listed.
+             */
+            jobs_left_off: number;
+            /** @description The policy with the change. */
+            policy: string;
+            /** @description The policy as it is. */
+            policy_before: string;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+        };
+        /** @description A hypothetical change. */
+        WhatIfBody: {
+            /**
+             * Format: int32
+             * @description More GPUs like those that are there.
+             * @default 0
+             */
+            add_devices?: number;
+            /**
+             * @description GPUs that take no new jobs.
+             * @default []
+             */
+            drain?: number[];
+            /** @default null */
+            job?: components["schemas"]["JobRequest"] | null;
+            /**
+             * @description Another policy.
+             * @default null
+             */
+            policy?: string | null;
+        };
+        /** @description What a change would bring to a job, in seconds from now. */
+        WhatIfJob: {
+            /**
+             * Format: double
+             * @description End with the change.
+             */
+            end_after_s?: number | null;
+            /**
+             * Format: double
+             * @description End as it is; absent if it cannot be foreseen.
+             */
+            end_before_s?: number | null;
+            /**
+             * Format: int64
+             * @description The job; absent for the one that is added.
+             */
+            id?: number | null;
+            /** @description Its name. */
+            name: string;
+            /**
+             * Format: double
+             * @description Start with the change.
+             */
+            start_after_s?: number | null;
+            /**
+             * Format: double
+             * @description Start as it is; absent if it runs or cannot be foreseen.
+             */
+            start_before_s?: number | null;
+            /** @description Its user. */
+            user: string;
+        };
+        /** @description The jobs that are not over, from now on; the job that is added does not count. */
+        WhatIfTotals: {
+            /**
+             * Format: int64
+             * @description Jobs.
+             */
+            jobs: number;
+            /**
+             * Format: double
+             * @description Time until the last one ends.
+             */
+            last_end_s: number;
+            /**
+             * Format: double
+             * @description Mean time until jobs end.
+             */
+            mean_end_s: number;
+            /**
+             * Format: double
+             * @description Mean time until jobs that wait start.
+             */
+            mean_wait_s: number;
+            /**
+             * Format: int64
+             * @description Those that start in what can be foreseen.
+             */
+            started: number;
         };
     };
     responses: never;
@@ -1211,7 +2283,12 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: never;
+        /** @description May be empty */
+        requestBody?: {
+            content: {
+                "application/json": components["schemas"]["DrainBody"] | null;
+            };
+        };
         responses: {
             200: {
                 headers: {
@@ -1261,6 +2338,91 @@ export interface operations {
             };
         };
     };
+    live: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description Continue the changes of jobs after this event */
+                "last-event-id"?: number | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `job` events are a `JobChange`, `placement` a `PlacementInfo`, `sample` a `Sample`; `ping` keeps an idle stream open */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    forecast: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["QueueForecast"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    health_report: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Health"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     daemon: {
         parameters: {
             query?: never;
@@ -1290,20 +2452,20 @@ export interface operations {
     };
     list: {
         parameters: {
-            query?: never;
-            header?: never;
-            path: {
+            query?: {
                 /** @description States, separated by commas; `active` stands for all that are not terminal. */
-                state: string | null;
+                state?: string;
                 /** @description Jobs of this user. */
-                user: string | null;
+                user?: string;
                 /** @description Jobs after this id, in the order of the page. */
-                after: number | null;
+                after?: number;
                 /** @description The most jobs on a page; 1000 by default. */
-                limit: number | null;
+                limit?: number;
                 /** @description `asc` or `desc`. */
-                order: string | null;
+                order?: string;
             };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody?: never;
@@ -1357,14 +2519,45 @@ export interface operations {
             };
         };
     };
-    dry_run: {
+    change: {
         parameters: {
             query?: never;
             header?: never;
-            path: {
-                /** @description A policy other than the one of the daemon. */
-                policy: string | null;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BulkBody"];
             };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BulkAnswer"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    dry_run: {
+        parameters: {
+            query?: {
+                /** @description A policy other than the one of the daemon. */
+                policy?: string;
+            };
+            header?: never;
+            path?: never;
             cookie?: never;
         };
         requestBody: {
@@ -1485,15 +2678,46 @@ export interface operations {
             };
         };
     };
-    explain: {
+    decisions: {
         parameters: {
             query?: never;
             header?: never;
             path: {
                 /** @description Job */
                 id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Decisions"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    explain: {
+        parameters: {
+            query?: {
                 /** @description A policy other than the one of the daemon. */
-                policy: string | null;
+                policy?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Job */
+                id: number;
             };
             cookie?: never;
         };
@@ -1549,17 +2773,18 @@ export interface operations {
     };
     logs: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description `stdout` or `stderr`. */
+                stream?: string;
+                /** @description The first byte to return. */
+                offset?: number;
+                /** @description The most bytes to return. */
+                limit?: number;
+            };
             header?: never;
             path: {
                 /** @description Job */
                 id: number;
-                /** @description `stdout` or `stderr`. */
-                stream: string | null;
-                /** @description The first byte to return. */
-                offset: number | null;
-                /** @description The most bytes to return. */
-                limit: number | null;
             };
             cookie?: never;
         };
@@ -1572,6 +2797,40 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": unknown;
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    tail: {
+        parameters: {
+            query?: {
+                /** @description `stdout` or `stderr`. */
+                stream?: string;
+            };
+            header?: never;
+            path: {
+                /** @description Job */
+                id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `log` events are a `LogPart`; `ping` keeps an idle stream open */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/event-stream": string;
                 };
             };
             default: {
@@ -1644,6 +2903,36 @@ export interface operations {
             };
         };
     };
+    requeue: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Job */
+                id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     resume: {
         parameters: {
             query?: never;
@@ -1674,13 +2963,16 @@ export interface operations {
             };
         };
     };
-    usage: {
+    job_series: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description At most this many points, 300 by default, 1000 at most. */
+                points?: number;
+            };
             header?: never;
             path: {
-                /** @description Unix time in seconds: counts jobs that ended since then or have not ended. */
-                since: number | null;
+                /** @description Job */
+                id: number;
             };
             cookie?: never;
         };
@@ -1691,7 +2983,344 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
+                    "application/json": components["schemas"]["JobSeries"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    list_reservations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReservationList"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    create_reservation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReservationRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewReservation"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    cancel_reservation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Reservation */
+                id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    savings: {
+        parameters: {
+            query?: {
+                /** @description Since then, in seconds since 1970. */
+                since?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Savings"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    series: {
+        parameters: {
+            query?: {
+                /** @description The last so many seconds, 3600 by default; at most a day is kept. */
+                seconds?: number;
+                /** @description At most this many points, 300 by default, 1000 at most. */
+                points?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MachineSeries"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    timeline: {
+        parameters: {
+            query?: {
+                /** @description Placements that had not ended by then, in seconds since 1970. */
+                since?: number;
+                /** @description Placements that had begun by then, in seconds since 1970. */
+                until?: number;
+                /** @description Before this number. */
+                before?: number;
+                /** @description At most this many, 5000 by default, 20000 at most. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Timeline"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    list_tokens: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    create_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TokenRequest"];
+            };
+        };
+        responses: {
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NewToken"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    revoke_token: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Token */
+                id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    usage: {
+        parameters: {
+            query?: {
+                /** @description Unix time in seconds: counts jobs that ended since then or have not ended. */
+                since?: number;
+                /** @description Rows by `user`, `account` and `month`, separated by commas. */
+                by?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
                     "application/json": components["schemas"]["Usage"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    what_if: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["WhatIfBody"];
+            };
+        };
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WhatIfAnswer"];
                 };
             };
             default: {

@@ -5,7 +5,12 @@ import type { Scale, Tick } from "./scales.ts";
 import { hideTip, showTip } from "./tip.ts";
 import type { TipRow } from "./tip.ts";
 
-export const plotWidth = (host: HTMLElement): number => Math.max(240, Math.floor(host.clientWidth));
+/** Room for a drawing inside of the padding of its host. */
+export function plotWidth(host: HTMLElement): number {
+  const { paddingLeft, paddingRight } = getComputedStyle(host);
+  const padding = (parseFloat(paddingLeft) || 0) + (parseFloat(paddingRight) || 0);
+  return Math.max(240, Math.floor(host.clientWidth - padding));
+}
 
 /** Puts an empty picture in the place of what is there. */
 export function mount(host: HTMLElement, width: number, height: number, label: string): SVGSVGElement {

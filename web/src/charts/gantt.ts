@@ -37,6 +37,8 @@ export interface GanttData<S extends Segment> {
   /** The present, where the forecast begins. */
   now?: number;
   /** Above the rows, on the right. */
+  /** What the rows are; GPUs unless said otherwise. */
+  caption?: string;
   title: string;
   /** Under the axis. */
   axis: string;
@@ -227,7 +229,8 @@ export class Gantt<S extends Segment> {
     const small = this.width < 520;
     this.rowHeight = this.tall ? 26 : clamp(560 / Math.max(1, rows), 5.5, 26);
     this.height = Math.ceil(TOP + rows * this.rowHeight + AXIS);
-    this.left = small ? 46 : 62;
+    const longest = this.data.rows.reduce((most, row) => Math.max(most, row.label.length), 0);
+    this.left = small ? 46 : clamp(longest * 7 + 12, 62, 132);
     const dpr = clamp(devicePixelRatio || 1, 1, 3);
     for (const canvas of [this.canvas, this.over]) {
       const [w, h] = [Math.round(this.width * dpr), Math.round(this.height * dpr)];
@@ -258,9 +261,9 @@ export class Gantt<S extends Segment> {
     c.fillStyle = soft;
     c.textAlign = "left";
     const groups = new Set(rows.map((row) => row.group)).size;
-    c.fillText(groups < 2 ? "GPU" : h >= 11 ? "GPU (node and GPU)" : "GPU (grouped by node)", 0, 8);
+    c.fillText(this.data.caption ?? (groups < 2 ? "GPU" : h >= 11 ? "GPU (node and GPU)" : "GPU (grouped by node)"), 0, 8);
     c.textAlign = "right";
-    c.fillText(short(title, (this.width - 170) / 7.5), this.width - RIGHT, 8);
+    if (!small) c.fillText(short(title, (this.width - 170) / 7.5), this.width - RIGHT, 8);
     // Every GPU has a label where there is room, otherwise the node has one at its first GPU.
     let lastY = -99;
     rows.forEach((row, i) => {
@@ -274,7 +277,7 @@ export class Gantt<S extends Segment> {
         c.fillStyle = soft;
         c.textAlign = "right";
         const text = h >= 11 || groups < 2 ? row.label : row.group;
-        c.fillText(short(text, small ? 6 : 9), this.left - 6, y + Math.max(h, 11) / 2);
+        c.fillText(short(text, small ? 6 : (this.left - 8) / 6), this.left - 6, y + Math.max(h, 11) / 2);
         lastY = y;
       }
     });

@@ -17,6 +17,8 @@ export interface HeatMap {
   describe(row: number, column: number): { head: string; rows: readonly TipRow[] };
   /** Click or Enter on a cell. */
   open?(row: number, column: number): void;
+  /** Draw the names above the columns too. */
+  namesColumns?: boolean;
   label: string;
   caption: string;
 }
@@ -45,8 +47,10 @@ export function heatMap(host: HTMLElement, map: HeatMap): void {
   const n = map.names.length;
   const width = plotWidth(host);
   const left = width < 520 ? 96 : 200;
-  const cell = clamp((width - left - 4) / n, 2, 28);
-  const top = 20;
+  const cell = clamp((width - left - 4) / n, 2, map.namesColumns && n <= 8 ? 44 : 28);
+  // Names of columns are drawn aslant where a column is wide enough for a line of text.
+  const named = map.namesColumns === true && cell >= 14;
+  const top = named ? 96 : 20;
   const svg = mount(host, width, Math.ceil(top + n * cell + 4), map.label);
   svg.append(sv("text", { x: 0, y: 12 }, map.caption));
   const low = lowestRate(map);
@@ -56,8 +60,12 @@ export function heatMap(host: HTMLElement, map: HeatMap): void {
     const y = top + a * cell;
     if (y - lastLabel >= 12) {
       const text = short(name, (left - 10) / 7.6);
-      svg.append(sv("text", { x: left - 6, y: y + Math.min(cell, 14) / 2 + 4, "text-anchor": "end" }, text));
+      svg.append(sv("text", { x: left - 6, y: y + cell / 2 + 4, "text-anchor": "end" }, text));
       lastLabel = y;
+    }
+    if (named) {
+      const x = left + (a + 0.5) * cell;
+      svg.append(sv("text", { x, y: top - 8, transform: `rotate(-50 ${x} ${top - 8})` }, short(name, 14)));
     }
     for (let b = 0; b < n; b++) {
       const [variable, opacity] = ratePaint(map.rate(a, b), low);

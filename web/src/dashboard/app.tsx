@@ -55,7 +55,13 @@ export function App() {
       </a>
       <header>
         <h1>
-          <a href="#/">Tandem</a>
+          <a href="#/">
+            <svg class="mark" viewBox="0 0 24 24" width="22" height="22" aria-hidden="true">
+              <rect x="2" y="4" width="15" height="7" rx="2" />
+              <rect x="7" y="13" width="15" height="7" rx="2" />
+            </svg>
+            Tandem
+          </a>
         </h1>
         <nav aria-label="Pages">
           {PAGES.map(([page, href, name]) => (

@@ -1,7 +1,7 @@
 // Placements over time, and the lanes in which the Gantt chart shows them.
 
 import type { Segment } from "../charts/gantt.ts";
-import type { ForecastStay, Stay } from "../api/types.ts";
+import type { ForecastPlacement, PlacementInfo } from "../api/types.ts";
 
 export interface Placement {
   job: number;
@@ -25,7 +25,7 @@ export interface GpuSegment extends Segment {
 
 const seconds = (iso: string): number => Date.parse(iso) / 1000;
 
-export const placementOf = (stay: Stay): Placement => ({
+export const placementOf = (stay: PlacementInfo): Placement => ({
   job: stay.job,
   name: stay.name,
   user: stay.user,
@@ -58,7 +58,7 @@ export class Placements {
     this.open.clear();
   }
 
-  put(stay: Stay): void {
+  put(stay: PlacementInfo): void {
     const placement = placementOf(stay);
     this.stays.set(stay.seq, placement);
     const own = this.open.get(stay.job) ?? new Set<number>();
@@ -111,8 +111,8 @@ export function segmentsOf(placements: readonly Placement[], forecast: readonly 
     const from = isForecast ? Math.max(placement.from, now) : placement.from;
     const to = placement.to ?? now;
     if (!(to > from)) return;
-    for (const device of placement.devices) {
-      const row = rowOf.get(device);
+    // Several GPUs of a gang may be in one row, which is a node then.
+    for (const row of new Set(placement.devices.map((device) => rowOf.get(device)))) {
       if (row === undefined) continue;
       const list = rows.get(row) ?? [];
       list.push({ placement, from, to, isForecast });
@@ -161,7 +161,7 @@ function cut(row: number, intervals: Interval[], into: GpuSegment[]): void {
 
 /** Forecast placements with the names of their jobs. */
 export function forecastPlacements(
-  stays: readonly ForecastStay[],
+  stays: readonly ForecastPlacement[],
   at: number,
   nameOf: (job: number) => { name: string; user: string; class: string },
 ): Placement[] {

@@ -3,7 +3,7 @@
 
 import { batch, computed, signal } from "@preact/signals";
 import type {
-  DaemonInfo, DeviceInfo, Devices, JobChange, JobLine, JobPage, JobState, QueueForecast, Sample, SampleJob, Savings, Stay, Timeline,
+  DaemonInfo, DeviceInfo, Devices, JobChange, JobLine, JobPage, JobState, PlacementInfo, QueueForecast, Sample, SampleJob, Savings, Timeline,
 } from "../api/types.ts";
 import { ApiError, get } from "./api.ts";
 import { Live } from "./live.ts";
@@ -30,6 +30,8 @@ export const provider = signal("");
 export const forecast = signal<QueueForecast | null>(null);
 export const savings = signal<Savings | null>(null);
 export const range = signal<number>(RANGES_S[2]);
+/** What a row of the picture is. */
+export const level = signal<"gpu" | "node">("gpu");
 export const loaded = signal(false);
 /** The daemon's clock minus this machine's, in seconds. */
 const skew = signal(0);
@@ -83,15 +85,7 @@ export const counts = computed(() => ({
   held: waiting.value.filter((job) => job.state === "held").length,
 }));
 
-/** Start range of a waiting job, in seconds since 1970. */
-export function startRange(id: number): readonly [number, number, number] | null {
-  const prediction = forecast.value;
-  const found = prediction?.jobs.find((job) => job.id === id)?.start_in_s;
-  if (!prediction || !found) return null;
-  const at = Date.parse(prediction.time) / 1000;
-  return [at + found[0], at + found[1], at + found[2]];
-}
-
+/** Start ranges of waiting jobs, in seconds since 1970. */
 export const startRanges = computed<ReadonlyMap<number, readonly [number, number, number]>>(() => {
   const prediction = forecast.value;
   if (!prediction) return new Map();
@@ -103,6 +97,11 @@ export const startRanges = computed<ReadonlyMap<number, readonly [number, number
   );
 });
 
+/** Why jobs wait, as the policy says. */
+export const waitReasons = computed<ReadonlyMap<number, string>>(
+  () => new Map((forecast.value?.jobs ?? []).flatMap((job) => (job.waits ? [[job.id, job.waits] as const] : []))),
+);
+
 // ---- reading everything -----------------------------------------------------------------------------------------------
 
 let reading: AbortController | null = null;
@@ -112,13 +111,13 @@ async function everyActive(signal: AbortSignal): Promise<JobLine[]> {
   return page.jobs;
 }
 
-async function timeline(signal: AbortSignal): Promise<Stay[]> {
+async function timeline(signal: AbortSignal): Promise<PlacementInfo[]> {
   const since = Date.now() / 1000 + skew.value - range.value;
-  const stays: Stay[] = [];
+  const stays: PlacementInfo[] = [];
   let before: number | null | undefined;
   do {
     const page: Timeline = await get("/v1/timeline", { since, before, limit: 5000 }, signal);
-    stays.push(...page.stays);
+    stays.push(...page.placements);
     before = page.next_before;
   } while (before && stays.length < PLACEMENTS_MAX);
   return stays;
@@ -265,7 +264,7 @@ function apply(kind: string, data: unknown): void {
     void readForecast();
     void readSavings();
   } else if (kind === "placement") {
-    placements.put(data as Stay);
+    placements.put(data as PlacementInfo);
     placements.prune(now.peek());
     staysVersion.value++;
   } else if (kind === "sample") applySample(data as Sample);
@@ -301,7 +300,7 @@ function applyChange(change: JobChange): void {
 function blank(change: JobChange): JobLine {
   return {
     id: change.id,
-    name: change.name ?? `job ${change.id}`,
+    name: change.name || `job ${change.id}`,
     user: change.user ?? "",
     state: change.state,
     gpus: change.gpus ?? 1,
@@ -309,7 +308,7 @@ function blank(change: JobChange): JobLine {
     devices: [],
     beside: [],
     rate_measured: false,
-    submit_time: change.submit_time ?? change.time,
+    submit_time: change.submit_time || change.time,
     run_s: 0,
     shared_s: 0,
   };
@@ -336,7 +335,7 @@ function applySample(sample: Sample): void {
 // ---- life ---------------------------------------------------------------------------------------------------------------
 
 const live = new Live(
-  { url: "/events?with=placements,samples", kinds: ["job", "placement", "sample"] },
+  { url: "/v1/events", kinds: ["job", "placement", "sample", "ping"] },
   {
     opened: () => void refresh(),
     state: (state) => {

@@ -45,7 +45,8 @@ export const sayClock = (seconds: number): string => clock(seconds, 1);
 
 export const sayGpus = (gpus: number): string => (Number.isInteger(gpus) ? count(gpus, "GPU") : num(gpus, 2) + NB + "GPU");
 
-export const sayHours = (hours: number): string => num(hours, Math.abs(hours) < 10 ? 2 : Math.abs(hours) < 100 ? 1 : 0) + NB + "h";
+/** Hours; less than one in minutes or seconds. */
+export const sayHours = (hours: number): string => (Math.abs(hours) < 1 ? dur(hours * 3600) : num(hours, Math.abs(hours) < 10 ? 2 : Math.abs(hours) < 100 ? 1 : 0) + NB + "h");
 
 export const gpuNames = (devices: readonly number[]): string =>
   devices.length ? `GPU${devices.length > 1 ? "s" : ""} ${ranges(devices)}` : "–";

@@ -12,14 +12,13 @@ import { Patch } from "../parts/job_parts.tsx";
 import { jobLink } from "../router.ts";
 import { forecastPlacements, segmentsOf } from "../stays.ts";
 import type { GpuSegment, Placement } from "../stays.ts";
-import { RANGES_S, devices, forecast, jobOf, now, placements, range, setRange, staysVersion } from "../store.ts";
-import { sayClock, sayRate, saySlowdown } from "../words.ts";
+import { RANGES_S, devices, forecast, info, jobOf, level, now, placements, range, setRange, staysVersion } from "../store.ts";
+import { gpuNames, sayClock, sayRate, saySlowdown } from "../words.ts";
 
 /** How far the forecast is shown, as a part of the past. */
 const AHEAD = 0.5;
 
-/** The node of a device: what stands before the last / or : of its name, where there is more than one. */
-export const nodeOf = (device: DeviceInfo): string => device.name.match(/^(.+)[/:][^/:]*$/)?.[1] ?? "";
+const nodeOf = (device: DeviceInfo): string => device.node ?? "";
 
 const alone = (placement: Placement): boolean => placement.beside.length === 0;
 
@@ -27,17 +26,17 @@ const alone = (placement: Placement): boolean => placement.beside.length === 0;
 function colourOf({ placement, isForecast, lanes }: GpuSegment): string {
   if (isForecast) return RATE_UNKNOWN;
   if (placement.measured) return rateColour(placement.rate);
-  return lanes === 1 && alone(placement) ? rateColour(1) : RATE_UNKNOWN;
+  return alone(placement) && (lanes === 1 || level.value === "node") ? rateColour(1) : RATE_UNKNOWN;
 }
 
 function textOf({ placement, isForecast, lanes }: GpuSegment): string {
-  const slowdown = !isForecast && lanes > 1 && placement.measured && placement.rate ? " " + saySlowdown(placement.rate) : "";
+  const slowdown = !isForecast && (lanes > 1 || !alone(placement)) && placement.measured && placement.rate ? " " + saySlowdown(placement.rate) : "";
   return `${placement.job} ${placement.name}${slowdown}`;
 }
 
 function describe({ placement, isForecast, from, to, lanes, lane }: GpuSegment, row: readonly GpuSegment[]) {
   const overlaps = (o: GpuSegment) => o.key !== placement.job && o.from < to && o.to > from && o.isForecast === isForecast;
-  const others = [...new Set(row.filter(overlaps).map((o) => o.key))];
+  const others = level.value === "node" ? [...placement.beside] : [...new Set(row.filter(overlaps).map((o) => o.key))];
   const span = `${sayClock(placement.from)} to ${placement.to === null ? "now" : sayClock(placement.to)} (${dur(to - from)})`;
   const rate = placement.measured
     ? `measured rate ${sayRate(placement.rate)}, slow-down ${saySlowdown(placement.rate)}`
@@ -46,7 +45,8 @@ function describe({ placement, isForecast, from, to, lanes, lane }: GpuSegment, 
     [placement.user && "user " + placement.user, placement.class && "class " + placement.class].filter(Boolean).join(", "),
     (isForecast ? "forecast: " : "") + span,
     ...(isForecast ? [] : [rate]),
-    lanes > 1 ? `lane ${lane + 1} of ${lanes}, beside job ${others.slice(0, 4).join(", ")}` : "alone on this GPU",
+    level.value === "node" ? gpuNames(placement.devices) : "",
+    others.length ? `${level.value === "node" ? "" : `lane ${lane + 1} of ${lanes}, `}beside job ${others.slice(0, 4).join(", ")}` : isForecast && level.value === "node" ? "" : "alone on this GPU",
     "Enter or click opens the job",
   ];
   return { head: `job ${placement.job} ${placement.name}`, rows: rows.filter(Boolean) };
@@ -57,13 +57,31 @@ const nameOf = (id: number) => {
   return { name: job?.name ?? "", user: job?.user ?? "", class: job?.class ?? "" };
 };
 
+/** One row for each GPU, grouped by node, or one for each node. */
+export function rowsOf(all: readonly DeviceInfo[], by: "gpu" | "node") {
+  const nodes = [...new Set(all.map(nodeOf))];
+  if (by === "node") {
+    const rows = nodes.map((node) => ({ label: node || "this machine", group: node }));
+    return { rows, rowOf: new Map(all.map((device) => [device.index, nodes.indexOf(nodeOf(device))])) };
+  }
+  // The GPUs of a node stand together and are counted from 0.
+  const sorted = nodes.flatMap((node) => all.filter((device) => nodeOf(device) === node));
+  const counted = new Map<string, number>();
+  const rows = sorted.map((device) => {
+    const node = nodeOf(device);
+    const at = counted.get(node) ?? 0;
+    counted.set(node, at + 1);
+    return { label: nodes.length > 1 ? `${node} ${at}` : "GPU " + device.index, group: node };
+  });
+  return { rows, rowOf: new Map(sorted.map((device, row) => [device.index, row])) };
+}
+
 function dataOf(): GanttData<GpuSegment> {
   const all = devices.value;
   const at = now.value;
-  const rows = all.map((device) => ({ label: "GPU " + device.index, group: nodeOf(device) }));
-  const rowOf = new Map(all.map((device, row) => [device.index, row]));
+  const { rows, rowOf } = rowsOf(all, level.value);
   const prediction = forecast.value;
-  const ahead = prediction ? forecastPlacements(prediction.stays, Date.parse(prediction.time) / 1000, nameOf) : [];
+  const ahead = prediction ? forecastPlacements(prediction.placements, Date.parse(prediction.time) / 1000, nameOf) : [];
   void staysVersion.value;
   const segments = segmentsOf(placements.list(), ahead, rowOf, at);
   const present = placements.current();
@@ -74,6 +92,7 @@ function dataOf(): GanttData<GpuSegment> {
     segments,
     extent,
     now: at,
+    caption: level.value === "node" ? "Node" : undefined,
     title: "hatched: forecast",
     axis: "Time",
     empty: "no tenants in this window",
@@ -114,6 +133,7 @@ export function Gpus() {
     };
   }, []);
   const data = dataOf();
+  const nodes = new Set(devices.value.map(nodeOf)).size;
   useEffect(() => {
     gantt.current?.set(data);
   }, [data]);
@@ -126,8 +146,19 @@ export function Gpus() {
   return (
     <section aria-labelledby="h-gpus">
       <div class="head">
-        <h2 id="h-gpus">GPUs</h2>
+        <h2 id="h-gpus">
+          GPUs{info.value?.partition ? <span class="soft"> of partition {info.value.partition}</span> : null}
+        </h2>
         <div class="bar">
+          {nodes > 1 ? (
+            <label>
+              Rows{" "}
+              <select value={level.value} onChange={(event) => (level.value = event.currentTarget.value === "node" ? "node" : "gpu")}>
+                <option value="gpu">GPUs</option>
+                <option value="node">nodes</option>
+              </select>
+            </label>
+          ) : null}
           <label>
             Last{" "}
             <select value={range.value} onChange={(event) => setRange(Number(event.currentTarget.value))}>
@@ -161,7 +192,9 @@ export function Gpus() {
           </span>
         </div>
       </div>
-      <div class="plot" ref={host} />
+      <div class="card">
+        <div class="plot" ref={host} />
+      </div>
       <Key />
     </section>
   );

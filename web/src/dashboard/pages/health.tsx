@@ -1,6 +1,6 @@
 // Whether the daemon does its work, and how busy the machine was.
 
-import type { DeviceSeries, Health as HealthAnswer } from "../../api/types.ts";
+import type { Health as HealthAnswer, MachineSeries } from "../../api/types.ts";
 import { dur, num, pct } from "../../charts/format.ts";
 import { useAsk } from "../parts/ask.ts";
 import { LineChart } from "../parts/line_chart.tsx";
@@ -19,7 +19,7 @@ export function Health() {
   // Asked again with every hundredth change: nothing here hurries.
   const again = `${connection.value} ${Math.floor(jobsVersion.value / 100)}`;
   const { data, error } = useAsk<HealthAnswer>("/v1/health", {}, again);
-  const series = useAsk<DeviceSeries>("/v1/series", { seconds: range.value, points: 300 }, again).data;
+  const series = useAsk<MachineSeries>("/v1/series", { seconds: range.value, points: 300 }, again).data;
   const about = info.value;
   const kept = sizes();
   return (

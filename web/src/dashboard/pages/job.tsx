@@ -53,8 +53,7 @@ export function Job({ id }: { id: number }) {
 type Verb = "pause" | "resume" | "hold" | "release" | "cancel";
 
 function verbs(job: JobInfo): Verb[] {
-  // Only the owner and root are told the command, and only they may change the job.
-  if (!job.private || isOver(job.state) || job.state === "completing") return [];
+  if (!job.may_change || isOver(job.state) || job.state === "completing") return [];
   const found: Record<string, Verb[]> = { running: ["pause"], paused: ["resume"], pending: ["hold"], held: ["release"] };
   return [...(found[job.state] ?? []), "cancel"];
 }
@@ -133,7 +132,7 @@ function Figures({ job }: { job: JobInfo }) {
     ["Done", job.estimate_s ? `${dur(job.done_s)} of about ${dur(job.estimate_s)}` : dur(job.done_s)],
     ["Ran", `${dur(job.run_s)}, ${dur(job.shared_s)} of it shared`],
     ["Limit", job.time_limit_s ? dur(job.time_limit_s) : "none"],
-    ["Tolerates", job.exclusive ? "no other tenant" : job.max_slowdown ? "slow-down up to " + ratio(job.max_slowdown) : "any slow-down"],
+    ["Promise", job.exclusive ? "no other tenant" : job.max_slowdown ? "slow-down up to " + ratio(job.max_slowdown) : "any slow-down"],
     ["Submitted", sayTime(job.submit_time)],
     ["Started", sayTime(job.start_time)],
     ["Ended", sayTime(job.end_time)],
@@ -154,6 +153,8 @@ function Figures({ job }: { job: JobInfo }) {
   );
 }
 
+const sentence = (text: string): string => text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+
 function Waits({ job, changes }: { job: JobInfo; changes: string }) {
   const waits = job.state === "pending" || job.state === "held";
   const { data } = useAsk<Explanation>(waits ? `/v1/jobs/${job.id}/explain` : null, {}, changes);
@@ -164,7 +165,7 @@ function Waits({ job, changes }: { job: JobInfo; changes: string }) {
     <section aria-labelledby="h-waits">
       <h2 id="h-waits">Why it waits</h2>
       <p>
-        {data.waits ?? "It is about to start."} It starts {sayStart(range, at)}
+        {data.waits ? sentence(data.waits) : "It is about to start."} It starts {sayStart(range, at)}
         {data.slowdown ? `, ${ratio(data.slowdown)} as slow as alone` : ""}.
       </p>
       {data.after.length ? (
@@ -177,7 +178,7 @@ function Waits({ job, changes }: { job: JobInfo; changes: string }) {
           These will probably start earlier: <JobLinks ids={data.ahead} />
         </p>
       ) : null}
-      <ul>
+      <ul class="reasons">
         {data.devices.slice(0, 64).map((device) => (
           <li key={device.device}>
             GPU {device.device}: {device.reason}

@@ -2,11 +2,11 @@
 
 import { bytes, count, dur, num, pct } from "../../charts/format.ts";
 import type { DeviceInfo, JobLine } from "../../api/types.ts";
-import { JobLinks, Rate, State } from "../parts/job_parts.tsx";
+import { JobLinks, Meter, Rate, State } from "../parts/job_parts.tsx";
 import { BigTable } from "../parts/table.tsx";
 import type { Column } from "../parts/table.tsx";
 import { jobLink } from "../router.ts";
-import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, waiting } from "../store.ts";
+import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, waitReasons, waiting } from "../store.ts";
 import { gpuNames, sayGpus, sayHours, saySlowdown, sayStart, sayTime } from "../words.ts";
 import { Gpus } from "./gpus.tsx";
 
@@ -17,8 +17,10 @@ export function Overview() {
       <Gpus />
       <Queue />
       <Tenants />
-      <DeviceTable />
-      <Recent />
+      <div class="columns">
+        <DeviceTable />
+        <Recent />
+      </div>
     </>
   );
 }
@@ -28,17 +30,17 @@ function Summary() {
   const { running, paused, pending, held } = counts.value;
   const gain = savings.value;
   const facts: [string, string, string][] = [
-    ["Policy", about?.policy ?? "–", about ? `up ${dur(about.up_s)}` : ""],
+    ["Policy", about?.policy.split(":")[0] ?? "–", about ? [...about.policy.split(":").slice(1), `up ${dur(about.up_s)}`].join(" · ") : ""],
     ["Running", num(running), paused ? `${num(paused)} paused` : `on ${count(devices.value.length, "GPU")}`],
     ["Pending", num(pending), held ? `${num(held)} held` : ""],
-    ["GPU-hours gained today", gain ? sayHours(gain.gpu_hours) : "–", gain ? `${sayHours(gain.shared_gpu_hours)} shared` : ""],
+    ["GPU time gained today", gain ? sayHours(gain.gpu_hours) : "–", gain ? `${sayHours(gain.shared_gpu_hours)} shared` : ""],
     ["Waiting saved today", gain ? sayHours(gain.wait_saved_h) : "–", gain ? `cost ${sayHours(gain.slowdown_cost_h)} of slow-down` : ""],
   ];
   return (
     <section aria-label="Summary">
       <dl class="facts">
         {facts.map(([name, value, more]) => (
-          <div key={name}>
+          <div key={name} class={name.endsWith("today") ? "gain" : undefined}>
             <dt>{name}</dt>
             <dd>{value}</dd>
             <dd class="soft">{more}</dd>
@@ -74,12 +76,13 @@ const CLASS: Column<JobLine> = { name: "Class", cell: (job) => <span class="name
 
 function Queue() {
   const ranges = startRanges.value;
+  const reasons = waitReasons.value;
   const at = now.value;
   const columns: Column<JobLine>[] = [
     ...NAME_COLUMNS,
     CLASS,
     { name: "GPUs", cell: (job) => num(job.gpus, Number.isInteger(job.gpus) ? 0 : 2), right: true },
-    { name: "Why", cell: (job) => (job.state === "held" ? "held" : (job.reason ?? "–")), class: "why" },
+    { name: "Why", cell: (job) => (job.state === "held" ? "held" : (reasons.get(job.id) ?? job.reason ?? "–")), class: "why" },
     { name: "Starts", cell: (job) => (job.state === "held" ? "when released" : sayStart(ranges.get(job.id), at)) },
     { name: "Waits", cell: (job) => dur(Math.max(0, at - Date.parse(job.submit_time) / 1000)), right: true },
   ];
@@ -113,13 +116,23 @@ function Tenants() {
 const deviceColumns: readonly Column<DeviceInfo>[] = [
   { name: "GPU", cell: (device) => device.index, right: true },
   { name: "Name", cell: (device) => <span class="name">{device.name}</span> },
-  { name: "State", cell: (device) => device.state },
+  { name: "State", cell: (device) => <span class={"state " + (device.state === "up" ? "running" : "held")}>{device.state}</span> },
   {
     name: "Memory",
-    cell: ({ memory_used_bytes: used, memory_bytes: all }) => (used === null || used === undefined ? bytes(all) : `${bytes(used)} of ${bytes(all)}`),
+    cell: ({ memory_used_bytes: used, memory_bytes: all }) => (
+      <>
+        {used === null || used === undefined ? bytes(all) : `${bytes(used)} of ${bytes(all)}`}
+        <Meter share={all > 0 ? (used ?? 0) / all : 0} />
+      </>
+    ),
     right: true,
   },
-  { name: "Busy", cell: ({ utilization }) => (utilization === null || utilization === undefined ? "–" : pct(utilization, 0)), right: true },
+  { name: "Busy", cell: ({ utilization }) => (
+      <>
+        {utilization === null || utilization === undefined ? "–" : pct(utilization, 0)}
+        <Meter share={utilization ?? 0} />
+      </>
+    ), right: true },
   { name: "Jobs", cell: (device) => <JobLinks ids={device.jobs} /> },
   {
     name: "Throughput",

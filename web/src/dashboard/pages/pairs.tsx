@@ -43,6 +43,7 @@ export function Pairs() {
   const draw = (host: HTMLElement) =>
     heatMap(host, {
       names,
+      namesColumns: true,
       rate,
       certainty: (a, b) => certainty(pair(a, b)?.uncertainty, pair(a, b)?.measurements ?? 0),
       describe,

@@ -1,11 +1,11 @@
-// Usage by user.
+// Usage by user, and reservations.
 
 import { useState } from "preact/hooks";
-import type { Usage } from "../../api/types.ts";
+import type { ReservationList, Usage } from "../../api/types.ts";
 import { num, pct } from "../../charts/format.ts";
 import { useAsk } from "../parts/ask.ts";
 import { connection, onDevices, recentlyOver, startOfDay, waiting } from "../store.ts";
-import { sayHours } from "../words.ts";
+import { gpuNames, sayHours, sayTime } from "../words.ts";
 
 const DAYS: readonly [string, number | null][] = [
   ["today", 0],
@@ -15,6 +15,55 @@ const DAYS: readonly [string, number | null][] = [
 ];
 
 export function Users() {
+  return (
+    <>
+      <UsageByUser />
+      <Reservations />
+    </>
+  );
+}
+
+function Reservations() {
+  const { data } = useAsk<ReservationList>("/v1/reservations", {}, connection.value);
+  if (!data) return null;
+  return (
+    <section aria-labelledby="h-reservations">
+      <h2 id="h-reservations">Reservations</h2>
+      {data.reservations.length ? (
+        <div class="scroll" tabIndex={0} role="group" aria-label="Reservations">
+          <table>
+            <thead>
+              <tr>
+                {["Number", "GPUs", "From", "Until", "For", "Why", "Made by"].map((name) => (
+                  <th key={name} scope="col">
+                    {name}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {data.reservations.map((one) => (
+                <tr key={one.id}>
+                  <th scope="row">{one.id}</th>
+                  <td>{gpuNames(one.devices)}</td>
+                  <td>{sayTime(one.start)}</td>
+                  <td>{sayTime(one.end)}</td>
+                  <td>{one.users.join(", ") || "maintenance"}</td>
+                  <td class="why">{one.reason || "–"}</td>
+                  <td>{one.by}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      ) : (
+        <p class="soft">No GPU is reserved.</p>
+      )}
+    </section>
+  );
+}
+
+function UsageByUser() {
   const [choice, setChoice] = useState(0);
   const days = DAYS[choice][1];
   const query: Record<string, number> = days === null ? {} : { since: startOfDay() - days * 86_400 };

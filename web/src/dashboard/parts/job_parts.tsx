@@ -43,6 +43,19 @@ export function Rate({ rate, measured }: { rate: number | null | undefined; meas
   );
 }
 
+/** A part of a whole as a bar; the text beside it says the same. */
+export function Meter({ share }: { share: number }) {
+  const node = useRef<HTMLSpanElement>(null);
+  useEffect(() => {
+    node.current?.style.setProperty("width", `${Math.round(Math.min(1, Math.max(0, share)) * 100)}%`);
+  }, [share]);
+  return (
+    <span class="meter" aria-hidden="true">
+      <span ref={node} />
+    </span>
+  );
+}
+
 /** A square of a colour: set through the CSSOM, which the content security policy allows. */
 export function Patch({ colour }: { colour: string }) {
   const node = useRef<HTMLSpanElement>(null);

@@ -1,17 +1,11 @@
 // The end of what a job prints, as it is printed. Whatever is in it is shown as text.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { JobInfo } from "../../api/types.ts";
+import type { JobInfo, LogPart } from "../../api/types.ts";
 import { Live } from "../live.ts";
 
 /** Characters that are kept. */
 const KEPT = 100_000;
-
-interface LogPart {
-  text: string;
-  /** The text begins anew: the file was replaced, or this is the first part. */
-  restart: boolean;
-}
 
 export function keep(before: string, part: LogPart): string {
   const all = part.restart ? part.text : before + part.text;
@@ -40,11 +34,13 @@ export function LogTail({ job }: { job: JobInfo }) {
     if (!isOwn) return undefined;
     setText("");
     const live = new Live(
-      { url: `/v1/jobs/${job.id}/logs/tail?stream=${stream}`, kinds: ["log"] },
+      { url: `/v1/jobs/${job.id}/logs/tail?stream=${stream}`, kinds: ["log", "ping"] },
       {
         opened: () => undefined,
         state: () => undefined,
-        event: (_, data) => setText((before) => keep(before, data as LogPart)),
+        event: (kind, data) => {
+          if (kind === "log") setText((before) => keep(before, data as LogPart));
+        },
       },
     );
     live.start();

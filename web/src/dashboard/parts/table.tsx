@@ -47,7 +47,7 @@ export function BigTable<R>({ label, rows, columns, keyOf, empty }: TableProps<R
   if (!rows.length) return <p class="soft">{empty}</p>;
   return (
     <div
-      class={"scroll" + (isPlain ? "" : " tall")}
+      class="scroll tall"
       tabIndex={0}
       role="group"
       aria-label={label}

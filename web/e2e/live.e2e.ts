@@ -1,0 +1,187 @@
+// Pages against a real daemon with real jobs.
+
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import type { Browser } from "playwright-core";
+import { Site, eventually, expectAccessible, expectFits, launch, open } from "./site.ts";
+import type { Watched } from "./site.ts";
+
+let browser: Browser;
+let site: Site;
+let url: string;
+let view: Watched;
+
+beforeAll(async () => {
+  browser = await launch();
+  site = new Site(1);
+  await site.start();
+  // A class that is known may share; the first of it runs alone.
+  const first = await site.submit(["-J", "first", "--class", "demo"], 400);
+  await site.run(["wait", String(first)]);
+  url = await site.dashboard();
+  view = await open(browser, url);
+});
+afterAll(async () => {
+  await browser?.close();
+  await site?.stop();
+});
+
+const row = (table: string, text: string) => view.page.getByRole("group", { name: table }).getByRole("row").filter({ hasText: text });
+
+describe("a job that is submitted", () => {
+  it("appears within a second and moves through its states", async () => {
+    const submitted = Date.now();
+    const id = await site.submit(["-J", "walker", "--class", "demo"], 300);
+    await row("Tenants", "walker").or(row("Queue", "walker")).first().waitFor({ timeout: 1500 });
+    // The command line took part of the time; from its answer on it is less than a second.
+    expect(Date.now() - submitted).toBeLessThan(2500);
+    await row("Tenants", "walker").getByText("running").waitFor();
+    await row("Just ended", "walker").getByText("completed").waitFor({ timeout: 30_000 });
+    expect((await site.info(id)).state).toBe("completed");
+  });
+
+  it("has the tenants and rates that tandem info tells", async () => {
+    const left = await site.submit(["-J", "left", "--class", "demo"]);
+    const right = await site.submit(["-J", "right", "--class", "demo"]);
+    const told = await eventually("both share and are measured", async () => {
+      const info = await site.info(right);
+      return info.rate_measured && (info.beside as number[]).includes(left) ? info : null;
+    }, 60_000);
+    await row("Tenants", "right").getByRole("link", { name: String(left), exact: true }).waitFor();
+    await eventually("the page has the rate of tandem info", async () => {
+      const shown = Number((await row("Tenants", "right").getByRole("cell").nth(6).innerText()).match(/[\d.]+/)?.[0]);
+      const now = (await site.info(right)).rate as number;
+      return Math.abs(shown - now) < 0.03;
+    });
+    expect(told?.devices).toEqual([0]);
+    const marks = await view.page.locator("canvas").first().getAttribute("data-marks");
+    expect(Number(marks)).toBeGreaterThanOrEqual(3);
+    await view.page.locator("canvas").first().focus();
+    await view.page.keyboard.press("ArrowRight");
+    await view.page.locator("#tip").getByText(/^job \d+ /).waitFor();
+  });
+
+  it("waits with a reason and a range of its start", async () => {
+    await site.submit(["-J", "patient", "--exclusive", "-t", "10"]);
+    const waits = row("Queue", "patient");
+    await waits.waitFor({ timeout: 2000 });
+    await eventually("a reason", async () => ((await waits.getByRole("cell").nth(5).innerText()) ?? "–") !== "–");
+    await eventually("a start", async () => /in |within |now/.test(await waits.getByRole("cell").nth(6).innerText()), 30_000);
+  });
+});
+
+describe("from the page", () => {
+  it("a job is paused, resumed and cancelled, by keyboard only", async () => {
+    const { page } = view;
+    const id = await site.submit(["-J", "steered", "--class", "demo"]);
+    await eventually("it runs", async () => (await site.info(id)).state === "running", 40_000).catch(() => undefined);
+    await page.goto(page.url().replace(/#.*/, "") + `#/job/${id}`);
+    const heading = page.getByRole("heading", { name: /steered/ });
+    await heading.waitFor();
+    const press = async (name: string) => {
+      const button = page.getByRole("button", { name, exact: true });
+      await button.waitFor();
+      await page.locator("body").focus();
+      for (let i = 0; i < 60 && !(await button.evaluate((node) => node === document.activeElement)); i++) await page.keyboard.press("Tab");
+      expect(await button.evaluate((node) => node === document.activeElement)).toBe(true);
+      await page.keyboard.press("Enter");
+    };
+    if ((await site.info(id)).state === "running") {
+      await press("Pause");
+      await heading.getByText("paused").waitFor();
+      expect((await site.info(id)).state).toBe("paused");
+      await press("Resume");
+      await heading.getByText(/running|pending|paused/).waitFor();
+    }
+    await press("Cancel");
+    const dialog = page.getByRole("dialog");
+    await dialog.waitFor();
+    await page.keyboard.press("Escape");
+    await dialog.waitFor({ state: "detached" });
+    expect((await site.info(id)).state).not.toBe("cancelled");
+    await press("Cancel");
+    await page.keyboard.press("Tab");
+    await page.keyboard.press("Enter");
+    await heading.getByText("cancelled").waitFor();
+    expect((await site.info(id)).state).toBe("cancelled");
+  });
+
+  it("a job tells its speed, loss, decisions and log, as text", async () => {
+    const { page } = view;
+    const jobs = JSON.parse(await site.run(["queue", "--json"])) as { jobs: { id: number; name: string }[] };
+    const left = jobs.jobs.find((job) => job.name === "left")?.id ?? 0;
+    await page.goto(page.url().replace(/#.*/, "") + `#/job/${left}`);
+    await page.getByText("Steps per second now").waitFor();
+    await eventually("steps per second", async () => {
+      const text = await page.locator(".figures div").filter({ hasText: "Steps per second now" }).locator("dd").innerText();
+      return Number(text) > 1;
+    });
+    await page.locator(".figures div").filter({ hasText: /^loss/ }).waitFor();
+    await page.getByRole("img", { name: /^loss, over/ }).waitFor();
+    await page.getByRole("heading", { name: "Decisions" }).waitFor();
+    await eventually("decisions", async () => (await page.locator(".decisions li").count()) > 0);
+    await page.locator(".log").getByText(/begins <script>/).waitFor();
+    await eventually("new lines", async () => (await page.locator(".log").innerText()).match(/step \d+/g)?.length);
+    expect(await page.title()).not.toContain("hacked");
+  });
+
+  it("what-if is answered by the simulator", async () => {
+    const { page } = view;
+    await page.getByRole("link", { name: "What if" }).click();
+    await page.getByLabel("More GPUs").fill("1");
+    await page.getByRole("button", { name: "Simulate" }).click();
+    const effect = page.getByRole("group", { name: "Effect on all" });
+    await effect.waitFor({ timeout: 60_000 });
+    await effect.getByText("Mean time to the end").waitFor();
+    await page.getByRole("group", { name: "Effect on each job" }).getByText("left").waitFor();
+    await page.getByLabel("One more job").check();
+    await page.getByLabel("Policy").selectOption("fifo");
+    await page.getByRole("button", { name: "Simulate" }).click();
+    await page.getByText("the new job").first().waitFor({ timeout: 60_000 });
+    await effect.getByText("fifo").waitFor();
+  });
+});
+
+describe("every page", () => {
+  const pages = ["#/", "#/jobs", "#/job/1", "#/pairs", "#/what-if", "#/users", "#/health"];
+  const options = [
+    ["a desk", { viewport: { width: 1280, height: 900 } }],
+    ["a phone", { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true }],
+    ["the dark", { colorScheme: "dark" as const }],
+  ] as const;
+  it.each(options)("is accessible and fits %s", async (_, settings) => {
+    const own = await open(browser, await site.dashboard(), settings);
+    for (const hash of pages) {
+      await own.page.goto(own.page.url().replace(/#.*/, "") + hash);
+      await own.page.getByRole("heading", { level: 2 }).first().waitFor();
+      await own.page.waitForTimeout(300);
+      await expectAccessible(own.page);
+      await expectFits(own.page);
+    }
+    const names = await own.page.getByRole("navigation", { name: "Pages" }).getByRole("link").allInnerTexts();
+    expect(names).toEqual(["Overview", "Jobs", "Pairs", "What if", "Users", "Health"]);
+    expect(own.console).toEqual([]);
+    await own.context.close();
+  });
+});
+
+describe("a page that is left open", () => {
+  it("has a second tab, and both recover when the daemon is restarted", async () => {
+    const own = await open(browser, await site.dashboard());
+    const second = await own.context.newPage();
+    await second.goto(own.page.url());
+    await second.getByText("live", { exact: true }).waitFor();
+    await site.stopDaemon();
+    for (const page of [own.page, second]) await page.getByText("no connection, trying again").waitFor();
+    await site.start();
+    for (const page of [own.page, second]) await page.getByText("live", { exact: true }).waitFor({ timeout: 15_000 });
+    const id = await site.submit(["-J", "after", "--class", "demo"], 200);
+    for (const page of [own.page, second]) await page.getByText("after", { exact: true }).first().waitFor({ timeout: 3000 });
+    await site.run(["cancel", String(id)]).catch(() => "");
+    await own.context.close();
+  });
+});
+
+it("the console of the page that was used all the time is clean", () => {
+  // The browser itself notes the requests that found no daemon.
+  expect(view.console.filter((line) => !line.includes("503"))).toEqual([]);
+});
