@@ -171,6 +171,12 @@ class Requests(unittest.TestCase):
         with self.assertRaises(tandem.Unreachable):
             tandem.Client(url="http://127.0.0.1:1").queue()
 
+    def test_a_token_is_not_sent_in_the_clear_to_another_machine(self):
+        with self.assertRaisesRegex(ValueError, "https"):
+            tandem.Client(url="http://example.org:7171", token="secret")
+        tandem.Client(url="https://example.org:7171", token="secret")
+        tandem.Client(url="http://127.0.0.1:7171", token="secret")
+
     def test_tcp_with_a_token(self):
         server = self.serve(
             socketserver.TCPServer(("127.0.0.1", 0), Handler), [(200, {"jobs": []})]

@@ -35,6 +35,16 @@ class Talking(WithSocket):
         self.assertEqual(job.accum, 1)
         self.assertEqual(len(list(job.split([1, 2, 3, 4]))), 1)
 
+    def test_the_number_of_steps_in_all_is_reported_once_it_is_known(self):
+        job, talk, _ = self.start()
+        until(lambda: job.step() and job._reported[1] > 0)
+        before, job.total = job._reported[1], 300
+        until(lambda: job.step() and job._reported[1] > before)
+        job.bye()
+        _, *steps, _ = talk.hear_all()
+        self.assertNotIn("total", steps[0])
+        self.assertEqual(steps[-1]["total"], 300)
+
     def test_steps_are_reported_at_most_every_10_ms(self):
         count = 0
         start = time.monotonic()
@@ -57,6 +67,19 @@ class Talking(WithSocket):
             before = step["n"]
         self.assertLessEqual(told, seconds)
         self.assertGreater(told, seconds / 2)
+
+    def test_values_go_with_the_next_report_once(self):
+        job, talk, _ = self.start()
+        job.report({"val/loss": 2}, loss=0.5, bad="low", none=None, nan=float("nan"))
+        time.sleep(0.011)
+        job.step()
+        time.sleep(0.011)
+        job.step()
+        job.bye()
+        _, first, *rest, _ = talk.hear_all()
+        self.assertEqual(first["scalars"], {"val/loss": 2.0, "loss": 0.5})
+        self.assertTrue(rest)
+        self.assertTrue(all("scalars" not in step for step in rest))
 
     def test_settings_change_between_steps_only(self):
         job, talk, _ = self.start(batch_size=16)

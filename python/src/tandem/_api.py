@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -168,8 +169,35 @@ class Address:
             raise ValueError(f"not an http or https URL: {url}")
         return Address(None, parts)
 
+    def check_secret(self) -> None:
+        """Raises ValueError if a token would cross the network in the clear."""
+        if self.url is None or self.url.scheme == "https":
+            return
+        host = str(self.url.hostname)
+        if host != "localhost" and not host.startswith("127.") and host != "::1":
+            raise ValueError(f"a token is not sent without TLS: use https:// for {host}")
+
     def __str__(self) -> str:
         return str(self.socket) if self.url is None else self.url.geturl()
+
+
+class Connectable:
+    """What both clients are made from: the address of a daemon, a token and a time-out."""
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float = TIMEOUT_S,
+        ca_file: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._address = Address.of(socket, url)
+        if token is not None:
+            self._address.check_secret()
+        self._ca_file = ca_file
+        self._token = token
+        self._timeout = timeout
 
 
 class Waiting:
@@ -214,6 +242,11 @@ def default_socket() -> str:
     folder = f"{runtime}/tandem" if runtime else f"/tmp/tandem-{os.getuid()}"
     own = f"{folder}/daemon.sock"
     return SHARED_SOCKET if not os.path.exists(own) and os.path.exists(SHARED_SOCKET) else own
+
+
+def tls_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """Trusts the certificates of a file, such as the daemon's own, or those of the system."""
+    return ssl.create_default_context(cafile=None if ca_file is None else os.fspath(ca_file))
 
 
 def cause_of(error: BaseException) -> object:

@@ -6,7 +6,6 @@ import asyncio
 import http.client
 import io
 import os
-import ssl
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -21,24 +20,13 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class AsyncClient:
+class AsyncClient(_api.Connectable):
     """`tandem.Client` with coroutines: the same methods, each awaited.
 
     client = tandem.AsyncClient()
     jobs = await asyncio.gather(*(client.submit(["python", "train.py", s]) for s in "abc"))
     print(await client.wait(jobs))
     """
-
-    def __init__(
-        self,
-        socket: str | os.PathLike[str] | None = None,
-        url: str | None = None,
-        token: str | None = None,
-        timeout: float = _api.TIMEOUT_S,
-    ) -> None:
-        self._address = _api.Address.of(socket, url)
-        self._token = token
-        self._timeout = timeout
 
     @overload
     async def submit(
@@ -206,7 +194,7 @@ class AsyncClient:
             connected.setblocking(False)
             return await asyncio.open_unix_connection(sock=connected)
         secure = url.scheme == "https"
-        context = ssl.create_default_context() if secure else None
+        context = _api.tls_context(self._ca_file) if secure else None
         port = url.port or (443 if secure else 80)
         return await asyncio.open_connection(url.hostname, port, ssl=context)
 

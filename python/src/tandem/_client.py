@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Client:
+class Client(_api.Connectable):
     """A daemon, by its unix socket or by URL and token.
 
         client = tandem.Client()
@@ -29,17 +29,6 @@ class Client:
     ``/run/tandem/daemon.sock`` if that one exists. Nothing is sent to a socket of another user:
     see `tandem.Untrusted`.
     """
-
-    def __init__(
-        self,
-        socket: str | os.PathLike[str] | None = None,
-        url: str | None = None,
-        token: str | None = None,
-        timeout: float = _api.TIMEOUT_S,
-    ) -> None:
-        self._address = _api.Address.of(socket, url)
-        self._token = token
-        self._timeout = timeout
 
     @overload
     def submit(
@@ -192,8 +181,12 @@ class Client:
         url = self._address.url
         if url is None:
             return _UnixConnection(str(self._address.socket), self._timeout)
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        return kind(str(url.hostname), url.port, timeout=self._timeout)
+        host = str(url.hostname)
+        if url.scheme == "https":
+            return http.client.HTTPSConnection(
+                host, url.port, timeout=self._timeout, context=_api.tls_context(self._ca_file)
+            )
+        return http.client.HTTPConnection(host, url.port, timeout=self._timeout)
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,8 @@ Batch = TypeVar("Batch")
 
 #: At most one report in this time.
 REPORT_EVERY_S = 0.01
+#: Values of one report.
+SCALARS_MAX = 8
 #: The longest gate that is obeyed.
 GATE_MAX_S = 60.0
 
@@ -68,6 +71,10 @@ class Job:
         self._stop_received = False
         self._stopping = False
         self._said_bye = False
+        self._scalars: dict[str, float] = {}
+        #: The step at which the job is done, if that is known: set it, and the daemon knows how
+        #: long the job takes.
+        self.total: int | None = None
         self._steps = max(0, int(steps_done))
         self._reported = (time.monotonic(), self._steps)
         self._line = self._open_line()
@@ -115,6 +122,23 @@ class Job:
         self._end()
         self._begin()
         return not self._stopping
+
+    def report(self, values: Mapping[str, Any] | None = None, **named: Any) -> None:
+        """Values of the present step, shown by the dashboard: ``job.report(loss=loss.item())``.
+
+        They go out with the next step report and cost nothing without a daemon. Give names that
+        are no Python names as a mapping: ``job.report({"val/loss": 0.3})``. The daemon keeps the
+        first eight names of up to 32 letters, digits and ``_-./``; what is no finite number is
+        left out.
+        """
+        for name, value in {**(values or {}), **named}.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                continue
+            has_room = name in self._scalars or len(self._scalars) < SCALARS_MAX
+            if math.isfinite(number) and has_room:
+                self._scalars[name] = number
 
     def split(self, *tensors: Any) -> Iterator[tuple[Any, ...]]:
         """The sub-batches of a batch, each with its weight: ``for xs, ys, w in job.split(x, y)``.
@@ -228,8 +252,13 @@ class Job:
         seconds = (now - since) / (self._steps - before)
         # A step in which `split` was not called was computed whole.
         used = max(1, self._used)
-        message = {"op": "step", "n": self._steps, "dt": seconds, "accum": used}
+        message: dict[str, Any] = {"op": "step", "n": self._steps, "dt": seconds, "accum": used}
+        if self.total is not None and self.total > 0:
+            message["total"] = int(self.total)
+        if self._scalars:
+            message["scalars"] = self._scalars
         if line.send(message):
+            self._scalars = {}
             self._reported = (now, self._steps)
 
     def _listen(self) -> None:

@@ -28,6 +28,7 @@ class JobLine(_JobClass, total=False):
     devices: list[int]
     beside: list[int]
     rate: float | None
+    rate_from: str | None
     rate_measured: bool
     submit_time: str
     start_time: str | None
@@ -45,6 +46,7 @@ class JobPrivate(TypedDict, total=False):
     command: list[str]
     dir: str
     env: dict[str, str]
+    params: dict[str, str]
     stdout: str
     stderr: str
 
@@ -52,19 +54,26 @@ class JobPrivate(TypedDict, total=False):
 class JobInfo(JobLine, total=False):
     """All that is known about a job."""
 
+    begin_time: str | None
     caps: list[str]
     cpu_s: float
     dependency: str | None
     done_s: float
     enforcement: str
+    estimate_from: str | None
     estimate_s: float | None
     exclusive: bool
     gpu_memory_bytes: int | None
+    may_change: bool
     max_slowdown: float | None
     memory_peak_bytes: int
     normalised_throughput: float | None
     pid: int | None
     priority: int
+    retries_left: int
+    steps_per_s: float | None
+    steps_per_s_alone: float | None
+    stop_signal: str | None
     private: JobPrivate | None
     retried: int
     runs: int
@@ -80,6 +89,7 @@ class JobInfo(JobLine, total=False):
 class DeviceInfo(TypedDict, total=False):
     """One device."""
 
+    node: str
     index: int
     name: str
     kind: str
@@ -103,6 +113,7 @@ class DeviceReason(TypedDict, total=False):
 class Explanation(TypedDict, total=False):
     """Why a job waits and when it will start."""
 
+    start_note: str | None
     schema: int
     id: int | None
     state: str
@@ -123,6 +134,7 @@ class Explanation(TypedDict, total=False):
 class DaemonInfo(TypedDict, total=False):
     """What the daemon is."""
 
+    partition: str | None
     schema: int
     version: str
     policy: str
@@ -146,6 +158,7 @@ class Param(TypedDict):
 class JobOptions(TypedDict, total=False):
     """How a job is submitted, besides its command. ``class_`` is the API's ``class``."""
 
+    account: str | None
     begin_unix_s: float | None
     class_: str | None
     dependency: str | None
@@ -157,15 +170,20 @@ class JobOptions(TypedDict, total=False):
     gpus: float | None
     hold: bool | None
     kill_grace_s: float | None
+    mail: str | None
     max_slowdown: float | None
     name: str | None
     partition: str | None
     priority: int | None
     progress_regex: str | None
+    qos: str | None
     requeue: bool | None
+    reservation: int | None
     retries: int | None
+    slurm_env: bool | None
     stderr: str | None
     stdout: str | None
+    stop_signal: str | None
     time_limit_s: float | None
     webhook: str | None
 

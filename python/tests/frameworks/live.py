@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import json
 import os
 import shutil
 import signal
@@ -17,9 +16,8 @@ import tandem
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = os.path.join(HERE, "scripts")
 SOURCE = os.path.join(HERE, "../../src")
-#: The binary under test, and the library that stands for NVIDIA's.
+#: The binary under test.
 TANDEM = os.environ.get("TANDEM_TEST_BINARY")
-FAKE_NVML = os.environ.get("TANDEM_TEST_FAKE_NVML")
 #: How long anything may take on a busy machine.
 PATIENCE_S = 300
 
@@ -27,8 +25,8 @@ PATIENCE_S = 300
 def needs(*modules):
     """Skips a class of tests unless there are a binary and these modules."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if not TANDEM or not FAKE_NVML:
-        return unittest.skip("TANDEM_TEST_BINARY or TANDEM_TEST_FAKE_NVML is not set")
+    if not TANDEM:
+        return unittest.skip("TANDEM_TEST_BINARY is not set")
     return unittest.skipIf(missing, f"{', '.join(missing)} cannot be imported: scripts/python-env")
 
 
@@ -62,30 +60,12 @@ def losses(folder):
 
 
 class Daemon:
-    """A daemon with one device, whose jobs it can stop and start again.
-
-    Without `tandem requeue` only jobs on GPUs are asked to save a checkpoint, when a job of more
-    value arrives. So the device is a GPU that is not there: the jobs compute on cores all the same.
-    """
+    """A daemon with one core, whose jobs it can stop and start again."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="tandem-")
         self.socket = os.path.join(self.folder, "daemon.sock")
-        library = os.path.join(self.folder, "libnvidia-ml.so.1")
-        shutil.copy(FAKE_NVML, library)
-        gpu = {
-            "uuid": "GPU-1",
-            "name": "Tesla V100",
-            "memory_total": 16 << 30,
-            "capability": [7, 0],
-        }
-        with open(os.path.join(self.folder, "state.json"), "w") as file:
-            json.dump({"driver_version": "550.54.15", "devices": [gpu]}, file)
         kind = ["--provider", "cpu", "--devices", "1"]
-        self.can_requeue = "requeue" in run([TANDEM, "--help"]).split()
-        if not self.can_requeue:
-            kind = ["--provider", "nvidia", "--set", f"nvidia.library={library}"]
-            kind += ["--set", "nvidia.pause=true", "--policy", "srtf"]
         command = [TANDEM, "daemon", "--state", os.path.join(self.folder, "state")]
         self._log = open(os.path.join(self.folder, "daemon.log"), "w")  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -113,11 +93,7 @@ class Daemon:
     def stop_and_start_again(self, job):
         """Asks a job to save a checkpoint, and lets it continue in another run."""
         runs = self.client.info(job)["runs"]
-        if self.can_requeue:
-            run([TANDEM, "requeue", str(job), "--socket", self.socket])
-        else:
-            short = self.submit(self.folder, ["true"], estimate_s=1, name="preempts")
-            assert self.client.wait(short, timeout=PATIENCE_S) == "completed", self.log()
+        run([TANDEM, "requeue", str(job), "--socket", self.socket])
         until(lambda: self.client.info(job)["runs"] > runs, "the job runs again", self.log)
 
     def pause_and_resume(self, job, folder):

@@ -4,7 +4,7 @@ the losses of the same job without interruption."""
 import os
 import unittest
 
-from live import Live, losses, needs, rows, run
+from live import Live, needs, rows, run
 
 STEPS = 120
 
@@ -42,18 +42,24 @@ class Stopped(Live):
 @needs("torch")
 class Torch(Stopped):
     def test_unmodified(self):
-        """It cannot be asked for a checkpoint: ended and submitted again, it continues from its own."""
+        """It cannot be asked for a checkpoint: ended and queued again, it continues from its own."""
         command = self.command("plain.py", STEPS)
         run(command, self.alone)
         job = self.daemon.submit(self.folder, command)
         self.reached(15)
         self.assertEqual(self.daemon.pause_and_resume(job, self.folder), 0)
         self.reached(35)
-        self.daemon.client.cancel(job)
-        self.assertEqual(self.daemon.client.wait(job), "cancelled")
-        self.assertLess(len(losses(self.folder)), STEPS)
-        self.completed(self.daemon.submit(self.folder, command))
+        self.daemon.stop_and_start_again(job)
+        self.completed(job)
+        self.assertEqual(self.daemon.client.info(job)["runs"], 2)
         self.assert_same(STEPS, repeated=10)
+
+    def test_saves_on_a_signal(self):
+        """Without a line of Tandem's it is stopped by its signal, and repeats no step."""
+        command = self.command("signalled.py", STEPS)
+        run(command, self.alone)
+        self.stopped_twice(self.daemon.submit(self.folder, command, stop_signal="USR1"), 40)
+        self.assert_same(STEPS)
 
     def test_with_tandem_job(self):
         command = self.command("with_job.py", STEPS)

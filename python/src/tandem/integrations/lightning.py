@@ -76,6 +76,8 @@ class _Hooks:
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._steps = trainer.global_step
         self._job = Job(accum=False, steps_done=self._steps)
+        # Without a number of steps it is -1, and the epochs are not counted in steps here.
+        self._job.total = trainer.max_steps if trainer.max_steps > 0 else None
         if self._at_stop:
             self._skip_done_batches(trainer)
 

@@ -51,6 +51,7 @@ class TandemCallback(TrainerCallback):
             accum=self._may_split(args, kwargs.get("model")),
             steps_done=state.global_step,
         )
+        self.job.total = state.max_steps if state.max_steps > 0 else None
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # Training that is complete is not interrupted.
@@ -62,6 +63,12 @@ class TandemCallback(TrainerCallback):
         control.should_save = True
         control.should_evaluate = False
         control.should_training_stop = True
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
+    ) -> None:
+        if self.job is not None:
+            self.job.report(logs or {})
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.interrupted:
