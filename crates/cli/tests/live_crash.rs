@@ -7,7 +7,8 @@
 mod common;
 
 use common::Dice;
-use common::daemon::{Daemon, Options, PATIENCE, lives, until, zombies_of};
+use common::daemon::{Daemon, Options, PATIENCE, until, zombies_of};
+use common::processes::lives;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::Mutex;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::too_many_lines, reason = "tables of cases")]
 
+mod common;
 mod hostile;
 
 use hostile::{BOB, Daemon, ROOT, exchange, parse, shell, two_people};

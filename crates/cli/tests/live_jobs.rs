@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::processes::end_processes_of;
 use common::sample_job;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -101,6 +102,7 @@ impl Drop for Daemon {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        end_processes_of(self.folder.path());
     }
 }
 

@@ -1,6 +1,7 @@
 //! The interface is as its description says: the committed description is the present one, every path is in
 //! it, and thousands of requests made from it, sense and nonsense, are answered as it promises.
 
+mod common;
 mod hostile;
 
 use hostile::{Answer, Daemon, ROOT, exchange};

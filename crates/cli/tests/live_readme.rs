@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::processes::end_processes_of;
 use common::sample_job;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -107,6 +108,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         self.run("tandem cancel all; sleep 1; kill $(cat daemon.pid)");
+        end_processes_of(self.folder.path());
     }
 }
 

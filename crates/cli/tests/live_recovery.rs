@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::daemon::{Daemon, Options, lives, pid, until};
+use common::daemon::{Daemon, Options, until};
+use common::processes::{lives, pid};
 use rustix::process::{Resource, Rlimit, Signal, kill_process, prlimit};
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! Two people and a daemon run by root: what is whose stays theirs.
 
+mod common;
 mod hostile;
 
 use hostile::{

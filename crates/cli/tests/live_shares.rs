@@ -1,5 +1,6 @@
 //! People who share a daemon run by root: fair shares, limits, qualities of service, reservations, usage.
 
+mod common;
 mod hostile;
 
 use hostile::{ANN, BOB, Daemon, ROOT, open_folder, two_people};

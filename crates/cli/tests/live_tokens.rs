@@ -1,5 +1,6 @@
 //! Clients on TCP: TLS, and tokens that stand for one user, within their scopes, until they end.
 
+mod common;
 mod hostile;
 
 use hostile::{ANN, BOB, Daemon, ROOT, command, exchange, home, open_folder, program, two_people};

@@ -156,7 +156,7 @@ impl JobSpec {
 
 /// The state of a job. Jobs that have ended are removed from the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum JobState {
+pub enum SchedulingState {
     /// In the queue since the given instant.
     Waiting {
         /// Submission, or the last stop.
@@ -215,7 +215,7 @@ pub struct Job {
     /// Its specification.
     pub spec: JobSpec,
     /// Its state.
-    pub state: JobState,
+    pub state: SchedulingState,
     /// Its progress as reported.
     pub progress: Progress,
     /// Time spent on GPUs before the present placement.
@@ -229,7 +229,7 @@ impl Job {
         let since = spec.submit;
         Self {
             spec,
-            state: JobState::Waiting { since },
+            state: SchedulingState::Waiting { since },
             progress: Progress::default(),
             held: Span::ZERO,
             must_restore: false,
@@ -244,8 +244,8 @@ impl Job {
     /// Its current placement, if any.
     pub fn placement(&self) -> Option<&Placement> {
         match &self.state {
-            JobState::Placed { placement, .. } => Some(placement),
-            JobState::Waiting { .. } => None,
+            SchedulingState::Placed { placement, .. } => Some(placement),
+            SchedulingState::Waiting { .. } => None,
         }
     }
 
@@ -265,28 +265,28 @@ impl Job {
     /// Attained GPU time by `now`: time on GPUs × number of GPUs.
     pub fn attained(&self, now: Time) -> Span {
         let present = match self.state {
-            JobState::Placed { since, .. } => now.since(since),
-            JobState::Waiting { .. } => Span::ZERO,
+            SchedulingState::Placed { since, .. } => now.since(since),
+            SchedulingState::Waiting { .. } => Span::ZERO,
         };
         Span((self.held + present).0.saturating_mul(u64::from(self.spec.gpus)))
     }
 
     pub(crate) fn place(&mut self, placement: Placement, now: Time) {
-        if let JobState::Placed { since, .. } = self.state {
+        if let SchedulingState::Placed { since, .. } = self.state {
             self.held += now.since(since);
         }
         self.halt(now);
-        self.state = JobState::Placed { placement, since: now };
+        self.state = SchedulingState::Placed { placement, since: now };
     }
 
     /// Returns the job to the queue with its progress saved.
     pub(crate) fn unplace(&mut self, now: Time) {
         self.halt(now);
-        if let JobState::Placed { since, .. } = self.state {
+        if let SchedulingState::Placed { since, .. } = self.state {
             self.held += now.since(since);
             self.must_restore = true;
         }
-        self.state = JobState::Waiting { since: now };
+        self.state = SchedulingState::Waiting { since: now };
     }
 
     /// Stops progress; the driver reports the next rate.

@@ -34,8 +34,8 @@ pub use event::Event;
 pub use gpus::Gpus;
 pub use interference::{ClassTraits, ClosedForm, Interference, Learner, Observation};
 pub use job::{
-    ClassId, Job, JobDescription, JobId, JobSpec, JobState, PRIORITY_MAX, Profile, Progress,
-    Reason, Tolerance, UserId,
+    ClassId, Job, JobDescription, JobId, JobSpec, PRIORITY_MAX, Profile, Progress, Reason,
+    SchedulingState, Tolerance, UserId,
 };
 pub use job_map::JobMap;
 pub use occupancy::{Occupancy, PlacementRule, Tenants, only_tenant};

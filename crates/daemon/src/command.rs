@@ -2,8 +2,8 @@
 
 mod select;
 
-use crate::job::{Job, JobState};
-use crate::limits::Limits;
+use crate::job::{JobState, StoredJob};
+use crate::limits::RequestLimits;
 use crate::request::{CheckedRequest, JobRequest, Selector};
 use crate::scheduler::{Booking, Input, JobAction, Phase, Scheduler, Submission, UserLoad};
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ pub(crate) trait PastJobs {
     /// What is needed most of a job, quickly.
     fn past(&self, id: u64) -> Option<PastJob>;
     /// A job with its request, which may be large.
-    fn job(&self, id: u64) -> Option<Job>;
+    fn job(&self, id: u64) -> Option<StoredJob>;
     /// The latest job of a user.
     fn last(&self, user: &str) -> Option<u64>;
     /// Whether a task of an array has ended and did not complete.
@@ -159,7 +159,7 @@ pub(crate) struct Admission<'a> {
     /// The user of the daemon.
     pub(crate) daemon_uid: u32,
     /// What may be submitted.
-    pub(crate) limits: &'a Limits,
+    pub(crate) limits: &'a RequestLimits,
     /// What was admitted in this cycle already, by user.
     pub(crate) admitted: &'a Admitted,
 }
@@ -419,7 +419,7 @@ impl Admission<'_> {
         checked: &CheckedRequest,
         depends: u64,
     ) -> Result<(), Refusal> {
-        let Limits { jobs, jobs_per_user, dependencies_per_user, .. } = *self.limits;
+        let RequestLimits { jobs, jobs_per_user, dependencies_per_user, .. } = *self.limits;
         let new: u64 = self.admitted.values().map(|load| load.jobs).sum();
         let all = self.scheduler.active_jobs() as u64 + new;
         if all + checked.tasks() > jobs {

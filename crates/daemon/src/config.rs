@@ -30,7 +30,7 @@ pub struct Config {
     /// How job classes are learned.
     pub learning: LearningConfig,
     /// What users may have.
-    pub limits: crate::limits::Limits,
+    pub limits: crate::limits::RequestLimits,
     /// When devices are shared.
     pub sharing: SharingConfig,
     /// NVIDIA's GPUs.

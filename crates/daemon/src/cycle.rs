@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::command::{Accepted, CommandOutcome, Refusal};
 use crate::history::History;
 use crate::job_sockets::JobSockets;
-use crate::limits::Limits;
+use crate::limits::RequestLimits;
 use crate::meter::Meter;
 use crate::publish::Publisher;
 use crate::scheduler::{Booking, Input, Now, Phase, Scheduler, StepOutcome, Submission};
@@ -66,7 +66,7 @@ pub struct Cycle {
     /// Why nothing may be written any more.
     fatal: Option<StoreError>,
     /// What users may have.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Jobs that ended longer ago than this are deleted.
     pub history_kept: Option<Duration>,
     /// When the store is tidied again.
@@ -117,7 +117,7 @@ impl Cycle {
             import_memory_bytes: None,
             trouble: None,
             fatal: None,
-            limits: Limits::default(),
+            limits: RequestLimits::default(),
             history_kept: None,
             tidy_at: Time(0),
             published: BTreeMap::new(),

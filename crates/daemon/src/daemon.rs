@@ -104,7 +104,7 @@ pub struct DaemonOptions {
     /// What to do with a device that has processes that are not ours.
     pub foreign: Foreign,
     /// What users may have.
-    pub limits: crate::limits::Limits,
+    pub limits: crate::limits::RequestLimits,
     /// Jobs that were over so long ago are forgotten.
     pub history: Option<Duration>,
     /// Webhooks are called.

@@ -11,10 +11,10 @@ pub(crate) use what_if::of_change;
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
 use crate::command::{Admission, Caller, Refusal};
 use crate::cycle::Present;
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
 use crate::scheduler::{Estimate, Scheduler};
-use draws::{Deadline, Kept};
+use draws::{Deadline, ReducedQueue};
 use std::sync::Arc;
 use tandem_core::{
     GangGpu, GpuId, Interference, JobId, JobSpec, Placement, Ppm, Ratio, Span, Tenant, Time,
@@ -70,7 +70,7 @@ pub(crate) fn of_request(
     // Classes of users are kept apart.
     let own = crate::class::of_user(&request, &caller.user, false, &[]);
     let own = JobRequest { class: Some(own), ..request.clone() };
-    let job = Job { uid: caller.uid, request: Arc::new(own), ..Job::default() };
+    let job = StoredJob { uid: caller.uid, request: Arc::new(own), ..StoredJob::default() };
     if scheduler.classes().get(&scheduler.class_of(&job).0).is_some() {
         request.class.clone_from(&job.request.class);
     }
@@ -90,7 +90,7 @@ pub(crate) fn of_request(
 }
 
 /// The answer for a job that has ended.
-pub(crate) fn of_the_past(job: &Job, policy: String) -> Explanation {
+pub(crate) fn of_the_past(job: &StoredJob, policy: String) -> Explanation {
     let mut explanation = blank(Some(job.id), job.state, policy);
     explanation.waits = None;
     explanation
@@ -215,7 +215,7 @@ impl Question {
     fn shorten(&mut self) -> (usize, Work) {
         let target = self.target.unwrap_or(0);
         self.draw(0);
-        let Kept { positions, left_out } = draws::keep(&self.present, target);
+        let ReducedQueue { positions, left_out } = draws::keep(&self.present, target);
         if positions.len() < self.ids.len() {
             self.ids = positions.iter().map(|&at| self.ids[at]).collect();
             self.estimates = positions.iter().map(|&at| self.estimates[at]).collect();

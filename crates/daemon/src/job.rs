@@ -101,7 +101,7 @@ impl JobState {
 /// A job. Fields with their defaults are left out of its record: most jobs of a long queue have little else.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Job {
+pub struct StoredJob {
     /// Its number.
     pub id: u64,
     /// The cluster's id of the job, if it comes from a cluster: never given to another job.
@@ -299,7 +299,7 @@ pub struct ArrayTask {
     pub at_a_time: Option<u32>,
 }
 
-impl Job {
+impl StoredJob {
     /// Adds up what it did until `at_us`, having gone on as it did.
     pub fn account(&mut self, at_us: u64) {
         if let Some(going) = self.going.take() {
@@ -418,7 +418,7 @@ mod tests {
         let request = Arc::new(JobRequest { command, params, ..JobRequest::default() });
         // The last of four tasks.
         let task = Some(ArrayTask { first: 5, number: 3, at_a_time: None });
-        let job = Job { id: 8, task, request, ..Job::default() };
+        let job = StoredJob { id: 8, task, request, ..StoredJob::default() };
         assert_eq!(job.command(), ["{b}", "x22y", "{c}", "{", "{{b}}", "é{b", ""]);
     }
 

@@ -259,7 +259,7 @@ async fn serve(
             }
             received = next_message(&mut connection, &mut budget) => match received {
                 Some(said) => {
-                    if inbox.send(Message::Job { job, said }).is_err() {
+                    if inbox.send(Message::StoredJob { job, said }).is_err() {
                         return;
                     }
                 }

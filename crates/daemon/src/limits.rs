@@ -2,7 +2,7 @@
 
 /// The limits of `[limits]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Jobs of all users that have not ended.
     pub jobs: u64,
     /// Jobs of a user that have not ended.
@@ -21,7 +21,7 @@ pub struct Limits {
     pub journal_mib: u64,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self {
             jobs: 1_000_000,

@@ -1,7 +1,7 @@
 //! E-mail at the end of a job: by the local sendmail, run as the job's user, or by an SMTP server.
 
 use crate::api::types::JobChange;
-use crate::job::Job;
+use crate::job::StoredJob;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
@@ -39,7 +39,7 @@ pub fn is_address(text: &str) -> bool {
 }
 
 /// The message of a job that ended.
-pub(crate) fn message(job: &Job, change: &JobChange, to: &str) -> String {
+pub(crate) fn message(job: &StoredJob, change: &JobChange, to: &str) -> String {
     let plain = |text: &str| -> String {
         text.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
     };
@@ -52,7 +52,7 @@ pub(crate) fn message(job: &Job, change: &JobChange, to: &str) -> String {
     let user = plain(&job.user);
     format!(
         "From: {user}@{host}\r\nTo: {to}\r\nSubject: job {id} {name}: {state}\r\n\r\n\
-         Job {id} ({name}) on {host}: {state}{exit}, at {time}.\r\n{reason}",
+         StoredJob {id} ({name}) on {host}: {state}{exit}, at {time}.\r\n{reason}",
         id = job.id,
         time = change.time,
     )
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_message_is_one_message() {
-        let job = Job { id: 7, user: "ann".to_owned(), ..Job::default() };
+        let job = StoredJob { id: 7, user: "ann".to_owned(), ..StoredJob::default() };
         let mut change: JobChange = serde_json::from_value(serde_json::json!({
             "seq": 1, "time": "now", "id": 7, "state": "failed", "devices": [], "exit_code": 3,
         }))

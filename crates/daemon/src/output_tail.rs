@@ -151,7 +151,7 @@ pub(crate) async fn follow(
         if std::mem::replace(&mut reported, n) == n && n != 0 {
             continue;
         }
-        if inbox.send(Message::Job { job, said: FromJob::Printed { n, total } }).is_err() {
+        if inbox.send(Message::StoredJob { job, said: FromJob::Printed { n, total } }).is_err() {
             return;
         }
     }

@@ -4,7 +4,7 @@
 use crate::api::live::LiveEvent;
 use crate::api::types::JobChange;
 use crate::cycle::Message;
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::mail::Mailer;
 use crate::scheduler::Now;
 use rustls::pki_types::ServerName;
@@ -91,7 +91,7 @@ impl Publisher {
     }
 
     /// Publishes a change of a job and calls its webhook if it ended.
-    pub fn publish(&mut self, now: Now, job: &Job) {
+    pub fn publish(&mut self, now: Now, job: &StoredJob) {
         let change = Arc::new(OwnedChange { uid: job.uid, change: self.change(now.unix_us, job) });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == HISTORY_MAX {
@@ -110,7 +110,7 @@ impl Publisher {
 
     /// Sends the e-mail of a job that ended, if it wants one. It is tried three times, and not again after a
     /// restart: mail is a courtesy, webhooks are for programs.
-    fn mail(&self, job: &Job, change: &JobChange) {
+    fn mail(&self, job: &StoredJob, change: &JobChange) {
         let (Some(mailer), Some(to)) = (self.mailer.clone(), job.request.mail.clone()) else {
             return;
         };
@@ -147,7 +147,7 @@ impl Publisher {
     }
 
     /// Calls the webhook of a job that ended under an earlier daemon.
-    pub fn retry_webhook(&mut self, job: &Job) {
+    pub fn retry_webhook(&mut self, job: &StoredJob) {
         if self.has_webhook(job) {
             let change = self.change(job.end_us.unwrap_or(0), job);
             self.call(job, change);
@@ -155,11 +155,11 @@ impl Publisher {
     }
 
     /// Whether the job ended and has a webhook to call.
-    pub fn has_webhook(&self, job: &Job) -> bool {
+    pub fn has_webhook(&self, job: &StoredJob) -> bool {
         self.webhooks && job.state.is_over() && job.request.webhook.is_some()
     }
 
-    fn change(&mut self, unix_us: u64, job: &Job) -> JobChange {
+    fn change(&mut self, unix_us: u64, job: &StoredJob) -> JobChange {
         self.seq += 1;
         JobChange {
             seq: self.seq,
@@ -179,7 +179,7 @@ impl Publisher {
         }
     }
 
-    fn call(&mut self, job: &Job, change: JobChange) {
+    fn call(&mut self, job: &StoredJob, change: JobChange) {
         let Some(address) = job.request.webhook.clone() else { return };
         let (owner, calls) = (Owner { uid: job.uid, gid: job.gid }, self.calls.clone());
         let of_user = || Arc::new(Semaphore::new(WEBHOOKS_PER_USER));

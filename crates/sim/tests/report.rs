@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tandem_core::{Interference, Memory, Ratio, SubBatch, SubBatches};
 use tandem_policies::PolicySpec;
 use tandem_sim::interference::{Learning, ModelFile, PairTable, trace_beliefs};
-use tandem_sim::report::{PairRates, html};
+use tandem_sim::report::{PairHeatMap, html};
 use tandem_sim::trace::{ReadOptions, parse};
 use tandem_sim::{LowerBound, RunOptions, SimRun, Workload};
 
@@ -18,7 +18,7 @@ fn recorded(workload: &Workload, policy: &str) -> SimRun {
     simulate(workload, &PolicySpec::parse(policy).unwrap(), &options)
 }
 
-fn page(workload: &Workload, runs: &[SimRun], pairs: Option<&PairRates>) -> Value {
+fn page(workload: &Workload, runs: &[SimRun], pairs: Option<&PairHeatMap>) -> Value {
     let bound = LowerBound { exclusive_s: 2.0, sharing_s: 1.0 };
     let page = html(workload, bound, runs, &[], pairs);
     let data = page.split("type=\"application/json\">").nth(1).unwrap();
@@ -92,7 +92,7 @@ fn pair_rates_are_those_of_the_classes_that_occur() {
     let shared: Arc<dyn Interference> = truth.clone();
     let beliefs = trace_beliefs(&trace, shared, Some(&table), None, Some(model), learning).unwrap();
     let pairs = |beliefs| {
-        let pairs = PairRates::new(&trace, &truth, beliefs);
+        let pairs = PairHeatMap::new(&trace, &truth, beliefs);
         page(&workload, &[recorded(&workload, "sjf")], Some(&pairs))["pairs"].clone()
     };
     let told = pairs(None);

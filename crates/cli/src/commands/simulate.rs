@@ -17,7 +17,7 @@ use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_python_policy::FirstError;
 use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable, trace_beliefs};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
-use tandem_sim::report::PairRates;
+use tandem_sim::report::PairHeatMap;
 use tandem_sim::trace::{ReadOptions, SacctCounts, Trace};
 use tandem_sim::{
     Estimates, LowerBound, Network, RunOptions, SimResults, SimRun, Workload, WorkloadOptions,
@@ -171,7 +171,7 @@ struct PreparedRun {
     truth: Arc<dyn Interference>,
     beliefs: Option<Beliefs>,
     /// The rates that the report shows, where there is a table.
-    pairs: Option<PairRates>,
+    pairs: Option<PairHeatMap>,
 }
 
 fn read_network(arg: &NetworkArg) -> Result<Option<Network>, Failure> {
@@ -216,7 +216,7 @@ fn prepare(args: &SimulationArgs) -> Result<PreparedRun, Failure> {
         BeliefsArg::True => None,
         kind => Some(beliefs(args, kind, &trace, &truth, table.as_ref(), solo.as_ref())?),
     };
-    let pairs = measured.map(|measured| PairRates::new(&trace, &measured, beliefs.as_ref()));
+    let pairs = measured.map(|measured| PairHeatMap::new(&trace, &measured, beliefs.as_ref()));
     let options = WorkloadOptions {
         estimates: args.estimates,
         load: args.load,
@@ -349,7 +349,7 @@ impl ResultFolder {
         bound: LowerBound,
         runs: &[SimRun],
         notes: &[String],
-        pairs: Option<&PairRates>,
+        pairs: Option<&PairHeatMap>,
     ) -> Result<(), Failure> {
         let html = report::html(workload, bound, runs, notes, pairs);
         self.report.write(|out| out.write_all(html.as_bytes()))?;

@@ -1,8 +1,9 @@
 //! A real daemon in a folder of its own, with fake GPUs unless told otherwise.
 
+use super::processes::{all_pids, end_processes_of, pid, processes_of};
 use super::server::isolated;
 use super::{Ran, finish, folder};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -205,24 +206,14 @@ impl Daemon {
 
     /// Supervisors and processes of jobs that are there.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        processes_of(self.dir.path(), self.child.id())
+        processes_of(self.dir.path(), Some(self.child.id()))
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
-        // Until nobody is left: one that dies may just have started another.
-        for _ in 0..100 {
-            let left = self.processes();
-            if left.is_empty() {
-                break;
-            }
-            for left in left {
-                let _ = kill_process(pid(left), Signal::KILL);
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        end_processes_of(self.dir.path());
         remove_groups(&self.state);
     }
 }
@@ -265,16 +256,6 @@ fn spawn(dir: &Path, state: &Path, socket: &Path, options: &Options) -> Child {
     command.spawn().expect("the daemon can be started")
 }
 
-pub(crate) fn pid(pid: u32) -> Pid {
-    Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid")
-}
-
-/// Whether a process is there and has not ended.
-pub(crate) fn lives(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 /// Children of a process that have ended and were not waited for.
 pub(crate) fn zombies_of(parent: u32) -> Vec<u32> {
     let is_zombie = |pid: &u32| {
@@ -284,22 +265,6 @@ pub(crate) fn zombies_of(parent: u32) -> Vec<u32> {
         })
     };
     all_pids().filter(is_zombie).collect()
-}
-
-fn all_pids() -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir("/proc").expect("/proc can be read");
-    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-}
-
-/// Processes that name a folder in their command or their environment, but for one.
-fn processes_of(dir: &Path, but: u32) -> Vec<u32> {
-    let name = dir.to_str().expect("a plain path").as_bytes().to_vec();
-    let names = |pid: &u32, file: &str| {
-        let text = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        text.windows(name.len()).any(|window| window == name)
-    };
-    let others = all_pids().filter(|&pid| pid != but && pid != std::process::id());
-    others.filter(|pid| lives(*pid) && (names(pid, "cmdline") || names(pid, "environ"))).collect()
 }
 
 /// Waits for something.

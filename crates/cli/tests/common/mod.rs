@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod daemon;
+pub(crate) mod processes;
 pub(crate) mod refusal;
 pub(crate) mod server;
 

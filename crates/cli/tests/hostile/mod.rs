@@ -3,6 +3,7 @@
 // Every test file is a crate of its own and uses only part of this.
 #![allow(dead_code)]
 
+use crate::common::processes::end_processes_of;
 use serde_json::{Value, json};
 use std::fs::Permissions;
 use std::io::{Read, Write};
@@ -224,6 +225,7 @@ impl Drop for Daemon {
         }
         let _ = self.child.kill();
         let _ = self.child.wait();
+        end_processes_of(self.dir.path());
     }
 }
 

@@ -41,4 +41,4 @@ pub(super) fn routes() -> Router<Api> {
         live_types::LogPart
     ))
 )]
-pub(super) struct Description;
+pub(super) struct DashboardRoutes;

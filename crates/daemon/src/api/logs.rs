@@ -4,7 +4,7 @@ use super::routes::{find, path_param, query_params};
 use super::types::ErrorAnswer;
 use super::{Api, ApiError};
 use crate::command::Caller;
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::scheduler::Phase;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -78,7 +78,7 @@ pub(super) struct LogFile {
 pub(super) fn log_file(
     api: &Api,
     caller: &Caller,
-    job: &Job,
+    job: &StoredJob,
     stream: Option<&str>,
 ) -> Result<LogFile, ApiError> {
     let id = job.id;

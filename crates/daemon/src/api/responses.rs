@@ -5,7 +5,7 @@ use super::types::{
     SCHEMA,
 };
 use crate::cycle::Present;
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::scheduler::{Phase, View};
 use crate::time::iso;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ const SECOND: f64 = 1e6;
 
 /// The public part of a job; the full reason only if the caller may see it. `view` is present while the job
 /// is active.
-pub(super) fn line(job: &Job, view: Option<&View>, may_see_all: bool) -> JobLine {
+pub(super) fn line(job: &StoredJob, view: Option<&View>, may_see_all: bool) -> JobLine {
     let runs = view.filter(|view| view.phase == Phase::Running);
     let waiting = view.and_then(|view| view.waiting.as_ref()).map(crate::scheduler::Waiting::text);
     let ran_us = view.map_or(job.ran_us, |view| view.ran_us);
@@ -46,7 +46,7 @@ pub(super) fn line(job: &Job, view: Option<&View>, may_see_all: bool) -> JobLine
 
 /// Everything about a job; `env` only if the caller may see it.
 pub(super) fn info(
-    job: &Job,
+    job: &StoredJob,
     view: Option<&View>,
     env: Option<BTreeMap<String, String>>,
     present: &Present<'_>,
@@ -111,7 +111,7 @@ pub(super) fn info(
 }
 
 /// Steps per second of a job's class alone, with the job's number of sub-batches.
-fn solo_speed(job: &Job, view: Option<&View>, present: &Present<'_>) -> Option<f64> {
+fn solo_speed(job: &StoredJob, view: Option<&View>, present: &Present<'_>) -> Option<f64> {
     let parts = view.map_or(job.sub_batches, |view| view.sub_batches);
     let solo = &present.scheduler.classes().get(&job.class)?.solo;
     solo.get(&parts).or_else(|| solo.get(&1)).copied()
@@ -182,7 +182,7 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
 pub(super) fn classes(present: &Present<'_>, sees: impl Fn(u32) -> bool) -> Classes {
     let known = present.scheduler.classes();
     let definition = |name: &str| known.definition(name).filter(|one| sees(one.uid));
-    let class = |(name, class): (&String, &crate::scheduler::Class)| ClassInfo {
+    let class = |(name, class): (&String, &crate::scheduler::LearnedClass)| ClassInfo {
         name: name.clone(),
         defined_by: definition(name).map(crate::class::ClassDefinition::text),
         ignored: definition(name).map_or_else(Vec::new, |definition| {

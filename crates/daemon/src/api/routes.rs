@@ -12,7 +12,7 @@ use super::{
     Api, ApiError, changes, dashboard, events, logs, metrics, reservations, responses, token_routes,
 };
 use crate::command::{Caller, UserCommand};
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::request::{CheckedRequest, JobRequest};
 use crate::scheduler::{Active, View};
 use crate::store::{GroupTotal, JobFilter, JobRows, StoreReader, UsageBy};
@@ -105,7 +105,7 @@ fn router(api: Api) -> Router {
 /// The OpenAPI description of the HTTP API.
 pub fn openapi() -> utoipa::openapi::OpenApi {
     let mut description = Description::openapi();
-    description.merge(dashboard::Description::openapi());
+    description.merge(dashboard::DashboardRoutes::openapi());
     description
 }
 
@@ -120,15 +120,15 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         token_routes::revoke, daemon, events::events, description, prometheus, health
     ),
     components(schemas(JobChange, ErrorAnswer)),
-    modifiers(&Token),
+    modifiers(&TokenSecurity),
     security((), ("token" = []))
 )]
 struct Description;
 
 /// Documents the bearer token that TCP requires.
-struct Token;
+struct TokenSecurity;
 
-impl utoipa::Modify for Token {
+impl utoipa::Modify for TokenSecurity {
     fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
         use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
         let about = "Over TCP: a token of the user, made with tandem token create. On the unix socket the kernel identifies the user (SO_PEERCRED).";
@@ -306,7 +306,7 @@ async fn list(
     let JobRows { jobs, next_after } = api.read(move |reader| reader.page(&filter)).await?;
     let line = {
         let daemon_uid = api.uid;
-        move |job: &Job, view: Option<&View>| {
+        move |job: &StoredJob, view: Option<&View>| {
             responses::line(job, view, caller.may_change(job.uid, daemon_uid))
         }
     };
@@ -331,7 +331,7 @@ async fn list(
     // started in their place it would be inconsistent.
     if !ended.is_empty() {
         let read = move |reader: &StoreReader| ended.iter().map(|&id| reader.job(id)).collect();
-        let over: Vec<Option<Job>> = api.read(read).await?;
+        let over: Vec<Option<StoredJob>> = api.read(read).await?;
         lines.extend(over.iter().flatten().map(|job| line(job, None)));
         lines.sort_by_key(|line| line.id);
         if descending {
@@ -343,7 +343,7 @@ async fn list(
 }
 
 /// A job as stored.
-pub(super) async fn find(api: &Api, id: u64) -> Result<Job, ApiError> {
+pub(super) async fn find(api: &Api, id: u64) -> Result<StoredJob, ApiError> {
     api.read(move |reader| reader.job(id)).await?.ok_or_else(|| ApiError::no_job(id))
 }
 

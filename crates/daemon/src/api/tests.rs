@@ -4,7 +4,7 @@
 use super::responses;
 use crate::cycle::{Present, Turns};
 use crate::history::History;
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::meter::Meter;
 use crate::request::JobRequest;
 use crate::scheduler::{
@@ -109,7 +109,7 @@ fn setup() -> Setup {
 fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
     let kept = |(job, id): (usize, u64)| {
         let request = Arc::new(JobRequest { max_slowdown, ..request(job) });
-        let job = Job {
+        let job = StoredJob {
             id,
             class: crate::class::of_request(&request),
             request: request.clone(),
@@ -119,7 +119,7 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
             runs: 1,
             sub_batches: 1,
             entered_us: Some(id),
-            ..Job::default()
+            ..StoredJob::default()
         };
         let enforcement = Enforcement::None;
         let found = Some(RecoveredRun::Running {

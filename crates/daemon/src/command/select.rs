@@ -1,7 +1,7 @@
 //! The jobs that a selector or a dependency names.
 
 use super::{Admission, Caller, CommandOutcome, PastJobs, Refusal};
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::request::{After, Dependency, DependencyName, Selector};
 use crate::scheduler::JobAction;
 use std::collections::BTreeSet;
@@ -202,7 +202,7 @@ impl Admission<'_> {
             |number: u64| Refusal::Bad(format!("dependency: there is no task {first}_{number}"));
         let active = self.scheduler.tasks(first).next().map(|active| active.job.clone());
         let one = active.or_else(|| history.job(first));
-        let is_task = |job: &Job| job.task.is_some_and(|task| task.first == first);
+        let is_task = |job: &StoredJob| job.task.is_some_and(|task| task.first == first);
         let one = one.filter(is_task).ok_or_else(|| unknown(numbers[0]))?;
         let tasks = one.request.tasks().map_err(|error| Refusal::Bad(error.to_string()))?;
         let mut missing: BTreeSet<u64> = numbers.iter().copied().collect();

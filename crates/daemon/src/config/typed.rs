@@ -5,7 +5,7 @@ use super::{
     ClientConfig, Config, DaemonConfig, JobsConfig, LearningConfig, NvidiaConfig, ProviderKind,
     SharingConfig, SlurmConfig,
 };
-use crate::limits::Limits;
+use crate::limits::RequestLimits;
 use serde_json::Value;
 use std::path::PathBuf;
 use tandem_backends::providers::Foreign;
@@ -105,9 +105,9 @@ fn jobs(origins: &Origins) -> JobsConfig {
     }
 }
 
-fn limits(whole: &dyn Fn(&str) -> Option<u64>) -> Limits {
+fn limits(whole: &dyn Fn(&str) -> Option<u64>) -> RequestLimits {
     let limit = |name: &str| whole(&format!("limits.{name}")).unwrap_or_default();
-    Limits {
+    RequestLimits {
         jobs: limit("jobs"),
         jobs_per_user: limit("jobs_per_user"),
         planned_per_user: u32::try_from(limit("planned_per_user")).unwrap_or(u32::MAX),

@@ -1,6 +1,6 @@
 //! Collects what happened: messages become inputs of the scheduler, accepted commands and questions.
 
-use super::message::{Question, Reply};
+use super::message::{Reply, StateQuery};
 use super::{AcceptedCommand, Cycle, Message};
 use crate::command::{Accepted, Admission, Admitted, Caller, CommandOutcome, Refusal, UserCommand};
 use crate::job_sockets::FromJob;
@@ -16,7 +16,7 @@ pub(super) struct Intake {
     /// What happened.
     pub(super) inputs: Vec<Input>,
     pub(super) accepted: Vec<AcceptedCommand>,
-    pub(super) questions: Vec<Question>,
+    pub(super) questions: Vec<StateQuery>,
     /// Jobs whose webhooks were called.
     pub(super) webhooks_done: Vec<u64>,
     /// The runs that were sampled last.
@@ -58,7 +58,7 @@ impl Cycle {
                     let _ = reply.send(written.map_err(refused));
                 }
                 Message::Backend(event) => self.take_event(now, event, &mut intake),
-                Message::Job { job, said } => {
+                Message::StoredJob { job, said } => {
                     let facts = self.facts_of(job, &said, now);
                     intake.inputs.extend(facts.into_iter().map(Input::Fact));
                 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 /// Told when a command is durable: what became of it.
 pub(super) type Reply = oneshot::Sender<Result<CommandOutcome, Refusal>>;
 /// Reads the present between two turns.
-pub(super) type Question = Box<dyn FnOnce(&Present<'_>) + Send>;
+pub(super) type StateQuery = Box<dyn FnOnce(&Present<'_>) + Send>;
 
 /// Writes to the store between two turns.
 pub(super) type Write = Box<dyn FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError> + Send>;
@@ -39,7 +39,7 @@ pub enum Message {
     /// The back end reports.
     Backend(BackendEvent),
     /// A job speaks.
-    Job {
+    StoredJob {
         /// The job.
         job: u64,
         /// What it says.
@@ -53,7 +53,7 @@ pub enum Message {
     /// An input of the scheduler, as a simulated machine sends it.
     Input(Input),
     /// Somebody reads the present.
-    Ask(Question),
+    Ask(StateQuery),
     /// Stop.
     Stop,
 }

@@ -4,7 +4,7 @@
 use super::{Cycle, Present};
 use crate::api::live::{self, LiveEvent};
 use crate::api::timeline;
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::scheduler::Now;
 use crate::store::StoreTransaction;
 use tandem_backends::RunSample;
@@ -33,7 +33,7 @@ impl Cycle {
     }
 
     /// Writes the placements that began or ended. A failure to write loses them, and nothing else.
-    pub(super) fn record_placements(&mut self, now: Now, changed: &[Job]) {
+    pub(super) fn record_placements(&mut self, now: Now, changed: &[StoredJob]) {
         let records = self.history.placements.update(now, &self.scheduler, changed);
         if records.is_empty() {
             return;

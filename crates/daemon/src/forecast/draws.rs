@@ -68,7 +68,7 @@ fn duration(job: &SnapshotJob, estimate: &Estimate, own: f64, off: f64) -> Span 
 }
 
 /// The part of a long queue that is simulated.
-pub(super) struct Kept {
+pub(super) struct ReducedQueue {
     /// Positions of the jobs in the whole queue.
     pub(super) positions: Vec<usize>,
     /// Work of the jobs that come before the one in question and are left out.
@@ -76,11 +76,11 @@ pub(super) struct Kept {
 }
 
 /// Which jobs to simulate: those that run, and the pending ones that come first.
-pub(super) fn keep(present: &Snapshot, target: usize) -> Kept {
+pub(super) fn keep(present: &Snapshot, target: usize) -> ReducedQueue {
     let is_pending = |&index: &usize| present.jobs[index].placement.is_none();
     let mut pending: Vec<usize> = (0..present.jobs.len()).filter(is_pending).collect();
     if pending.len() <= PENDING_MAX {
-        return Kept { positions: (0..present.jobs.len()).collect(), left_out: Work::ZERO };
+        return ReducedQueue { positions: (0..present.jobs.len()).collect(), left_out: Work::ZERO };
     }
     pending.sort_by_cached_key(|&index| rank(&present.jobs[index], index));
     let place = pending.iter().position(|&index| index == target);
@@ -93,7 +93,7 @@ pub(super) fn keep(present: &Snapshot, target: usize) -> Kept {
     positions.push(target);
     positions.sort_unstable();
     positions.dedup();
-    Kept { positions, left_out }
+    ReducedQueue { positions, left_out }
 }
 
 /// Roughly where a pending job comes in the queue: most policies prefer priority, then short jobs.

@@ -1,6 +1,6 @@
 //! Placements over time: which job ran on which GPUs beside which others, how fast, and why.
 
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::scheduler::{Active, Now, Phase, Scheduler};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub struct PlacementLog {
 }
 
 /// Where a job runs now, and beside which others.
-type Site = (Vec<u32>, Vec<u64>);
+type TenantsOfGpus = (Vec<u32>, Vec<u64>);
 
 impl PlacementLog {
     /// Continues the log of an earlier daemon.
@@ -86,7 +86,7 @@ impl PlacementLog {
         &mut self,
         now: Now,
         scheduler: &Scheduler,
-        changed: &[Job],
+        changed: &[StoredJob],
     ) -> Vec<PlacementRecord> {
         let sites = sites(scheduler);
         let mut records = Vec::new();
@@ -128,7 +128,7 @@ impl PlacementLog {
         now: Now,
         scheduler: &Scheduler,
         active: &Active,
-        (devices, beside): Site,
+        (devices, beside): TenantsOfGpus,
         before: Option<&PlacementRecord>,
     ) -> PlacementRecord {
         let job = &active.job;
@@ -178,10 +178,10 @@ impl PlacementRecord {
 }
 
 /// The jobs that run, their GPUs and the other jobs that run there.
-fn sites(scheduler: &Scheduler) -> BTreeMap<u64, Site> {
+fn sites(scheduler: &Scheduler) -> BTreeMap<u64, TenantsOfGpus> {
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
     let runs = |job: &u64| scheduler.job(*job).is_some_and(|active| active.phase == Phase::Running);
-    let mut sites: BTreeMap<u64, Site> = BTreeMap::new();
+    let mut sites: BTreeMap<u64, TenantsOfGpus> = BTreeMap::new();
     for device in 0..count {
         let tenants: Vec<u64> = scheduler.present(device).filter(runs).collect();
         for &job in &tenants {
@@ -217,7 +217,7 @@ fn regrouped(before: &[u64], after: &[u64]) -> String {
 }
 
 /// Why a job does not run any more.
-fn ending(active: Option<&Active>, over: Option<&Job>) -> String {
+fn ending(active: Option<&Active>, over: Option<&StoredJob>) -> String {
     if let Some(job) = over.filter(|job| job.state.is_over()) {
         let reason = job.public_reason().filter(|_| job.state != JobState::Completed);
         return match reason {

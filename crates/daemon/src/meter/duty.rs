@@ -31,7 +31,7 @@ pub(super) struct DutyWindow {
 }
 
 /// What a window shows.
-struct Usage {
+struct DutySample {
     /// Part of the time in which it used its devices.
     used: f64,
     /// The same if it had not waited for them.
@@ -44,7 +44,7 @@ impl DutyWindow {
         Self { since: now, cpu_s: run.cpu_s, wait_s, used: (0.0, 0), co_located }
     }
 
-    fn usage(&self, run: &RunSample, devices: usize, seconds: f64) -> Option<Usage> {
+    fn usage(&self, run: &RunSample, devices: usize, seconds: f64) -> Option<DutySample> {
         let share = |value: f64| value.clamp(0.0, 1.0);
         match run.wait_s {
             Some(wait_s) => {
@@ -52,12 +52,12 @@ impl DutyWindow {
                 let ran = (run.cpu_s - self.cpu_s).max(0.0);
                 let waited = (wait_s - self.wait_s).max(0.0);
                 let duty = if ran > 0.0 { ran / (time - waited).max(ran) } else { 0.0 };
-                Some(Usage { used: share(ran / time), duty: share(duty) })
+                Some(DutySample { used: share(ran / time), duty: share(duty) })
             }
             None => {
                 let (sum, count) = self.used;
                 let used = share((count > 0).then(|| sum / f64::from(count))?);
-                Some(Usage { used, duty: used })
+                Some(DutySample { used, duty: used })
             }
         }
     }

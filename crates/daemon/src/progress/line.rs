@@ -1,6 +1,6 @@
 //! One line of output: does it show progress?
 
-use super::text::{Token, tokens};
+use super::text::{LinePart, tokens};
 
 /// What a line shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -131,39 +131,39 @@ fn scaled(text: &str) -> Option<u64> {
 }
 
 /// A number after a word, with or without a total: `Step: [120/300]`, `step=120`, `iter 120 of 300`.
-fn after_word(tokens: &[Token], at: usize) -> Option<(u64, Option<u64>)> {
+fn after_word(tokens: &[LinePart], at: usize) -> Option<(u64, Option<u64>)> {
     let mut rest = tokens[at + 1..].iter().skip_while({
         let mut signs = 0;
         move |token| {
             signs += 1;
             let is_sign =
-                matches!(token, Token::Sign(':' | '=' | '[' | '(' | '#' | '"' | '\'' | ' '));
+                matches!(token, LinePart::Sign(':' | '=' | '[' | '(' | '#' | '"' | '\'' | ' '));
             is_sign && signs <= 3
         }
     });
-    let Token::Number(done) = rest.next()? else { return None };
+    let LinePart::Number(done) = rest.next()? else { return None };
     let total = match (rest.next(), rest.next()) {
-        (Some(Token::Sign('/')), Some(Token::Number(total))) => Some(*total),
-        (Some(Token::Word(of)), Some(Token::Number(total))) if of == "of" => Some(*total),
+        (Some(LinePart::Sign('/')), Some(LinePart::Number(total))) => Some(*total),
+        (Some(LinePart::Text(of)), Some(LinePart::Number(total))) if of == "of" => Some(*total),
         // A fraction of something, or a percentage.
-        (Some(Token::Sign('/' | '%')), _) => return None,
+        (Some(LinePart::Sign('/' | '%')), _) => return None,
         _ => None,
     };
     Some((*done, total))
 }
 
 /// `time per step: 12` and `ms/step 12` are no numbers of steps.
-fn is_ratio(tokens: &[Token], at: usize) -> bool {
+fn is_ratio(tokens: &[LinePart], at: usize) -> bool {
     match at.checked_sub(1).map(|before| &tokens[before]) {
-        Some(Token::Sign('/')) => true,
-        Some(Token::Word(word)) => matches!(word.as_str(), "per" | "each" | "every" | "max"),
+        Some(LinePart::Sign('/')) => true,
+        Some(LinePart::Text(word)) => matches!(word.as_str(), "per" | "each" | "every" | "max"),
         _ => false,
     }
 }
 
-fn named_step(tokens: &[Token]) -> Option<(String, (u64, Option<u64>))> {
+fn named_step(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
     tokens.iter().enumerate().find_map(|(at, token)| {
-        let Token::Word(word) = token else { return None };
+        let LinePart::Text(word) = token else { return None };
         let of = STEP_WORDS_OF.contains(&word.as_str());
         if !(of || STEP_WORDS.contains(&word.as_str())) || is_ratio(tokens, at) {
             return None;
@@ -174,31 +174,33 @@ fn named_step(tokens: &[Token]) -> Option<(String, (u64, Option<u64>))> {
 }
 
 /// `Epoch: [0][120/300]` and `[120/300]` at the start of a line.
-fn bracketed(tokens: &[Token]) -> Option<(String, (u64, Option<u64>))> {
-    let from = tokens.iter().position(|token| *token == Token::Sign('['))?;
-    let is_epoch = matches!(tokens.first(), Some(Token::Word(word)) if word.starts_with("epoch"));
+fn bracketed(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
+    let from = tokens.iter().position(|token| *token == LinePart::Sign('['))?;
+    let is_epoch =
+        matches!(tokens.first(), Some(LinePart::Text(word)) if word.starts_with("epoch"));
     if from != 0 && !is_epoch {
         return None;
     }
     let found = tokens[from..].windows(5).find_map(|five| match five {
         [
-            Token::Sign('['),
-            Token::Number(done),
-            Token::Sign('/'),
-            Token::Number(total),
-            Token::Sign(']'),
+            LinePart::Sign('['),
+            LinePart::Number(done),
+            LinePart::Sign('/'),
+            LinePart::Number(total),
+            LinePart::Sign(']'),
         ] => Some((*done, Some(*total))),
         _ => None,
     })?;
     // `Epoch [3/10]` counts epochs.
-    let is_second = tokens[from..].iter().filter(|token| **token == Token::Sign('[')).count() > 1;
+    let is_second =
+        tokens[from..].iter().filter(|token| **token == LinePart::Sign('[')).count() > 1;
     (!is_epoch || is_second).then(|| ("[]".to_owned(), found))
 }
 
 /// `Epoch 3/10`, `Epoch [3/10]`, `epoch: 3`.
-fn epoch(tokens: &[Token]) -> Option<(u64, Option<u64>)> {
+fn epoch(tokens: &[LinePart]) -> Option<(u64, Option<u64>)> {
     tokens.iter().enumerate().take(12).find_map(|(at, token)| {
-        let is_epoch = matches!(token, Token::Word(word) if word == "epoch" || word == "ep");
+        let is_epoch = matches!(token, LinePart::Text(word) if word == "epoch" || word == "ep");
         (is_epoch && !is_ratio(tokens, at)).then(|| after_word(tokens, at)).flatten()
     })
 }

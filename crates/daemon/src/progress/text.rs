@@ -40,9 +40,9 @@ pub(super) fn lines(text: &str) -> Vec<String> {
 
 /// A part of a line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Token {
+pub(super) enum LinePart {
     /// Letters, digits and underscores that begin with a letter; in lower case.
-    Word(String),
+    Text(String),
     /// A whole number.
     Number(u64),
     /// A number with a fraction.
@@ -52,7 +52,7 @@ pub(super) enum Token {
 }
 
 /// The parts of a line, at most `most`.
-pub(super) fn tokens(line: &str, most: usize) -> Vec<Token> {
+pub(super) fn tokens(line: &str, most: usize) -> Vec<LinePart> {
     let mut tokens = Vec::new();
     let mut rest = line.char_indices().peekable();
     while let Some((start, character)) = rest.next() {
@@ -70,12 +70,12 @@ pub(super) fn tokens(line: &str, most: usize) -> Vec<Token> {
         };
         let token = if character.is_alphabetic() || character == '_' {
             take(&|next| next.is_alphanumeric() || next == '_');
-            Token::Word(line[start..end].to_lowercase())
+            LinePart::Text(line[start..end].to_lowercase())
         } else if character.is_ascii_digit() {
             take(&|next| next.is_ascii_digit() || matches!(next, '.' | ',' | 'e'));
             number(&line[start..end])
         } else {
-            Token::Sign(character)
+            LinePart::Sign(character)
         };
         tokens.push(token);
     }
@@ -83,8 +83,8 @@ pub(super) fn tokens(line: &str, most: usize) -> Vec<Token> {
 }
 
 /// `1200`, `1,200` or `1200,` as a number; anything else with a point is a fraction.
-fn number(text: &str) -> Token {
+fn number(text: &str) -> LinePart {
     let text = text.trim_end_matches([',', '.']);
     let digits: String = text.chars().filter(|&digit| digit != ',').collect();
-    digits.parse().map_or(Token::Fraction, Token::Number)
+    digits.parse().map_or(LinePart::Fraction, LinePart::Number)
 }

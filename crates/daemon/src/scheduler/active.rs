@@ -1,7 +1,7 @@
 //! A job that has not ended, and the phase of its process.
 
 use super::RateSource;
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
 use tandem_backends::{DeviceAllocation, Enforcement, RunHandle, RunId};
@@ -76,7 +76,7 @@ impl Pace {
 #[derive(Clone, Debug)]
 pub struct Active {
     /// As it is stored.
-    pub job: Job,
+    pub job: StoredJob,
     /// Its number in the engine, if it is eligible.
     pub(super) entry: Option<JobId>,
     /// The phase of its process.
@@ -101,7 +101,7 @@ pub struct Active {
 }
 
 impl Active {
-    pub(super) fn new(job: Job) -> Self {
+    pub(super) fn new(job: StoredJob) -> Self {
         let unmet = job.dependencies.clone();
         let done = Work::of(Span(job.done_us));
         Self {

@@ -1,8 +1,8 @@
 //! Which class a job belongs to, and which arguments were seen to make no difference.
 
-use super::{Classes, Scheduler};
+use super::{ClassTable, Scheduler};
 use crate::class::{self, ClassDefinition};
-use crate::job::Job;
+use crate::job::StoredJob;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Values of an argument that must have been seen before it is believed to make no difference.
@@ -20,7 +20,7 @@ pub(super) struct Definitions {
     ignored: BTreeSet<(String, String)>,
 }
 
-impl Classes {
+impl ClassTable {
     /// What defines a class.
     pub fn definition(&self, name: &str) -> Option<&ClassDefinition> {
         let known = self.get(name).and_then(|class| class.definition.as_ref());
@@ -84,7 +84,7 @@ fn is_alike(all: &[(f64, f64)]) -> bool {
     spread(&|one| one.0) && spread(&|one| one.1)
 }
 
-impl super::Class {
+impl super::LearnedClass {
     /// Memory in MiB, and steps per second or else the part of the time in which it uses its devices.
     fn size_and_speed(&self) -> Option<(f64, f64)> {
         let memory = self.memory.get(&1)?.peak()?.mib();
@@ -95,7 +95,7 @@ impl super::Class {
 
 impl Scheduler {
     /// The class of a job, by what the user named or by its command.
-    pub fn class_of(&self, job: &Job) -> (String, Option<ClassDefinition>) {
+    pub fn class_of(&self, job: &StoredJob) -> (String, Option<ClassDefinition>) {
         if let Some(class) = class::named(&job.request) {
             return (class, None);
         }

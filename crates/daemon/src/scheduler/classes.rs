@@ -14,7 +14,7 @@ use tandem_models::memory::ObservedMemory;
 
 /// What is known about one class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Class {
+pub struct LearnedClass {
     /// What it takes on each device, by the number of parts of a batch: seen once it was steady.
     pub memory: BTreeMap<u32, ObservedMemory>,
     /// Steps per second alone, by the number of parts of a batch.
@@ -52,7 +52,7 @@ pub struct GroupSeen {
     pub noise: f64,
 }
 
-impl Class {
+impl LearnedClass {
     /// How many measurements say something about the rate beside another class.
     pub fn measurements(&self, other: &str) -> usize {
         let pairs = self.beside.get(other).map_or(0, |seen| seen.measured.len());
@@ -75,8 +75,8 @@ const ESTIMATE_CHANGE: f64 = 1.1;
 
 /// All classes. The engine owns the beliefs about their pairs; this keeps the measurements behind them, from
 /// which the engine learns again after a restart.
-pub struct Classes {
-    known: BTreeMap<String, Class>,
+pub struct ClassTable {
+    known: BTreeMap<String, LearnedClass>,
     /// Numbers, in order of appearance.
     numbers: BTreeMap<String, u32>,
     names: Vec<String>,
@@ -89,9 +89,9 @@ pub struct Classes {
     outlived: BTreeMap<String, BTreeMap<u64, Span>>,
 }
 
-impl Classes {
+impl ClassTable {
     /// Starts from what was known before.
-    pub fn new(known: BTreeMap<String, Class>) -> Self {
+    pub fn new(known: BTreeMap<String, LearnedClass>) -> Self {
         let mut classes = Self {
             known,
             numbers: BTreeMap::new(),
@@ -106,12 +106,12 @@ impl Classes {
     }
 
     /// What is known about a class.
-    pub fn get(&self, name: &str) -> Option<&Class> {
+    pub fn get(&self, name: &str) -> Option<&LearnedClass> {
         self.known.get(name)
     }
 
     /// All that is known, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Class)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &LearnedClass)> {
         self.known.iter()
     }
 
@@ -132,7 +132,7 @@ impl Classes {
     }
 
     /// What is known about a class, to be changed.
-    fn learn(&mut self, name: &str) -> &mut Class {
+    fn learn(&mut self, name: &str) -> &mut LearnedClass {
         self.learned.insert(name.to_owned());
         let definition = self.definition(name).cloned();
         let class = self.known.entry(name.to_owned()).or_default();
@@ -338,14 +338,14 @@ mod tests {
 
     #[test]
     fn observations_are_kept_and_told_again() {
-        let mut classes = Classes::new(BTreeMap::new());
+        let mut classes = ClassTable::new(BTreeMap::new());
         let live = [
             classes.observe("a", &groups(&[&["b"]]), 0.7, 0.05),
             classes.observe("a", &groups(&[&["b", "c"]]), 0.5, 0.02),
             classes.observe("a", &groups(&[&["b"], &["c"]]), 0.6, 0.02),
         ];
         let kept = serde_json::to_string(&classes.known).expect("it can be written");
-        let mut next = Classes::new(serde_json::from_str(&kept).expect("it was written"));
+        let mut next = ClassTable::new(serde_json::from_str(&kept).expect("it was written"));
         assert_eq!(next.observations(), live);
         let names: Vec<String> = next.take_new().map(|(_, name)| name).collect();
         assert_eq!(names, ["a", "b", "c"]);
@@ -358,8 +358,8 @@ mod tests {
     fn pairs_of_an_earlier_store_are_told_as_observations() {
         let body =
             r#"{"memory":{},"solo":{},"durations_us":[],"beside":{"b":{"measured":[[0.8,0.1]]}}}"#;
-        let class: Class = serde_json::from_str(body).expect("an earlier version wrote it");
-        let mut classes = Classes::new(BTreeMap::from([("a".to_owned(), class)]));
+        let class: LearnedClass = serde_json::from_str(body).expect("an earlier version wrote it");
+        let mut classes = ClassTable::new(BTreeMap::from([("a".to_owned(), class)]));
         let told = classes.observations();
         let rates: Vec<Ratio> = told.iter().map(|told| told.rate).collect();
         assert_eq!(rates, [Ratio::from_f64(0.8)]);
@@ -368,12 +368,12 @@ mod tests {
 
     #[test]
     fn only_the_latest_observations_are_kept() {
-        let mut classes = Classes::new(BTreeMap::new());
+        let mut classes = ClassTable::new(BTreeMap::new());
         for rate in 0..MEASURED_MAX + 3 {
             classes.observe("a", &groups(&[&["b"]]), rate as f64, 0.05);
             classes.observe("a", &groups(&[&["b", "b"]]), rate as f64, 0.05);
         }
-        let Class { beside, among, .. } = &classes.known["a"];
+        let LearnedClass { beside, among, .. } = &classes.known["a"];
         assert_eq!((beside["b"].measured.len(), among.len()), (MEASURED_MAX, MEASURED_MAX));
         assert_eq!((beside["b"].measured[0].0, among[0].rate), (3.0, 3.0));
     }

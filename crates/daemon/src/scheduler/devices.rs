@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{Event, GpuId};
 
 /// The devices.
-pub(super) struct Devices {
+pub(super) struct DeviceTable {
     /// Jobs whose processes may use a device, by device.
     present: Vec<BTreeSet<u64>>,
     /// Drained by an operator, with the reason if there is one.
@@ -22,7 +22,7 @@ pub(super) struct Devices {
     touched: BTreeSet<u32>,
 }
 
-impl Devices {
+impl DeviceTable {
     pub(super) fn new(count: usize, avoids_foreign: bool) -> Self {
         Self {
             present: vec![BTreeSet::new(); count],

@@ -3,7 +3,7 @@
 
 use super::active::Active;
 use super::{Now, RunId};
-use crate::job::{ArrayTask, Going, Job, JobState};
+use crate::job::{ArrayTask, Going, JobState, StoredJob};
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{JobId, Time, UserId};
 
@@ -33,7 +33,7 @@ pub(super) struct Jobs {
     /// Jobs that changed in this step.
     changed: BTreeSet<u64>,
     /// Jobs that ended in this step.
-    ended: Vec<Job>,
+    ended: Vec<StoredJob>,
 }
 
 /// What the jobs of a user that have not ended amount to.
@@ -161,7 +161,7 @@ impl Jobs {
     }
 
     /// Adds a job to what its user has.
-    fn count(&mut self, job: &Job) {
+    fn count(&mut self, job: &StoredJob) {
         let load = &mut self.loads.entry(job.uid).or_default().load;
         load.jobs += 1;
         load.dependencies += job.dependencies.len() as u64;
@@ -289,7 +289,7 @@ impl Jobs {
     }
 
     /// Records the final state of a job that was removed.
-    pub(super) fn push_ended(&mut self, job: Job) {
+    pub(super) fn push_ended(&mut self, job: StoredJob) {
         self.ended.push(job);
     }
 
@@ -314,7 +314,7 @@ impl Jobs {
 
     /// Whether a task of an array ended in this very step and did not complete.
     pub(super) fn task_failed_now(&self, first: u64) -> bool {
-        let fails = |job: &Job| {
+        let fails = |job: &StoredJob| {
             job.task.is_some_and(|task| task.first == first) && job.state != JobState::Completed
         };
         self.ended.iter().any(fails)
@@ -432,7 +432,7 @@ impl Jobs {
     }
 
     /// The jobs that changed, as they are now; those that ended first.
-    pub(super) fn take_changed(&mut self, now: Now) -> Vec<Job> {
+    pub(super) fn take_changed(&mut self, now: Now) -> Vec<StoredJob> {
         let mut changed = std::mem::take(&mut self.ended);
         let now = now.time();
         for id in std::mem::take(&mut self.changed) {

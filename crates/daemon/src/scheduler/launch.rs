@@ -2,7 +2,7 @@
 
 use super::Setup;
 use super::active::Active;
-use crate::job::Job;
+use crate::job::StoredJob;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tandem_backends::{DeviceAllocation, Launch, Op, Owner};
@@ -69,7 +69,7 @@ fn environment(
 
 /// The variables that Slurm sets. `SLURM_NTASKS` is not among them, as with `sbatch` unless it is asked for:
 /// frameworks take it for the sign of a job that `srun` started.
-fn slurm_environment(job: &Job, allocation: &DeviceAllocation) -> BTreeMap<String, String> {
+fn slurm_environment(job: &StoredJob, allocation: &DeviceAllocation) -> BTreeMap<String, String> {
     let devices: Vec<String> = allocation.devices.iter().map(u32::to_string).collect();
     let mut env = BTreeMap::from([
         ("SLURM_JOB_ID", job.id.to_string()),

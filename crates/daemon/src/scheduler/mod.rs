@@ -39,7 +39,7 @@ mod view;
 mod waiting;
 
 pub use active::{Active, Phase};
-pub use classes::{Class, Classes, memory};
+pub use classes::{ClassTable, LearnedClass, memory};
 pub use estimates::{Estimate, EstimateBasis};
 pub use input::{Fact, Input, JobAction, Now, RateSource, Report, Submission};
 pub use jobs::UserLoad;
@@ -51,8 +51,8 @@ pub use view::View;
 pub use waiting::{DeviceSummary, ShutCause, WaitCause, Waiting};
 
 use crate::class::ClassRules;
-use crate::job::{ArrayTask, Ending, Job, JobState};
-use devices::Devices;
+use crate::job::{ArrayTask, Ending, JobState, StoredJob};
+use devices::DeviceTable;
 use jobs::Jobs;
 use planning::Planner;
 use processes::Processes;
@@ -142,7 +142,7 @@ pub struct StepOutcome {
     /// For jobs.
     pub messages: Vec<(u64, ToJob)>,
     /// Jobs that changed, as they are now; for those that ended it is the last time.
-    pub changed: Vec<Job>,
+    pub changed: Vec<StoredJob>,
     /// Runs whose records are not needed any more.
     pub forget: Vec<RunId>,
     /// Requests all of whose jobs have ended, by their first job.
@@ -168,10 +168,10 @@ pub struct Scheduler {
     setup: Setup,
     now: Now,
     jobs: Jobs,
-    devices: Devices,
+    devices: DeviceTable,
     planner: Planner,
     processes: Processes,
-    learning: Classes,
+    learning: ClassTable,
     sharing: Sharing,
     /// When relocation of jobs is tried again.
     relocate_at: Option<Time>,
@@ -221,8 +221,8 @@ impl Scheduler {
     }
 
     /// The jobs that a submission becomes.
-    fn new_jobs(&self, submission: &Submission, now: Now) -> Vec<Job> {
-        let mut jobs: Vec<Job> = new_jobs(submission, now).collect();
+    fn new_jobs(&self, submission: &Submission, now: Now) -> Vec<StoredJob> {
+        let mut jobs: Vec<StoredJob> = new_jobs(submission, now).collect();
         let has_params = !submission.request.params.is_empty();
         let first = jobs.first().map(|job| self.class_of(job).0).unwrap_or_default();
         for job in &mut jobs {
@@ -329,13 +329,13 @@ impl Scheduler {
 }
 
 /// The jobs that a submission becomes, without their class.
-fn new_jobs(submission: &Submission, now: Now) -> impl Iterator<Item = Job> {
+fn new_jobs(submission: &Submission, now: Now) -> impl Iterator<Item = StoredJob> {
     let request = Arc::new(submission.request.clone());
     // Both were checked before the submission was accepted.
     let tasks = request.tasks().ok();
     let at_a_time = tasks.as_ref().and_then(|tasks| tasks.at_a_time);
     let first = submission.first;
-    let of_all = Job {
+    let of_all = StoredJob {
         uid: submission.uid,
         gid: submission.gid,
         user: submission.user.clone(),
@@ -346,12 +346,12 @@ fn new_jobs(submission: &Submission, now: Now) -> impl Iterator<Item = Job> {
         external: submission.external.clone(),
         sub_batches: 1,
         request,
-        ..Job::default()
+        ..StoredJob::default()
     };
     let count = tasks.as_ref().map_or(0, crate::request::Tasks::count);
     (0..count).zip(first..).map(move |(index, id)| {
         let number = tasks.as_ref().and_then(|tasks| tasks.number(index));
         let task = number.map(|number| ArrayTask { first, number, at_a_time });
-        Job { id, task, ..of_all.clone() }
+        StoredJob { id, task, ..of_all.clone() }
     })
 }

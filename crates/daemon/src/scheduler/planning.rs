@@ -1,6 +1,6 @@
 //! The engine, and the jobs by their numbers in it.
 
-use super::classes::Classes;
+use super::classes::ClassTable;
 use tandem_core::{Action, Engine, Event, GpuId, Job, JobId, PartitionId, Placement, Time};
 
 /// The engine with what it is yet to be told.
@@ -90,7 +90,7 @@ impl Planner {
     /// Lets the engine decide; gives the actions of this call. A policy that asked to be woken is woken at
     /// exactly that instant on its clock, as its slices are counted from there, although a real clock
     /// strikes a little later.
-    pub(super) fn plan(&mut self, now: Time, classes: &mut Classes) -> &[Action] {
+    pub(super) fn plan(&mut self, now: Time, classes: &mut ClassTable) -> &[Action] {
         let first = self.actions.len();
         self.step(self.wake.filter(|&wake| wake <= now).unwrap_or(now), classes);
         if self.wake.is_some_and(|wake| wake <= now) {
@@ -100,7 +100,7 @@ impl Planner {
         &self.actions[first..]
     }
 
-    fn step(&mut self, at: Time, classes: &mut Classes) {
+    fn step(&mut self, at: Time, classes: &mut ClassTable) {
         let new_classes = classes.take_new();
         let mut events: Vec<Event> =
             new_classes.map(|(class, name)| Event::ClassAdded { class, name }).collect();

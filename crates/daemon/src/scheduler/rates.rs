@@ -1,7 +1,7 @@
 //! How fast jobs run: predicted by the engine's model until it was measured.
 
 use super::active::{Active, Phase};
-use super::{Class, Fact, RateSource, Scheduler};
+use super::{Fact, LearnedClass, RateSource, Scheduler};
 use tandem_core::{GangGpu, GpuTypeId, HalfIfUnfit, Ppm, Profile, Ratio, Tenant, gang_rate};
 
 impl Scheduler {
@@ -74,7 +74,7 @@ impl Scheduler {
         }
         let others = self.co_located(active.job.id);
         let own = self.learning.get(&active.job.class);
-        let is_known = |class: Option<&Class>| {
+        let is_known = |class: Option<&LearnedClass>| {
             class.is_some_and(|class| class.duty.is_some() || !class.solo.is_empty())
         };
         let is_predicted = others.iter().filter_map(|&other| self.jobs.get(other)).all(|other| {

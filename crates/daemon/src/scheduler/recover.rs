@@ -2,7 +2,7 @@
 
 use super::active::{Active, Phase};
 use super::{BackendEvent, Input, Kept, RecoveredRun, Scheduler};
-use crate::job::{Caps, Ending, Job, JobState};
+use crate::job::{Caps, Ending, JobState, StoredJob};
 use crate::request::Dependency;
 use std::collections::BTreeMap;
 use tandem_backends::{DeviceAllocation, OpId, RunHandle, RunId};
@@ -62,7 +62,7 @@ impl Scheduler {
     /// Takes over a job that had a run; gives its end if it is known without that of the run.
     fn recover_run(
         &mut self,
-        mut job: Job,
+        mut job: StoredJob,
         found: &RecoveredRun,
         recovery: &mut Recovery,
     ) -> Option<Ended> {
@@ -87,7 +87,7 @@ impl Scheduler {
     }
 
     /// Adds up what a run did while no daemon watched it.
-    fn account_unwatched(&self, job: &mut Job, found: &RecoveredRun) {
+    fn account_unwatched(&self, job: &mut StoredJob, found: &RecoveredRun) {
         match found {
             RecoveredRun::Running { paused: false, .. } => job.account(self.now.at_us),
             RecoveredRun::Exited(exit) => {
@@ -107,7 +107,7 @@ impl Scheduler {
     /// Tells the engine of a job that has a run; gives the allocation of the run.
     fn adopt(
         &mut self,
-        job: Job,
+        job: StoredJob,
         handle: Option<RunHandle>,
         found: &RecoveredRun,
     ) -> DeviceAllocation {
@@ -138,7 +138,7 @@ impl Scheduler {
         allocation
     }
 
-    fn never_started(&mut self, mut job: Job) -> Option<Ended> {
+    fn never_started(&mut self, mut job: StoredJob) -> Option<Ended> {
         let id = job.id;
         // The number of a run that never existed is used again.
         job.runs = job.runs.saturating_sub(1);
@@ -150,7 +150,7 @@ impl Scheduler {
     }
 
     /// The machine rebooted: nothing of the process is left.
-    fn rebooted(&mut self, mut job: Job) -> Option<Ended> {
+    fn rebooted(&mut self, mut job: StoredJob) -> Option<Ended> {
         let id = job.id;
         job.placed = false;
         job.caps = Caps::default();

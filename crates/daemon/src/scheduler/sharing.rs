@@ -1,7 +1,7 @@
 //! Shares, limits and reservations between people, as the engine is told of them.
 
 use super::{Now, Scheduler};
-use crate::job::Job;
+use crate::job::StoredJob;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Scheduler {
     }
 
     /// What a job counts for, and its priority with that of its quality of service.
-    pub(super) fn share_of(&self, job: &Job) -> (JobShare, i8) {
+    pub(super) fn share_of(&self, job: &StoredJob) -> (JobShare, i8) {
         let (people, request) = (&self.setup.people, &job.request);
         let account = request.account.as_deref().or_else(|| people.account_of(&job.user, job.gid));
         let qos = request.qos.as_deref().and_then(|name| people.qos(name));

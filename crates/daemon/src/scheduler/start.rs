@@ -1,7 +1,7 @@
 //! How a scheduler begins: from what was stored and from what the back end found.
 
-use super::classes::{Class, Classes};
-use super::devices::Devices;
+use super::classes::{ClassTable, LearnedClass};
+use super::devices::DeviceTable;
 use super::jobs::Jobs;
 use super::planning::Planner;
 use super::processes::Processes;
@@ -9,7 +9,7 @@ use super::recover::Recovery;
 use super::sharing::{Booking, Sharing};
 use super::sharing_requests::SharingRequests;
 use super::{Now, Scheduler, Setup, StepOutcome};
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ pub struct Start {
     /// Jobs that have not ended, in order.
     pub jobs: Vec<Kept>,
     /// What is known about classes.
-    pub classes: BTreeMap<String, Class>,
+    pub classes: BTreeMap<String, LearnedClass>,
     /// The number of the next job.
     pub next_job: u64,
     /// The number of the first operation.
@@ -116,7 +116,7 @@ fn first_version() -> u32 {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     /// As it was stored.
-    pub job: Job,
+    pub job: StoredJob,
     /// Its request, without the environment, which influences no decision.
     pub request: Arc<JobRequest>,
     /// What was found, if it had a run.
@@ -130,7 +130,7 @@ pub struct Kept {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct KeptRow {
     /// As it was stored.
-    pub job: Job,
+    pub job: StoredJob,
     /// What was found, if it had a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found: Option<RecoveredRun>,
@@ -141,7 +141,7 @@ pub struct KeptRow {
 
 impl Kept {
     /// A job that had no run.
-    pub fn new(job: Job) -> Self {
+    pub fn new(job: StoredJob) -> Self {
         Self { request: job.request.clone(), job, found: None, alike: 0 }
     }
 
@@ -151,7 +151,7 @@ impl Kept {
     }
 
     /// Takes in the job that follows if it is alike: it has not run, and differs only in its number.
-    pub fn take_in(&mut self, next: &Job) -> bool {
+    pub fn take_in(&mut self, next: &StoredJob) -> bool {
         let is_next = next.id == self.last() + 1
             && next.runs == 0
             && self.job.runs == 0
@@ -170,7 +170,7 @@ impl Kept {
     }
 
     /// The jobs one by one.
-    pub fn jobs(mut self) -> impl Iterator<Item = (Job, Option<RecoveredRun>)> {
+    pub fn jobs(mut self) -> impl Iterator<Item = (StoredJob, Option<RecoveredRun>)> {
         self.job.request = self.request;
         let (job, mut found) = (self.job, self.found);
         let tasks = if self.alike == 0 { None } else { job.request.tasks().ok() };
@@ -202,10 +202,10 @@ impl Scheduler {
         let mut scheduler = Self {
             now: start.now,
             jobs: Jobs::new(start.next_job),
-            devices: Devices::new(start.setup.devices.len(), start.setup.foreign_avoid),
+            devices: DeviceTable::new(start.setup.devices.len(), start.setup.foreign_avoid),
             planner: Planner::new(engine),
             processes: Processes::new(start.next_op),
-            learning: Classes::new(start.classes),
+            learning: ClassTable::new(start.classes),
             sharing: Sharing { bookings: start.bookings, told: shares.clone(), used: start.used },
             relocate_at: None,
             summary: std::cell::OnceCell::new(),

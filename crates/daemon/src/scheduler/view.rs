@@ -2,7 +2,7 @@
 
 use super::{Active, Estimate, EstimateBasis, Phase, RateSource, Scheduler, Waiting, estimates};
 use crate::command::Caller;
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::request::JobRequest;
 use std::sync::Arc;
 use tandem_backends::Enforcement;
@@ -96,7 +96,7 @@ impl Scheduler {
     }
 
     /// What is known about classes.
-    pub fn classes(&self) -> &super::Classes {
+    pub fn classes(&self) -> &super::ClassTable {
         &self.learning
     }
 
@@ -166,7 +166,8 @@ impl Scheduler {
         now: Time,
     ) -> (JobSpec, Estimate) {
         let Caller { uid, gid, user, .. } = caller.clone();
-        let mut job = Job { uid, gid, user, request: Arc::new(request), ..Job::default() };
+        let mut job =
+            StoredJob { uid, gid, user, request: Arc::new(request), ..StoredJob::default() };
         job.class = self.class_of(&job).0;
         let number = self.learning.find(&job.class);
         let user = self.jobs.find_user(uid).unwrap_or(UserId(u32::MAX));

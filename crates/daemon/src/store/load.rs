@@ -2,7 +2,7 @@
 //! the daemon.
 
 use super::{Store, StoreError, int};
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::request::JobRequest;
 use crate::scheduler::Kept;
 use rusqlite::{OptionalExtension, params};
@@ -124,13 +124,14 @@ impl Store {
     }
 }
 
-fn parse(record: &str, id: i64, request: &Arc<JobRequest>) -> Result<Job, String> {
-    let job: Job = serde_json::from_str(record).map_err(|error| format!("its record: {error}"))?;
+fn parse(record: &str, id: i64, request: &Arc<JobRequest>) -> Result<StoredJob, String> {
+    let job: StoredJob =
+        serde_json::from_str(record).map_err(|error| format!("its record: {error}"))?;
     if int(job.id) != id {
         return Err(format!("its record: is that of job {}", job.id));
     }
     if job.state.is_over() {
         return Err(format!("its record: says that it is {}", job.state.name()));
     }
-    Ok(Job { request: request.clone(), ..job })
+    Ok(StoredJob { request: request.clone(), ..job })
 }

@@ -18,8 +18,8 @@ pub use transaction::StoreTransaction;
 pub(crate) use transaction::stored_bytes;
 
 use crate::command::{PastJob, PastJobs};
-use crate::job::{Job, JobState};
-use crate::scheduler::{Class, Now};
+use crate::job::{JobState, StoredJob};
+use crate::scheduler::{LearnedClass, Now};
 use crate::tokens::{Token, TokenHash};
 use rusqlite::{Connection, OptionalExtension};
 use std::cell::RefCell;
@@ -249,7 +249,7 @@ impl Store {
     }
 
     /// A job, active or ended.
-    pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
+    pub fn job(&self, id: u64) -> Result<Option<StoredJob>, StoreError> {
         reader::job(&self.connection, id)
     }
 
@@ -310,7 +310,7 @@ impl Store {
     }
 
     /// The learned job classes.
-    pub fn classes(&self) -> Result<BTreeMap<String, Class>, StoreError> {
+    pub fn classes(&self) -> Result<BTreeMap<String, LearnedClass>, StoreError> {
         let mut select = self.connection.prepare("SELECT name, body FROM classes")?;
         let mut rows = select.query([])?;
         let mut classes = BTreeMap::new();
@@ -338,7 +338,7 @@ impl PastJobs for Store {
         Store::past(self, id).ok().flatten()
     }
 
-    fn job(&self, id: u64) -> Option<Job> {
+    fn job(&self, id: u64) -> Option<StoredJob> {
         Store::job(self, id).ok().flatten()
     }
 

@@ -1,7 +1,7 @@
 //! Read connections, concurrent with the writer.
 
 use super::{StoreError, connect, int};
-use crate::job::{Job, JobState};
+use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
 use rusqlite::{Connection, OptionalExtension, params};
 use std::path::Path;
@@ -34,7 +34,7 @@ const PAGE_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct JobRows {
     /// The jobs.
-    pub jobs: Vec<Job>,
+    pub jobs: Vec<StoredJob>,
     /// After which job the next page begins, if there may be one.
     pub next_after: Option<u64>,
 }
@@ -116,14 +116,14 @@ impl StoreReader {
                 }
             };
             let record = row.get_ref(0)?.as_str().map_err(rusqlite::Error::from)?;
-            jobs.push(Job { request, ..decode_job(record, row.get::<_, i64>(2)?) });
+            jobs.push(StoredJob { request, ..decode_job(record, row.get::<_, i64>(2)?) });
         }
         let is_last = jobs.len() < filter.limit as usize && rows.next()?.is_none();
         Ok(JobRows { next_after: jobs.last().filter(|_| !is_last).map(|job| job.id), jobs })
     }
 
     /// One job.
-    pub fn job(&self, id: u64) -> Result<Option<Job>, StoreError> {
+    pub fn job(&self, id: u64) -> Result<Option<StoredJob>, StoreError> {
         job(&self.connection, id)
     }
 
@@ -211,14 +211,14 @@ impl StoreReader {
 }
 
 /// A job from its record. One that cannot be read is shown as such.
-fn decode_job(record: &str, id: i64) -> Job {
-    serde_json::from_str(record).unwrap_or_else(|error| Job {
+fn decode_job(record: &str, id: i64) -> StoredJob {
+    serde_json::from_str(record).unwrap_or_else(|error| StoredJob {
         id: id.cast_unsigned(),
         // Nobody's, so that only an operator may see or change it.
         uid: u32::MAX,
         state: JobState::Unknown,
         reason: Some(format!("its record is damaged: {error}; see tandem store check")),
-        ..Job::default()
+        ..StoredJob::default()
     })
 }
 
@@ -227,7 +227,7 @@ fn decode_request(body: &str) -> JobRequest {
 }
 
 /// A job as last written.
-pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, StoreError> {
+pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<StoredJob>, StoreError> {
     let mut select = connection.prepare_cached(
         "SELECT record, body FROM jobs JOIN requests ON requests.id = jobs.request
          WHERE jobs.id = ?1",
@@ -237,5 +237,5 @@ pub(super) fn job(connection: &Connection, id: u64) -> Result<Option<Job>, Store
         select.query_row([id], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
     let Some((record, body)) = texts else { return Ok(None) };
     let request = Arc::new(decode_request(&body));
-    Ok(Some(Job { request, ..decode_job(&record, id) }))
+    Ok(Some(StoredJob { request, ..decode_job(&record, id) }))
 }

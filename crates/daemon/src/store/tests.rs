@@ -1,10 +1,10 @@
 use super::*;
 use crate::job::JobState;
 
-fn job(id: u64) -> Job {
+fn job(id: u64) -> StoredJob {
     let state = JobState::ALL[(id * 7 % 11) as usize];
     let user = ["ann", "bob"][usize::from(id.is_multiple_of(3))].to_owned();
-    Job { id, user, state, ..Job::default() }
+    StoredJob { id, user, state, ..StoredJob::default() }
 }
 
 #[test]
@@ -12,7 +12,7 @@ fn a_page_holds_the_first_jobs_that_match_the_filter() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state.db");
     let mut store = Store::open(&file).unwrap();
-    let jobs: Vec<Job> = (1..=200).map(job).collect();
+    let jobs: Vec<StoredJob> = (1..=200).map(job).collect();
     let written = store.write(|transaction| {
         for job in &jobs {
             transaction.request(job.id, job.uid, &job.request, &BTreeMap::new())?;

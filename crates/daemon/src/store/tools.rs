@@ -1,7 +1,7 @@
 //! What an operator does with a store while no daemon runs: check it, copy it, put a copy back, remove a job.
 
 use super::{Store, StoreError, connect, int, schema};
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::request::JobRequest;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use std::fs::{File, OpenOptions, Permissions};
@@ -57,7 +57,12 @@ pub fn check(file: &Path) -> Result<StoreReport, StoreError> {
         .optional()?;
     report.active = number("SELECT count(*) FROM jobs WHERE is_over = 0")?;
     report.ended = number("SELECT count(*) FROM jobs WHERE is_over = 1")?;
-    check_rows::<Job>(&connection, "SELECT id, record FROM jobs", "job", &mut report.problems)?;
+    check_rows::<StoredJob>(
+        &connection,
+        "SELECT id, record FROM jobs",
+        "job",
+        &mut report.problems,
+    )?;
     let requests = "SELECT id, body FROM requests";
     check_rows::<JobRequest>(&connection, requests, "request", &mut report.problems)?;
     let orphans = "SELECT id FROM jobs WHERE request NOT IN (SELECT id FROM requests) LIMIT 100";

@@ -1,9 +1,9 @@
 //! What one transaction of the writer can change.
 
 use super::{STARTS_KEPT, StoreError, int};
-use crate::job::Job;
+use crate::job::StoredJob;
 use crate::request::JobRequest;
-use crate::scheduler::{Class, Input, KeptRow, Now, Start};
+use crate::scheduler::{Input, KeptRow, LearnedClass, Now, Start};
 use crate::tokens::{Token, TokenHash};
 use rusqlite::{Transaction, params};
 use serde::Serialize;
@@ -134,7 +134,7 @@ impl StoreTransaction<'_> {
     }
 
     /// Adds a job.
-    pub fn insert(&self, job: &Job) -> Result<(), StoreError> {
+    pub fn insert(&self, job: &StoredJob) -> Result<(), StoreError> {
         let mut insert = self
             .transaction
             .prepare_cached("INSERT INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
@@ -154,7 +154,7 @@ impl StoreTransaction<'_> {
     }
 
     /// Updates a job.
-    pub fn update(&self, job: &Job) -> Result<(), StoreError> {
+    pub fn update(&self, job: &StoredJob) -> Result<(), StoreError> {
         let mut update = self.transaction.prepare_cached(
             "UPDATE jobs SET state = ?2, is_over = ?3, end_us = ?4, gpu_us = ?5,
              shared_gpu_us = ?6, record = ?7 WHERE id = ?1",
@@ -201,7 +201,7 @@ impl StoreTransaction<'_> {
     }
 
     /// Saves a learned job class.
-    pub fn class(&self, name: &str, class: &Class) -> Result<(), StoreError> {
+    pub fn class(&self, name: &str, class: &LearnedClass) -> Result<(), StoreError> {
         let mut insert =
             self.transaction.prepare_cached("INSERT OR REPLACE INTO classes VALUES (?1, ?2)")?;
         insert.execute([name, &serde_json::to_string(class)?])?;

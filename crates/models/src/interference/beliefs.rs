@@ -40,12 +40,12 @@ pub struct Beliefs {
     rule_is_exact: bool,
     /// What classes do alone, by class, as far as it was told.
     traits: Vec<Option<ClassTraits>>,
-    table: Arc<Table>,
+    table: Arc<BeliefTable>,
 }
 
 /// Rates as they are read; shared with snapshots, copied when an observation changes it under one.
 #[derive(Clone)]
-struct Table {
+struct BeliefTable {
     /// Rates of pairs without a belief, and whether a pair fits into memory.
     rule: Arc<dyn Interference>,
     classes: usize,
@@ -62,7 +62,7 @@ struct PairBelief {
     deviation: Ratio,
 }
 
-impl Table {
+impl BeliefTable {
     fn of_classes(&self, a: ClassId, b: ClassId) -> Option<PairBelief> {
         let (a, b) = (a.index(), b.index());
         if a >= self.classes || b >= self.classes {
@@ -97,13 +97,13 @@ impl Beliefs {
         let classes = online.count();
         let rate = |a: usize, b: usize| is_covered(a, b).then(|| believed(&online, optimism, a, b));
         let rates = (0..classes * classes).map(|pair| rate(pair / classes, pair % classes));
-        let table = Arc::new(Table { rule, classes, rates: rates.collect() });
+        let table = Arc::new(BeliefTable { rule, classes, rates: rates.collect() });
         Self { online, optimism, learns, rule_is_exact: true, traits: Vec::new(), table }
     }
 
     /// Beliefs that learn, about classes that are yet to appear.
     pub fn growing(online: Online) -> Self {
-        let table = Table { rule: Arc::new(ClosedForm), classes: 0, rates: Vec::new() };
+        let table = BeliefTable { rule: Arc::new(ClosedForm), classes: 0, rates: Vec::new() };
         Self {
             online,
             optimism: Optimism::UntilMeasured,
@@ -200,7 +200,7 @@ fn believed(online: &Online, optimism: Optimism, a: usize, b: usize) -> PairBeli
     PairBelief { rate: Ratio::from_f64(rate), deviation: Ratio::from_f64(belief.deviation) }
 }
 
-impl Interference for Table {
+impl Interference for BeliefTable {
     fn pair_rate(&self, job: &Profile, beside: &Profile, gpu: GpuTypeId) -> Option<Ratio> {
         let by_rule = self.rule.pair_rate(job, beside, gpu)?;
         let pair = job.class.zip(beside.class);

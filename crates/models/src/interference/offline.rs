@@ -76,7 +76,7 @@ impl Offline {
         if pairs.len() < 3 {
             return Err(FitError::TooFewPairs { pairs: pairs.len() });
         }
-        let table = Table::new(profiles, pairs);
+        let table = TrainingTable::new(profiles, pairs);
         if table.profiles.len() > CLASSES_MAX {
             return Err(FitError::TooManyClasses { classes: table.profiles.len() });
         }
@@ -208,12 +208,12 @@ fn point(standard: &Standard, profile: &ClassProfile) -> Point {
 }
 
 /// Classes that occur in a pair, by name, and pairs in an order that does not depend on the input's.
-struct Table {
+struct TrainingTable {
     profiles: Vec<ClassProfile>,
     pairs: Vec<MeasuredPair>,
 }
 
-impl Table {
+impl TrainingTable {
     fn new(profiles: &[ClassProfile], pairs: &[MeasuredPair]) -> Self {
         let mut used: Vec<usize> = pairs.iter().flat_map(|pair| [pair.a, pair.b]).collect();
         used.sort_by(|&one, &other| profiles[one].name.cmp(&profiles[other].name));

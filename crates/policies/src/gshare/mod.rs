@@ -18,7 +18,7 @@ use crate::kit::{
 };
 use crate::spec::{Param, Value};
 use forecast::Forecast;
-use tandem_core::{Draft, Job, JobId, JobState, Ppm, Span, Time, Work};
+use tandem_core::{Draft, Job, JobId, Ppm, SchedulingState, Span, Time, Work};
 
 const SLICE: Param = interval("slice_s", 600);
 const AGE: Param = Param {
@@ -106,7 +106,7 @@ impl PairRule for Pairs {
 
     fn rank(&self, draft: &Draft<'_>, job: &Job) -> Rank {
         match job.state {
-            JobState::Waiting { since } if draft.now().since(since) >= self.age => {
+            SchedulingState::Waiting { since } if draft.now().since(since) >= self.age => {
                 Rank::Aged { since }
             }
             _ => Rank::Remaining(job.remaining(draft.now())),

@@ -16,7 +16,7 @@ use super::overdue::Overdue;
 use super::tuning::Tuning;
 use crate::kit::{evicted_jobs, remaining_ms, restore_ms};
 use std::cmp::Reverse;
-use tandem_core::{Draft, Job, JobId, JobMap, JobState, PPM_ONE, PRIORITY_MAX, Time};
+use tandem_core::{Draft, Job, JobId, JobMap, PPM_ONE, PRIORITY_MAX, SchedulingState, Time};
 
 /// A value is this times a weight over milliseconds.
 const VALUE_SCALE: i128 = 1 << 30;
@@ -57,7 +57,7 @@ pub(super) fn queue_key(job: &Job, now: Time) -> u128 {
 /// made use of that for as long as [`Tuning::settle_restores`] says. So every job makes progress,
 /// whatever later reviews decide.
 pub(super) fn is_settled(job: &Job, now: Time, tuning: &Tuning) -> bool {
-    let JobState::Placed { since, .. } = job.state else { return true };
+    let SchedulingState::Placed { since, .. } = job.state else { return true };
     let stays_us = tuning.settle_restores * 1000 * restore_ms(job).unsigned_abs();
     job.spec.stoppable && (!job.must_restore || now.since(since).0 >= stays_us)
 }

@@ -6,7 +6,7 @@ mod gantt;
 mod pairs;
 mod sharing;
 
-pub use pairs::PairRates;
+pub use pairs::PairHeatMap;
 
 use crate::bound::LowerBound;
 use crate::metrics::Metrics;
@@ -37,7 +37,7 @@ struct Page<'a> {
     scatter: Scatter<'a>,
     gantt: Gantt<'a>,
     /// Present if pair rates come from a table.
-    pairs: Option<&'a PairRates>,
+    pairs: Option<&'a PairHeatMap>,
 }
 
 #[derive(Serialize)]
@@ -76,7 +76,7 @@ pub fn html(
     lower_bound: LowerBound,
     runs: &[SimRun],
     notes: &[String],
-    pairs: Option<&PairRates>,
+    pairs: Option<&PairHeatMap>,
 ) -> String {
     let origin = workload.first_submit();
     let end = runs.iter().flat_map(|run| &run.outcomes).filter_map(|outcome| outcome.end).max();

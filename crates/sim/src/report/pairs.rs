@@ -11,7 +11,7 @@ const CLASSES_MAX: usize = 60;
 
 /// Rates of the most frequent classes.
 #[derive(Serialize)]
-pub struct PairRates {
+pub struct PairHeatMap {
     /// Their names, the most frequent first.
     classes: Vec<String>,
     /// Jobs of each.
@@ -24,7 +24,7 @@ pub struct PairRates {
     believed: Option<Vec<Vec<Option<f64>>>>,
 }
 
-impl PairRates {
+impl PairHeatMap {
     /// Rates for the classes of `trace`.
     pub fn new(trace: &Trace, truth: &MeasuredRates, beliefs: Option<&Beliefs>) -> Self {
         let mut counts = vec![0_usize; trace.classes.len()];

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tandem_backends::{
     BackendEvent, Device, Enforcement, Exit, ExitStatus, Op, OpId, RecoveredRun, RunHandle, RunId,
 };
-use tandem_daemon::job::{Job, JobState};
+use tandem_daemon::job::{JobState, StoredJob};
 use tandem_daemon::journal::beliefs;
 use tandem_daemon::request::JobRequest;
 use tandem_daemon::scheduler::{
@@ -24,7 +24,7 @@ pub(crate) struct TestCluster {
     setup: Setup,
     each: u32,
     next_job: u64,
-    jobs: BTreeMap<u64, Job>,
+    jobs: BTreeMap<u64, StoredJob>,
     /// Jobs that must not share.
     alone: BTreeSet<u64>,
 }
@@ -103,7 +103,7 @@ pub(crate) fn exit(status: ExitStatus) -> Exit {
     Exit { status, cpu_s: 0.0, rss_max_bytes: 0, oom: false, at_unix_us: 0, cause: None }
 }
 
-pub(crate) fn kept(job: &Job, found: Option<RecoveredRun>) -> Kept {
+pub(crate) fn kept(job: &StoredJob, found: Option<RecoveredRun>) -> Kept {
     Kept { job: job.clone(), request: job.request.clone(), found, alike: 0 }
 }
 
@@ -117,7 +117,7 @@ impl TestCluster {
     pub(crate) fn begin(
         start: Start,
         each: u32,
-        jobs: BTreeMap<u64, Job>,
+        jobs: BTreeMap<u64, StoredJob>,
         alone: BTreeSet<u64>,
     ) -> Self {
         let policy = PolicySpec::parse(&start.setup.policy).unwrap();
@@ -201,7 +201,7 @@ impl TestCluster {
     }
 
     /// Its record, as last reported.
-    pub(crate) fn job(&self, job: u64) -> &Job {
+    pub(crate) fn job(&self, job: u64) -> &StoredJob {
         &self.jobs[&job]
     }
 
