@@ -3,7 +3,6 @@
 import { fork } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { cpus, loadavg } from "node:os";
 import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 import { afterAll, beforeAll, expect, it } from "vitest";
@@ -25,10 +24,36 @@ afterAll(async () => {
   server?.kill();
 });
 
-/** Where others compute as well, everything takes as many times longer as there are too few cores. */
-const crowd = (): number => Math.max(1, loadavg()[0] / cpus().length);
 /** How long frames are counted. */
-const SECONDS = 2.5;
+const SECONDS = 2;
+
+interface ProcessInfo {
+  id: number;
+  type: string;
+  /** Seconds on a core. */
+  cpuTime: number;
+}
+
+/** Processor time of the browser's processes: unlike the clock, it does not depend on what else the machine does. */
+async function processors(): Promise<ReadonlyMap<number, ProcessInfo>> {
+  const debug = await browser.newBrowserCDPSession();
+  const { processInfo } = (await debug.send("SystemInfo.getProcessInfo")) as { processInfo: ProcessInfo[] };
+  await debug.detach();
+  return new Map(processInfo.map((one) => [one.id, one]));
+}
+
+/** Seconds on a core that each process of the browser has used since. */
+async function usedSince(before: ReadonlyMap<number, ProcessInfo>): Promise<{ type: string; seconds: number }[]> {
+  const after = await processors();
+  return [...after.values()].map(({ id, type, cpuTime }) => ({ type, seconds: cpuTime - (before.get(id)?.cpuTime ?? 0) }));
+}
+
+/** Seconds on a core that the server has used. */
+async function served(): Promise<number> {
+  const answer = new Promise<number>((done) => server.once("message", (said) => done((said as { cpu: number }).cpu)));
+  server.send({ cpu: true });
+  return answer;
+}
 
 const drawn = (page: Page) => page.waitForFunction(() => Number(document.querySelector("canvas")?.dataset.marks) > 100);
 
@@ -37,26 +62,24 @@ it("what is loaded is at most 150 kB compressed", () => {
   expect(files.reduce((sum, file) => sum + gzipSync(file, { level: 9 }).length, 0)).toBeLessThan(150_000);
 });
 
-it("the first picture is there within a second", async () => {
+it("the first picture takes at most a second of computing, in the browser and the server together", async () => {
   const times: number[] = [];
-  const work: number[] = [];
   for (let i = 0; i < 3; i++) {
     const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
     const page = await context.newPage();
-    const debug = await context.newCDPSession(page);
-    await debug.send("Performance.enable", { timeDomain: "threadTicks" });
+    const [before, servedBefore] = [await processors(), await served()];
     await page.goto(url);
     await drawn(page);
-    times.push(await page.evaluate(() => performance.now()));
-    const { metrics } = await debug.send("Performance.getMetrics");
-    work.push(metrics.find(({ name }) => name === "TaskDuration")?.value ?? Infinity);
+    const browsers = (await usedSince(before)).reduce((sum, { seconds }) => sum + seconds, 0);
+    times.push(browsers + (await served()) - servedBefore);
+    console.log(`first picture: ${times[i].toFixed(2)} s of computing, ${(await page.evaluate(() => performance.now() / 1000)).toFixed(2)} s by the clock`);
     await context.close();
   }
-  expect(Math.min(...work)).toBeLessThan(0.5);
-  expect(Math.min(...times)).toBeLessThan(1000 * crowd());
+  // If nothing were done at the same time it would take this long: a clock on a quiet machine shows less.
+  expect(Math.min(...times)).toBeLessThan(1);
 });
 
-/** Frames per second while something is done in each of them. */
+/** Frames that are drawn in some time while something is done in each of them. */
 async function frames(page: Page, act: (n: number) => void): Promise<number> {
   return page.evaluate(
     ([source, seconds]) =>
@@ -68,7 +91,7 @@ async function frames(page: Page, act: (n: number) => void): Promise<number> {
         const tick = () => {
           each(n++);
           if (performance.now() - start < seconds * 1000) requestAnimationFrame(tick);
-          else done((n * 1000) / (performance.now() - start));
+          else done(n);
         };
         requestAnimationFrame(tick);
       }),
@@ -76,7 +99,7 @@ async function frames(page: Page, act: (n: number) => void): Promise<number> {
   );
 }
 
-it("zooming, pointing and scrolling have at least 30 frames per second", async () => {
+it("zooming, pointing and scrolling leave room for 30 frames per second", async () => {
   const view = await open(browser, url);
   await drawn(view.page);
   await view.page.evaluate(() => {
@@ -98,18 +121,33 @@ it("zooming, pointing and scrolling have at least 30 frames per second", async (
   });
   function zoom() {}
   function scroll() {}
-  const debug = await view.context.newCDPSession(view.page);
-  await debug.send("Performance.enable", { timeDomain: "threadTicks" });
-  const worked = async () => (await debug.send("Performance.getMetrics")).metrics.find(({ name }) => name === "TaskDuration")?.value ?? Infinity;
   for (const act of [zoom, scroll]) {
-    const before = await worked();
-    const each = [await frames(view.page, act), await frames(view.page, act)];
-    // The page's own work for a frame leaves room for 30 in a second, however busy the machine is.
-    expect((await worked()) - before).toBeLessThan(each.reduce((sum, rate) => sum + rate * SECONDS, 0) / 30);
-    expect(Math.max(...each) * crowd()).toBeGreaterThan(30);
+    const before = await processors();
+    const drawnFrames = await frames(view.page, act);
+    // No process of the browser works longer on a frame than a thirtieth of a second, so that 30 fit into a second.
+    const each = (await usedSince(before)).map(({ type, seconds }) => ({ type, ms: (1000 * seconds) / drawnFrames }));
+    const slowest = each.reduce((a, b) => (b.ms > a.ms ? b : a));
+    console.log(`${act.name}: ${slowest.ms.toFixed(1)} ms for a frame in the ${slowest.type}, ${(drawnFrames / SECONDS).toFixed(0)} frames per second by the clock`);
+    expect(slowest.ms, `${act.name} in the ${slowest.type}`).toBeLessThan(1000 / 30);
   }
   expect(view.console).toEqual([]);
   await expectAccessible(view.page);
+  await view.context.close();
+});
+
+it("rows are GPUs by node, or nodes", async () => {
+  const view = await open(browser, url);
+  await drawn(view.page);
+  const canvas = view.page.locator("canvas").first();
+  const height = async () => (await canvas.boundingBox())?.height ?? 0;
+  const byGpu = await height();
+  await view.page.getByLabel("Rows").selectOption("node");
+  await eventually("eight rows are lower than 64", async () => (await height()) < byGpu);
+  await drawn(view.page);
+  await canvas.focus();
+  await view.page.keyboard.press("ArrowRight");
+  await view.page.locator("#tip").getByText(/GPUs? \d+/).first().waitFor();
+  await view.page.getByRole("group", { name: "GPUs now" }).getByText("node0").first().waitFor();
   await view.context.close();
 });
 

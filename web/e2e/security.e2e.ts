@@ -45,6 +45,19 @@ describe("without the session", () => {
   });
 });
 
+it("the cookie of a dashboard that has ended opens no later one at the same port", async () => {
+  const own = await open(browser, await site.dashboard());
+  const origin = new URL(own.page.url()).origin;
+  await site.stopDashboards();
+  const next = await site.dashboard(undefined, new URL(origin).port);
+  expect((await own.page.goto(origin + "/"))?.status()).toBe(401);
+  expect((await own.page.goto(origin + "/v1/jobs"))?.status()).toBe(401);
+  // The new address opens it, although the browser still has the old cookie.
+  expect((await own.page.goto(next))?.status()).toBe(200);
+  await own.page.getByText("live", { exact: true }).waitFor();
+  await own.context.close();
+});
+
 describe("another site in the same browser", () => {
   let evil: Server;
   beforeAll(async () => {

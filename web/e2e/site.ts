@@ -47,10 +47,10 @@ export async function eventually<T>(what: string, probe: () => T | Promise<T>, w
   throw new Error(`${what} did not come about: ${String(last)}`);
 }
 
-async function end(child: ChildProcess): Promise<void> {
+async function end(child: ChildProcess, signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const gone = new Promise((done) => child.once("exit", done));
-  child.kill("SIGTERM");
+  child.kill(signal);
   await Promise.race([gone, pause(5000)]);
   if (child.exitCode === null && child.signalCode === null) child.kill("SIGKILL");
 }
@@ -91,19 +91,24 @@ export class Site {
     return { PATH: process.env.PATH, HOME: this.folder, XDG_RUNTIME_DIR: this.folder, NO_COLOR: "1" };
   }
 
-  async stopDaemon(): Promise<void> {
-    if (this.daemon) await end(this.daemon);
+  async stopDaemon(signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
+    if (this.daemon) await end(this.daemon, signal);
     this.daemon = null;
   }
 
+  async stopDashboards(): Promise<void> {
+    for (const child of this.dashboards.splice(0)) await end(child);
+  }
+
   async stop(): Promise<void> {
-    for (const child of this.dashboards) await end(child);
+    await this.stopDashboards();
     if (this.daemon) {
       await this.run(["cancel", "all"]).catch(() => "");
-      await pause(300);
+      // Jobs that still end would write into the folder while it is removed.
+      await eventually("all jobs have ended", async () => !(JSON.parse(await this.run(["queue", "--json"])) as { jobs: unknown[] }).jobs.length).catch(() => undefined);
     }
     await this.stopDaemon();
-    rmSync(this.folder, { recursive: true, force: true });
+    rmSync(this.folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
   }
 
   /** The command line; what it prints. */
@@ -130,8 +135,8 @@ export class Site {
   }
 
   /** The address of a new dashboard, good for one browser. */
-  async dashboard(user?: User): Promise<string> {
-    const child = spawn(BIN, ["dashboard", "--json", "--no-open", "--socket", this.socket], {
+  async dashboard(user?: User, port = "0"): Promise<string> {
+    const child = spawn(BIN, ["dashboard", "--json", "--no-open", "--port", port, "--socket", this.socket], {
       stdio: ["ignore", "pipe", "ignore"], env: this.env(), ...user,
     });
     this.dashboards.push(child);

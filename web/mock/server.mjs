@@ -59,11 +59,15 @@ function deviceSeries(q) {
 
 const SAVINGS = { schema: 1, gpu_hours: 12.4, shared_gpu_hours: 41.2, wait_saved_h: 38.1, slowdown_cost_h: 6.4, jobs_shared: 212, measured_share: 0.91, method: "GPU-hours gained are the work of co-located jobs in hours of running alone, less the hours of the GPUs on which they ran." };
 const CHECKS = [{ name: "Scheduler", ok: true, text: "The last cycle took 3 ms." }, { name: "Store", ok: true, text: "41 MiB, no failures." }, { name: "Devices", ok: false, text: "GPU 63 is drained." }];
+const SHARES = {
+  schema: 1, half_life_h: 24, period_h: 720, limits: { gpus: 16 }, accounts: [{ name: "vision", weight: 3, members: ["ann", "chen"], limits: { gpus: 32, gpu_hours: 5000 } }],
+  users: [{ name: "bob", weight: 2, members: [], limits: { jobs: 4, memory_bytes: 64 * 2 ** 30, pending: 100 } }],
+};
 const usage = (user, i) => ({ user, jobs: 400 - i * 50, gpu_hours: 312.5 - i * 60, shared_gpu_hours: 140 - i * 30 });
 const DECISION = { action: "start", devices: [3], beside: [7], predicted_rate: 0.83, reason: "beside job 7: predicted rates 0.83 and 0.91, together 1.74" };
 
 const ROUTES = [
-  [/^\/v1\/info$/, () => ({ schema: 1, version: "0.1.0", policy: "tandem", provider: "nvidia", devices: world.gpus, cgroups: "/sys/fs/cgroup/tandem", up_s: world.now - world.started, uid: 0, pid: 4242, jobs: {}, plans_rejected: 0 })],
+  [/^\/v1\/info$/, () => ({ schema: 1, version: "0.1.0", policy: "tandem", policies: ["fifo", "sjf", "tandem"], provider: "nvidia", devices: world.gpus, cgroups: "/sys/fs/cgroup/tandem", up_s: world.now - world.started, uid: 0, pid: 4242, jobs: {}, plans_rejected: 0 })],
   [/^\/v1\/devices$/, () => ({ schema: 1, provider: "nvidia", devices: world.devices() })],
   [/^\/v1\/jobs$/, (_, q) => world.page({ state: q.get("state"), user: q.get("user"), after: Number(q.get("after") ?? 0), limit: Math.min(10_000, Number(q.get("limit") ?? 1000)), order: q.get("order") })],
   [/^\/v1\/jobs\/(\d+)$/, ([, id]) => (job(Number(id)) ? { schema: 1, job: job(Number(id)) } : null)],
@@ -72,6 +76,7 @@ const ROUTES = [
   [/^\/v1\/jobs\/(\d+)\/decisions$/, () => ({ schema: 1, decisions: [{ time: iso(world.now - 3000), ...DECISION }] })],
   [/^\/v1\/classes$/, () => world.classes()],
   [/^\/v1\/reservations$/, () => ({ schema: 1, reservations: [{ id: 1, devices: [0, 1], closes: iso(world.now), start: iso(world.now + 3600), end: iso(world.now + 7200), users: ["ann"], reason: "paper deadline", by: "root" }] })],
+  [/^\/v1\/shares$/, () => SHARES],
   [/^\/v1\/usage$/, () => ({ schema: 1, users: ["ann", "bob", "chen", "</script><b>mallory</b>"].map(usage) })],
   [/^\/v1\/timeline$/, (_, q) => timeline(q)],
   [/^\/v1\/forecast$/, () => world.forecast()],
@@ -157,6 +162,11 @@ server.listen(argument("port", 4173), "127.0.0.1", () => {
   process.send?.({ port: server.address().port });
 });
 // A test lets an hour pass in a moment.
-process.on("message", ({ step, times }) => {
+process.on("message", ({ step, times, cpu }) => {
+  if (cpu) {
+    const { user, system } = process.cpuUsage();
+    process.send({ cpu: (user + system) / 1e6 });
+    return;
+  }
   for (let i = 0; i < times; i++) world.step(step);
 });

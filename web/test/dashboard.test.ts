@@ -1,7 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { NB } from "../src/charts/format.ts";
+import { NB, shortEnd } from "../src/charts/format.ts";
 import { address } from "../src/dashboard/api.ts";
 import { keep, plain } from "../src/dashboard/parts/log.tsx";
+import { sayLimits, shareOf } from "../src/dashboard/pages/users.tsx";
 import { parseRoute } from "../src/dashboard/router.ts";
 import { ranges, sayStart } from "../src/dashboard/words.ts";
 
@@ -51,4 +52,23 @@ describe("logs", () => {
     expect(keep("old", { text: "new", restart: true })).toBe("new");
     expect(keep("old", { text: "new", restart: false })).toBe("oldnew");
   });
+});
+
+it("shares are those of the account, limits those of the user or of everybody", () => {
+  const shares = {
+    schema: 1, half_life_h: 24, period_h: 720, limits: { gpus: 4 },
+    accounts: [{ name: "vision", weight: 3, members: ["ann"], limits: {} }],
+    users: [{ name: "bob", weight: 2, members: [], limits: { gpu_hours: 100, pending: 7 } }, { name: "eve", weight: 5, members: [], limits: { gpus: null } }],
+  };
+  const say = (user: string) => sayLimits(shareOf(user, shares).limits, shares.period_h).replaceAll(NB, " ");
+  expect(shareOf("ann", shares).account?.name).toBe("vision");
+  expect([shareOf("bob", shares).weight, say("bob")]).toEqual([2, "100 GPU-hours in 30 d, 7 pending"]);
+  expect([shareOf("eve", shares).weight, say("eve")]).toEqual([5, "4 GPUs"]);
+  expect(say("unknown")).toBe("4 GPUs");
+  expect(sayLimits({}, 1)).toBe("none");
+});
+
+it("names that differ at their end are cut in front", () => {
+  expect(shortEnd("gpu-node-17 3", 6)).toBe("…-17 3");
+  expect(shortEnd("n0 1", 6)).toBe("n0 1");
 });

@@ -52,7 +52,7 @@ pub fn add_headers(headers: &mut hyper::HeaderMap) {
 /// Sends the browser on to the page by itself, so that the session cookie goes along: a redirect would
 /// count as coming from wherever the link was.
 const WELCOME: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
-    <meta http-equiv=\"refresh\" content=\"0;url=/\"><title>Tandem</title>\
+    <link rel=\"icon\" href=\"data:,\"><meta http-equiv=\"refresh\" content=\"0;url=/\"><title>Tandem</title>\
     <p><a href=\"/\">Dashboard</a></p></html>\n";
 
 /// Why there is no dashboard.

@@ -21,6 +21,12 @@ export function short(text: string, characters: number): string {
   return all.length > characters ? all.slice(0, Math.max(1, Math.floor(characters) - 1)).join("") + "…" : text;
 }
 
+/** As `short`, for names that differ at their end. */
+export function shortEnd(text: string, characters: number): string {
+  const all = Array.from(text);
+  return all.length > characters ? "…" + all.slice(1 - Math.max(2, Math.floor(characters))).join("") : text;
+}
+
 const two = (a: number | string, unitA: string, b: number, unitB: string): string =>
   a + NB + unitA + (b ? NB + b + NB + unitB : "");
 

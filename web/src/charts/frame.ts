@@ -70,6 +70,32 @@ export function screenAt(svg: SVGSVGElement, x: number, y: number): [x: number, 
   return [box.left + x * scale, box.top + y * scale];
 }
 
+interface CursorInput {
+  move(event: PointerEvent): void;
+  off(): void;
+  /** An arrow key: −1 to the left, 1 to the right. */
+  step(direction: -1 | 1): void;
+}
+
+/** Pointer, touch and arrow keys of a chart with one cursor. */
+function addCursorInput(svg: SVGSVGElement, { move, off, step }: CursorInput): void {
+  fill(svg, {
+    tabindex: 0,
+    onpointermove: move,
+    onpointerdown: move,
+    onpointerleave: (event: PointerEvent) => {
+      if (event.pointerType === "mouse") off();
+    },
+    onblur: off,
+    onkeydown: (event: KeyboardEvent) => {
+      if (event.key === "Escape") off();
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      event.preventDefault();
+      step(event.key === "ArrowLeft" ? -1 : 1);
+    },
+  });
+}
+
 export interface CursorOptions {
   low: number;
   high: number;
@@ -94,24 +120,12 @@ export function addCursor(svg: SVGSVGElement, { low, high, keyHigh = high, at, h
     hideTip(svg);
     hide();
   };
-  fill(svg, {
-    tabindex: 0,
-    onpointermove: move,
-    onpointerdown: move,
-    onpointerleave: (event: PointerEvent) => {
-      if (event.pointerType === "mouse") off();
-    },
-    onblur: off,
-    onkeydown: (event: KeyboardEvent) => {
-      if (event.key === "Escape") off();
-      const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-      if (!step) return;
-      event.preventDefault();
-      const next = x === null ? (low + keyHigh) / 2 : clamp(x + (step * (keyHigh - low)) / 60, low, keyHigh);
-      const box = svg.getBoundingClientRect();
-      put(next, screenAt(svg, next, 0)[0], clamp(box.top + box.height / 2, 40, innerHeight - 40));
-    },
-  });
+  const step = (direction: -1 | 1) => {
+    const next = x === null ? (low + keyHigh) / 2 : clamp(x + (direction * (keyHigh - low)) / 60, low, keyHigh);
+    const box = svg.getBoundingClientRect();
+    put(next, screenAt(svg, next, 0)[0], clamp(box.top + box.height / 2, 40, innerHeight - 40));
+  };
+  addCursorInput(svg, { move, off, step });
 }
 
 export interface PointOptions<P> {
@@ -155,20 +169,8 @@ export function addPointCursor<P>(svg: SVGSVGElement, { points, place, describe,
     if (found === null) off();
     else show(found);
   };
-  fill(svg, {
-    tabindex: 0,
-    onpointermove: move,
-    onpointerdown: move,
-    onpointerleave: (event: PointerEvent) => {
-      if (event.pointerType === "mouse") off();
-    },
-    onblur: off,
-    onkeydown: (event: KeyboardEvent) => {
-      if (event.key === "Escape") off();
-      const step = event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-      if (!step || !order.length) return;
-      event.preventDefault();
-      show(order[clamp(position + step, 0, order.length - 1)]);
-    },
-  });
+  const step = (direction: -1 | 1) => {
+    if (order.length) show(order[clamp(position + direction, 0, order.length - 1)]);
+  };
+  addCursorInput(svg, { move, off, step });
 }

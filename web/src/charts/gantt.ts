@@ -1,7 +1,7 @@
 // GPUs × time: one row per GPU, one lane per tenant. On a canvas, because twenty thousand SVG nodes would make zooming slow.
 
 import { clamp, css, el } from "./dom.ts";
-import { short } from "./format.ts";
+import { short, shortEnd } from "./format.ts";
 import { addGanttInput } from "./gantt_input.ts";
 import { inkOn } from "./palette.ts";
 import type { Tick } from "./scales.ts";
@@ -36,9 +36,9 @@ export interface GanttData<S extends Segment> {
   home?: readonly [number, number];
   /** The present, where the forecast begins. */
   now?: number;
-  /** Above the rows, on the right. */
   /** What the rows are; GPUs unless said otherwise. */
   caption?: string;
+  /** Above the rows, on the right. */
   title: string;
   /** Under the axis. */
   axis: string;
@@ -230,7 +230,7 @@ export class Gantt<S extends Segment> {
     this.rowHeight = this.tall ? 26 : clamp(560 / Math.max(1, rows), 5.5, 26);
     this.height = Math.ceil(TOP + rows * this.rowHeight + AXIS);
     const longest = this.data.rows.reduce((most, row) => Math.max(most, row.label.length), 0);
-    this.left = small ? 46 : clamp(longest * 7 + 12, 62, 132);
+    this.left = clamp(longest * 7 + 12, small ? 46 : 62, small ? 64 : 132);
     const dpr = clamp(devicePixelRatio || 1, 1, 3);
     for (const canvas of [this.canvas, this.over]) {
       const [w, h] = [Math.round(this.width * dpr), Math.round(this.height * dpr)];
@@ -277,7 +277,7 @@ export class Gantt<S extends Segment> {
         c.fillStyle = soft;
         c.textAlign = "right";
         const text = h >= 11 || groups < 2 ? row.label : row.group;
-        c.fillText(short(text, small ? 6 : (this.left - 8) / 6), this.left - 6, y + Math.max(h, 11) / 2);
+        c.fillText(shortEnd(text, (this.left - 8) / 6), this.left - 6, y + Math.max(h, 11) / 2);
         lastY = y;
       }
     });

@@ -1,6 +1,6 @@
 //! The paths of the dashboard beyond those that the command line uses.
 
-use super::{Api, health, live, live_types, tail, timeline, whatif};
+use super::{Api, health, live, live_types, shares, tail, timeline, whatif};
 use axum::Router;
 use axum::routing::{get, post};
 use utoipa::OpenApi;
@@ -14,6 +14,7 @@ pub(super) fn routes() -> Router<Api> {
         .route("/v1/forecast", get(whatif::forecast))
         .route("/v1/what-if", post(whatif::what_if))
         .route("/v1/health", get(health::health_report))
+        .route("/v1/shares", get(shares::list))
         .route("/v1/jobs/{id}/series", get(timeline::job_series))
         .route("/v1/jobs/{id}/decisions", get(timeline::decisions))
         .route("/v1/jobs/{id}/logs/tail", get(tail::tail))
@@ -29,6 +30,7 @@ pub(super) fn routes() -> Router<Api> {
         whatif::forecast,
         whatif::what_if,
         health::health_report,
+        shares::list,
         timeline::job_series,
         timeline::decisions,
         tail::tail

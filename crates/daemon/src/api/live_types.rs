@@ -1,6 +1,7 @@
 //! The JSON of what the dashboard shows beyond jobs and devices: placements over time, series, forecasts of
 //! the whole queue and what-if.
 
+use crate::history::Tenant;
 use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -25,18 +26,9 @@ pub struct Timeline {
 pub struct PlacementInfo {
     /// Counted through the life of the store.
     pub seq: u64,
-    /// The job.
-    pub job: u64,
-    /// Its name.
-    pub name: String,
-    /// Its user.
-    pub user: String,
-    /// Its class.
-    pub class: String,
-    /// Its GPUs.
-    pub devices: Vec<u32>,
-    /// The co-located jobs.
-    pub beside: Vec<u64>,
+    /// The job and its GPUs.
+    #[serde(flatten)]
+    pub tenant: Tenant,
     /// Start.
     pub from: String,
     /// End; absent while it lasts.

@@ -14,6 +14,7 @@ mod metrics;
 mod reservations;
 mod responses;
 mod routes;
+pub mod shares;
 mod tail;
 #[cfg(test)]
 mod tests;

@@ -10,6 +10,7 @@ use crate::scheduler::{Phase, View};
 use crate::time::iso;
 use std::collections::BTreeMap;
 use tandem_backends::Enforcement;
+use tandem_policies::REGISTRY;
 
 const SECOND: f64 = 1e6;
 
@@ -225,6 +226,7 @@ pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: api.policy.clone(),
+        policies: REGISTRY.iter().map(|entry| entry.name.to_owned()).collect(),
         provider: api.provider.clone(),
         partition: api.partition.clone(),
         devices: u32::try_from(present.scheduler.setup().devices.len()).unwrap_or(u32::MAX),

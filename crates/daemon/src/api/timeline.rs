@@ -78,7 +78,8 @@ pub(super) async fn timeline(
 /// A placement as it is shown; an open one has the present rate.
 pub(crate) fn placement(record: &PlacementRecord, present: Option<&Present<'_>>) -> PlacementInfo {
     let lasts = record.to_us.is_none();
-    let active = present.filter(|_| lasts).and_then(|present| present.scheduler.job(record.job));
+    let active =
+        present.filter(|_| lasts).and_then(|present| present.scheduler.job(record.tenant.job));
     let rate = match active {
         Some(active) => Some(f64::from(active.rate().0) / 1e6),
         None if lasts => record.predicted,
@@ -87,12 +88,7 @@ pub(crate) fn placement(record: &PlacementRecord, present: Option<&Present<'_>>)
     let measured = active.map_or(record.measured, |active| active.rate_is_measured());
     PlacementInfo {
         seq: record.seq,
-        job: record.job,
-        name: record.name.clone(),
-        user: record.user.clone(),
-        class: record.class.clone(),
-        devices: record.devices.clone(),
-        beside: record.beside.clone(),
+        tenant: record.tenant.clone(),
         from: iso(record.from_us),
         to: record.to_us.map(iso),
         rate,
@@ -120,9 +116,9 @@ pub(super) async fn savings(
     // Open placements have no mean rate yet: the work up to now counts.
     let live = |present: &Present<'_>| {
         let done = |record: &PlacementRecord| {
-            let active = present.scheduler.job(record.job);
+            let active = present.scheduler.job(record.tenant.job);
             let done_us = active.map(|active| active.done_us(present.now.time()));
-            (record.job, done_us.unwrap_or(record.done_us))
+            (record.tenant.job, done_us.unwrap_or(record.done_us))
         };
         let done: BTreeMap<u64, u64> = present.history.placements.all_open().map(done).collect();
         (present.now.unix_us, done)
@@ -161,8 +157,8 @@ fn decided(records: &[PlacementRecord]) -> Vec<DecisionInfo> {
         let decision = |time_us: u64, action: &str, reason: &str| DecisionInfo {
             time: iso(time_us),
             action: action.to_owned(),
-            devices: record.devices.clone(),
-            beside: record.beside.clone(),
+            devices: record.tenant.devices.clone(),
+            beside: record.tenant.beside.clone(),
             predicted_rate: record.predicted,
             reason: reason.to_owned(),
         };

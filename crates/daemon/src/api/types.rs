@@ -450,6 +450,9 @@ pub struct DaemonInfo {
     pub version: String,
     /// The policy.
     pub policy: String,
+    /// The policies that what-if can try, by name.
+    #[serde(default)]
+    pub policies: Vec<String>,
     /// `cpu`, `nvidia`, `fake` or `slurm`.
     pub provider: String,
     /// The partition of the cluster whose jobs it places; absent on one machine.

@@ -4,13 +4,11 @@ use crate::job::{JobState, StoredJob};
 use crate::scheduler::{Active, Now, Phase, Scheduler};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
-/// A job on GPUs, from one change of its co-located jobs to the next.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PlacementRecord {
-    /// Counted through the life of the store.
-    #[serde(skip)]
-    pub seq: u64,
+/// A job on GPUs: which one, where and beside which others.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Tenant {
     /// The job.
     pub job: u64,
     /// Its name.
@@ -23,6 +21,17 @@ pub struct PlacementRecord {
     pub devices: Vec<u32>,
     /// The co-located jobs.
     pub beside: Vec<u64>,
+}
+
+/// A job on GPUs, from one change of its co-located jobs to the next.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlacementRecord {
+    /// Counted through the life of the store.
+    #[serde(skip)]
+    pub seq: u64,
+    /// The job and its GPUs.
+    #[serde(flatten)]
+    pub tenant: Tenant,
     /// Start, in microseconds since 1970.
     pub from_us: u64,
     /// End; absent while it is open.
@@ -65,7 +74,7 @@ impl PlacementLog {
     /// Continues the log of an earlier daemon.
     pub fn resume(next_seq: u64, open: Vec<PlacementRecord>) -> Self {
         let seen = |record: PlacementRecord| {
-            (record.job, PlacementRecord { seen_us: record.done_us, ..record })
+            (record.tenant.job, PlacementRecord { seen_us: record.done_us, ..record })
         };
         Self { next_seq, open: open.into_iter().map(seen).collect() }
     }
@@ -98,7 +107,7 @@ impl PlacementLog {
             }
             let site = sites.get(&job);
             if site.is_some_and(|(devices, beside)| {
-                (devices, beside) == (&record.devices, &record.beside)
+                (devices, beside) == (&record.tenant.devices, &record.tenant.beside)
             }) {
                 record.measured = active.is_some_and(Active::rate_is_measured);
                 self.open.insert(job, record);
@@ -137,7 +146,7 @@ impl PlacementLog {
         let predicted = |id| scheduler.view(id, now.time()).map(|view| view.predicted);
         let own = predicted(job.id);
         let mut why = match before.filter(|before| before.end.is_none()) {
-            Some(before) => regrouped(&before.beside, &beside),
+            Some(before) => regrouped(&before.tenant.beside, &beside),
             None if beside.is_empty() => "alone".to_owned(),
             None => format!("beside {}", named(&beside)),
         };
@@ -151,12 +160,14 @@ impl PlacementLog {
         let done_us = active.done_us(now.time());
         PlacementRecord {
             seq,
-            job: job.id,
-            name: job.name(),
-            user: job.user.clone(),
-            class: job.class.clone(),
-            devices,
-            beside,
+            tenant: Tenant {
+                job: job.id,
+                name: job.name(),
+                user: job.user.clone(),
+                class: job.class.clone(),
+                devices,
+                beside,
+            },
             from_us: now.unix_us,
             done_us,
             seen_us: done_us,

@@ -32,7 +32,7 @@ impl StoreTransaction<'_> {
             .prepare_cached("INSERT OR REPLACE INTO placements VALUES (?1, ?2, ?3, ?4, ?5)")?;
         insert.execute(params![
             int(record.seq),
-            int(record.job),
+            int(record.tenant.job),
             int(record.from_us),
             record.to_us.map_or(OPEN, int),
             serde_json::to_string(record)?,
@@ -103,11 +103,12 @@ fn records(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Tenant;
 
     fn record(seq: u64, job: u64, from_us: u64, to_us: Option<u64>) -> PlacementRecord {
         PlacementRecord {
             seq,
-            job,
+            tenant: Tenant { job, ..Tenant::default() },
             from_us,
             to_us,
             why: "alone".to_owned(),

@@ -39,7 +39,7 @@ export function Job({ id }: { id: number }) {
   const { job } = data;
   return (
     <>
-      <Head job={job} changes={changes} />
+      <Head job={job} />
       <Figures job={job} />
       <Waits job={job} changes={changes} />
       <Series job={job} changes={changes} />
@@ -58,7 +58,7 @@ function verbs(job: JobInfo): Verb[] {
   return [...(found[job.state] ?? []), "cancel"];
 }
 
-function Head({ job }: { job: JobInfo; changes: string }) {
+function Head({ job }: { job: JobInfo }) {
   const [error, setError] = useState<string | null>(null);
   const [asks, setAsks] = useState(false);
   const act = async (verb: Verb) => {
@@ -178,7 +178,7 @@ function Waits({ job, changes }: { job: JobInfo; changes: string }) {
           These will probably start earlier: <JobLinks ids={data.ahead} />
         </p>
       ) : null}
-      <ul class="reasons">
+      <ul class="reasons" tabIndex={0} aria-label="Why not on each GPU">
         {data.devices.slice(0, 64).map((device) => (
           <li key={device.device}>
             GPU {device.device}: {device.reason}
@@ -218,7 +218,7 @@ function DecisionList({ job, changes }: { job: JobInfo; changes: string }) {
     <section aria-labelledby="h-decisions">
       <h2 id="h-decisions">Decisions</h2>
       {data.decisions.length ? (
-        <ol class="decisions">
+        <ol class="decisions" tabIndex={0} aria-label="Decisions, the latest first">
           {data.decisions.toReversed().map((decision) => (
             <li key={decision.time + decision.action}>
               <time dateTime={decision.time}>{sayTime(decision.time)}</time> <b>{decision.action}</b>

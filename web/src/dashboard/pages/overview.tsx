@@ -69,10 +69,10 @@ const name = (job: JobLine) => (
 export const NAME_COLUMNS: readonly Column<JobLine>[] = [
   { name: "Job", cell: link, right: true },
   { name: "Name", cell: name },
-  { name: "User", cell: (job) => job.user },
+  { name: "User", cell: (job) => <span class="name">{job.user}</span>, wide: true },
 ];
 
-const CLASS: Column<JobLine> = { name: "Class", cell: (job) => <span class="name">{job.class}</span> };
+const CLASS: Column<JobLine> = { name: "Class", cell: (job) => <span class="name">{job.class}</span>, wide: true };
 
 function Queue() {
   const ranges = startRanges.value;
@@ -81,9 +81,9 @@ function Queue() {
   const columns: Column<JobLine>[] = [
     ...NAME_COLUMNS,
     CLASS,
-    { name: "GPUs", cell: (job) => num(job.gpus, Number.isInteger(job.gpus) ? 0 : 2), right: true },
-    { name: "Why", cell: (job) => (job.state === "held" ? "held" : (reasons.get(job.id) ?? job.reason ?? "–")), class: "why" },
+    { name: "GPUs", cell: (job) => num(job.gpus, Number.isInteger(job.gpus) ? 0 : 2), right: true, wide: true },
     { name: "Starts", cell: (job) => (job.state === "held" ? "when released" : sayStart(ranges.get(job.id), at)) },
+    { name: "Why", cell: (job) => (job.state === "held" ? "held" : (reasons.get(job.id) ?? job.reason ?? "–")), class: "why" },
     { name: "Waits", cell: (job) => dur(Math.max(0, at - Date.parse(job.submit_time) / 1000)), right: true },
   ];
   const rows = waiting.value;
@@ -113,9 +113,11 @@ function Tenants() {
   );
 }
 
+const NODE: Column<DeviceInfo> = { name: "Node", cell: (device) => <span class="name">{device.node}</span> };
+
 const deviceColumns: readonly Column<DeviceInfo>[] = [
   { name: "GPU", cell: (device) => device.index, right: true },
-  { name: "Name", cell: (device) => <span class="name">{device.name}</span> },
+  { name: "Name", cell: (device) => <span class="name">{device.name}</span>, wide: true },
   { name: "State", cell: (device) => <span class={"state " + (device.state === "up" ? "running" : "held")}>{device.state}</span> },
   {
     name: "Memory",
@@ -142,10 +144,12 @@ const deviceColumns: readonly Column<DeviceInfo>[] = [
 ];
 
 function DeviceTable() {
+  // In a cluster a GPU is found by its node.
+  const columns = devices.value.some((device) => device.node) ? [deviceColumns[0], NODE, ...deviceColumns.slice(1)] : deviceColumns;
   return (
     <section aria-labelledby="h-devices">
       <h2 id="h-devices">GPUs now</h2>
-      <BigTable label="GPUs now" rows={devices.value} columns={deviceColumns} keyOf={(device) => device.index} empty="There are no GPUs." />
+      <BigTable label="GPUs now" rows={devices.value} columns={columns} keyOf={(device) => device.index} empty="There are no GPUs." />
     </section>
   );
 }

@@ -9,8 +9,6 @@ import { BigTable } from "../parts/table.tsx";
 import type { Column } from "../parts/table.tsx";
 import { devices, info } from "../store.ts";
 
-export const POLICIES = ["tandem", "fifo", "sjf", "srtf", "srsf", "tiresias", "sjf-ffs", "sjf-bsbf", "gshare", "lucid"];
-
 const signed = (seconds: number): string => (Math.abs(seconds) < 0.5 ? "no change" : (seconds > 0 ? "+" : "") + dur(seconds));
 
 function change(before: number | null | undefined, after: number | null | undefined): string {
@@ -74,7 +72,7 @@ export function WhatIf() {
             Policy
             <select value={policy} onChange={(event) => setPolicy(event.currentTarget.value)}>
               <option value="">as it is ({info.value?.policy ?? "…"})</option>
-              {POLICIES.map((name) => (
+              {(info.value?.policies ?? []).map((name) => (
                 <option key={name} value={name}>
                   {name}
                 </option>
@@ -88,6 +86,7 @@ export function WhatIf() {
               {devices.value.map((device) => (
                 <option key={device.index} value={device.index}>
                   GPU {device.index}
+                  {device.node ? ` (${device.node})` : ""}
                 </option>
               ))}
             </select>

@@ -9,6 +9,8 @@ export interface Column<R> {
   /** Numbers stand on the right. */
   right?: boolean;
   class?: string;
+  /** Left out where there is little room; the page of the job has it. */
+  wide?: boolean;
 }
 
 interface TableProps<R> {
@@ -18,6 +20,9 @@ interface TableProps<R> {
   keyOf(row: R): string | number;
   empty: string;
 }
+
+const classOf = <R,>({ right, wide }: Column<R>, own?: string): string | undefined =>
+  [right ? "right" : "", wide ? "wide" : "", own ?? ""].filter(Boolean).join(" ") || undefined;
 
 const ROW = 34;
 /** Rows beyond the edges, so that a scroll of one frame shows no gap. */
@@ -58,7 +63,7 @@ export function BigTable<R>({ label, rows, columns, keyOf, empty }: TableProps<R
         <thead>
           <tr aria-rowindex={1}>
             {columns.map((column) => (
-              <th key={column.name} scope="col" class={column.right ? "right" : undefined}>
+              <th key={column.name} scope="col" class={classOf(column)}>
                 {column.name}
               </th>
             ))}
@@ -69,7 +74,7 @@ export function BigTable<R>({ label, rows, columns, keyOf, empty }: TableProps<R
           {shown.map((row, i) => (
             <tr key={keyOf(row)} aria-rowindex={first + i + 2}>
               {columns.map((column) => (
-                <td key={column.name} class={[column.right ? "right" : "", column.class ?? ""].join(" ").trim() || undefined}>
+                <td key={column.name} class={classOf(column, column.class)}>
                   {column.cell(row)}
                 </td>
               ))}
