@@ -71,6 +71,8 @@ export class Gantt<S extends Segment> {
   private byRow: S[][] = [];
   /** The longest segment of each row, so that those in view are found by bisection. */
   private longest: number[] = [];
+  /** The most lanes of a row. */
+  private lanes = 1;
   private v0 = 0;
   private v1 = 1;
   private follows = true;
@@ -99,7 +101,9 @@ export class Gantt<S extends Segment> {
     this.data = data;
     this.byRow = Array.from(data.rows, () => []);
     this.longest = Array.from(data.rows, () => 0);
+    this.lanes = 1;
     for (const segment of data.segments) {
+      this.lanes = Math.max(this.lanes, segment.lanes);
       const row = this.byRow[segment.row];
       if (!row) continue;
       row.push(segment);
@@ -227,7 +231,8 @@ export class Gantt<S extends Segment> {
     const rows = this.data.rows.length;
     this.width = Math.max(240, Math.floor(this.host.clientWidth));
     const small = this.width < 520;
-    this.rowHeight = this.tall ? 26 : clamp(560 / Math.max(1, rows), 5.5, 26);
+    // Every lane can be seen, those of a node with many tenants as well.
+    this.rowHeight = this.tall ? 26 : clamp(560 / Math.max(1, rows), clamp(2.5 * this.lanes, 5.5, 26), 26);
     this.height = Math.ceil(TOP + rows * this.rowHeight + AXIS);
     const longest = this.data.rows.reduce((most, row) => Math.max(most, row.label.length), 0);
     this.left = clamp(longest * 7 + 12, small ? 46 : 62, small ? 64 : 132);

@@ -30,8 +30,17 @@ export const provider = signal("");
 export const forecast = signal<QueueForecast | null>(null);
 export const savings = signal<Savings | null>(null);
 export const range = signal<number>(RANGES_S[2]);
+/** With more GPUs than this a row is a node until the reader chooses otherwise. */
+const GPU_ROWS_MAX = 128;
+const chosenLevel = signal<"gpu" | "node" | null>(null);
 /** What a row of the picture is. */
-export const level = signal<"gpu" | "node">("gpu");
+export const level = computed<"gpu" | "node">(() => {
+  const isLarge = devices.value.length > GPU_ROWS_MAX && devices.value.some(({ node }) => node !== devices.value[0].node);
+  return chosenLevel.value ?? (isLarge ? "node" : "gpu");
+});
+export const setLevel = (rows: "gpu" | "node"): void => {
+  chosenLevel.value = rows;
+};
 export const loaded = signal(false);
 /** The daemon's clock minus this machine's, in seconds. */
 const skew = signal(0);

@@ -12,7 +12,7 @@ import { Patch } from "../parts/job_parts.tsx";
 import { jobLink } from "../router.ts";
 import { forecastPlacements, segmentsOf } from "../stays.ts";
 import type { GpuSegment, Placement } from "../stays.ts";
-import { RANGES_S, devices, forecast, info, jobOf, level, now, placements, range, setRange, staysVersion } from "../store.ts";
+import { RANGES_S, devices, forecast, info, jobOf, level, now, placements, range, setLevel, setRange, staysVersion } from "../store.ts";
 import { gpuNames, sayClock, sayRate, saySlowdown } from "../words.ts";
 
 /** How far the forecast is shown, as a part of the past. */
@@ -153,7 +153,7 @@ export function Gpus() {
           {nodes > 1 ? (
             <label>
               Rows{" "}
-              <select value={level.value} onChange={(event) => (level.value = event.currentTarget.value === "node" ? "node" : "gpu")}>
+              <select value={level.value} onChange={(event) => setLevel(event.currentTarget.value === "node" ? "node" : "gpu")}>
                 <option value="gpu">GPUs</option>
                 <option value="node">nodes</option>
               </select>
@@ -192,7 +192,7 @@ export function Gpus() {
           </span>
         </div>
       </div>
-      <div class="card">
+      <div class="card gpus">
         <div class="plot" ref={host} />
       </div>
       <Key />
