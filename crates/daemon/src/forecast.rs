@@ -319,9 +319,16 @@ impl Question {
         }
     }
 
-    fn run(&self, policy: &PolicySpec, events_max: u64, record: bool) -> Forecast {
+    fn run(
+        &self,
+        policy: &PolicySpec,
+        events_max: u64,
+        record: bool,
+        deadline: Deadline,
+    ) -> Forecast {
         let options = ForecastOptions { events_max, record, ..self.options() };
-        forecast::forecast(&self.present, policy, &self.beliefs, &options)
+        let goes_on = || !deadline.has_passed();
+        forecast::forecast_while(&self.present, policy, &self.beliefs, &options, &goes_on)
     }
 
     /// Runs until a job has ended, or to the end.

@@ -34,7 +34,11 @@ pub(super) struct Deadline(Instant);
 
 impl Deadline {
     pub(super) fn new() -> Self {
-        Self(Instant::now() + TIME)
+        Self::after(TIME)
+    }
+
+    pub(super) fn after(time: Duration) -> Self {
+        Self(Instant::now() + time)
     }
 
     pub(super) fn has_passed(self) -> bool {

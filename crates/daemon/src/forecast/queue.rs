@@ -1,11 +1,13 @@
 //! When every job will start and end, and where.
 
+use super::draws::Deadline;
 use super::{Question, ask};
 use crate::api::live_types::{ForecastJob, ForecastPlacement, QueueForecast};
 use crate::api::types::SCHEMA;
 use crate::cycle::Present;
 use crate::job::JobState;
 use crate::time::iso;
+use std::time::Duration;
 use tandem_core::Time;
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::Forecast;
@@ -13,6 +15,8 @@ use tandem_sim::forecast::Forecast;
 /// Pages ask for all jobs again and again: fewer draws, and not as far ahead as for a single job.
 const DRAWS: u32 = 5;
 const EVENTS_MAX: u64 = 20_000;
+/// Time for all draws: of a queue that is too long for it, the later jobs have no start.
+const TIME: Duration = Duration::from_secs(2);
 /// Placements of a response, the earliest first.
 const PLACEMENTS_MAX: usize = 4_000;
 
@@ -40,13 +44,13 @@ impl QueueQuestion {
     /// Runs the policy forward.
     pub(crate) fn answer(self, policy: &PolicySpec) -> QueueForecast {
         let Self { mut question, waits, unix_us } = self;
-        let draws = question.run_draws(policy, DRAWS, EVENTS_MAX);
+        let draws = question.run_draws(policy, DRAWS, EVENTS_MAX, TIME);
         let job = |(index, waits)| ForecastJob { waits, ..question.range_of(index, &draws) };
         QueueForecast {
             schema: SCHEMA,
             time: iso(unix_us),
             policy: policy.text.clone(),
-            draws: DRAWS,
+            draws: u32::try_from(draws.len()).unwrap_or(u32::MAX),
             jobs: waits.into_iter().enumerate().map(job).collect(),
             placements: question.placements(&draws[0]),
         }
@@ -54,19 +58,31 @@ impl QueueQuestion {
 }
 
 impl Question {
-    /// Runs several draws forward; the placements of the first are recorded.
+    /// Runs several draws forward, as many as there is time for; at least one, which may be incomplete. The
+    /// placements of the first are recorded.
     pub(super) fn run_draws(
         &mut self,
         policy: &PolicySpec,
         draws: u32,
         events_max: u64,
+        time: Duration,
     ) -> Vec<Forecast> {
         self.take_limits_of(policy);
-        let run = |draw| {
+        let deadline = Deadline::after(time);
+        let mut forecasts = Vec::new();
+        for draw in 0..draws {
             self.draw(draw);
-            self.run(policy, events_max, draw == 0)
-        };
-        (0..draws).map(run).collect()
+            let forecast = self.run(policy, events_max, draw == 0, deadline);
+            let is_late = deadline.has_passed();
+            // A draw that was cut short would only tell of the jobs that start early.
+            if draw == 0 || !is_late {
+                forecasts.push(forecast);
+            }
+            if is_late {
+                break;
+            }
+        }
+        forecasts
     }
 
     /// Seconds from now.

@@ -8,12 +8,15 @@ use crate::cycle::Present;
 use crate::job::JobState;
 use crate::request::JobRequest;
 use std::sync::Arc;
+use std::time::Duration;
 use tandem_core::{GpuId, JobId, Time, Work};
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::{Forecast, JobForecast, SnapshotJob};
 
 const DRAWS: u32 = 5;
 const EVENTS_MAX: u64 = 50_000;
+/// Time for the draws of either course of events; a queue that is too long for it is compared in part.
+const TIME: Duration = Duration::from_secs(4);
 /// Jobs that are listed.
 const JOBS_MAX: usize = 200;
 /// GPUs that can be added.
@@ -93,11 +96,10 @@ impl Question {
         (0..self.ids.len()).map(median).collect()
     }
 
-    fn instants(&mut self, policy: &PolicySpec) -> Instants {
-        let draws = self.run_draws(policy, DRAWS, EVENTS_MAX);
+    fn instants(&self, draws: &[Forecast]) -> Instants {
         Instants {
-            starts: self.medians(&draws, |job| job.start),
-            ends: self.medians(&draws, |job| job.end),
+            starts: self.medians(draws, |job| job.start),
+            ends: self.medians(draws, |job| job.end),
         }
     }
 }
@@ -115,8 +117,12 @@ impl WhatIf {
         policy_before: &PolicySpec,
         policy: &PolicySpec,
     ) -> WhatIfAnswer {
-        let before = self.before.instants(policy_before);
-        let after = self.after.instants(policy);
+        let before = self.before.run_draws(policy_before, DRAWS, EVENTS_MAX, TIME);
+        let after = self.after.run_draws(policy, DRAWS, EVENTS_MAX, TIME);
+        // Only the same draws can be compared.
+        let draws = before.len().min(after.len());
+        let before = self.before.instants(&before[..draws]);
+        let after = self.after.instants(&after[..draws]);
         let count = self.before.ids.len();
         let waits: Vec<usize> =
             (0..count).filter(|&job| self.before.present.jobs[job].placement.is_none()).collect();
@@ -136,7 +142,7 @@ impl WhatIf {
             schema: SCHEMA,
             policy_before: policy_before.text.clone(),
             policy: policy.text.clone(),
-            draws: DRAWS,
+            draws: u32::try_from(draws).unwrap_or(u32::MAX),
             before: totals(&before, &after, &waits, count),
             after: totals(&after, &before, &waits, count),
             jobs,
