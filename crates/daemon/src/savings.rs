@@ -31,19 +31,19 @@ pub(crate) fn since(
 ) -> Savings {
     let shared: Vec<Shared<'_>> = records
         .iter()
-        .filter(|record| !record.tenant.beside.is_empty())
+        .filter(|record| !record.placed.beside.is_empty())
         .filter_map(|record| cut(record, since_us, now_us, done))
         .collect();
     let (mut work, mut cost, mut time, mut measured) = (0.0, 0.0, 0.0, 0.0);
     for Shared { record, from_us, to_us, rate } in &shared {
         let span = (to_us - from_us) as f64;
-        work += rate * span * record.tenant.devices.len() as f64;
+        work += rate * span * record.placed.devices.len() as f64;
         cost += (1.0 - rate).max(0.0) * span;
         time += span;
         measured += if record.measured { span } else { 0.0 };
     }
     let (occupied, waited) = overlaps(&shared);
-    let jobs: BTreeSet<u64> = shared.iter().map(|shared| shared.record.tenant.job).collect();
+    let jobs: BTreeSet<u64> = shared.iter().map(|shared| shared.record.placed.job).collect();
     Savings {
         schema: SCHEMA,
         since: iso(since_us),
@@ -65,7 +65,7 @@ fn cut<'a>(
 ) -> Option<Shared<'a>> {
     let (from_us, to_us) = (record.from_us.max(since_us), record.to_us.unwrap_or(now_us));
     let so_far = || {
-        let work = done.get(&record.tenant.job)?.saturating_sub(record.done_us) as f64;
+        let work = done.get(&record.placed.job)?.saturating_sub(record.done_us) as f64;
         let span = record.span_us(now_us);
         (span > 0).then(|| (work / span as f64).min(10.0))
     };
@@ -78,8 +78,8 @@ fn cut<'a>(
 fn overlaps(shared: &[Shared<'_>]) -> (f64, f64) {
     let mut by_device: BTreeMap<u32, Vec<(u64, bool, f64)>> = BTreeMap::new();
     for Shared { record, from_us, to_us, .. } in shared {
-        let part = 1.0 / record.tenant.devices.len().max(1) as f64;
-        for &device in &record.tenant.devices {
+        let part = 1.0 / record.placed.devices.len().max(1) as f64;
+        for &device in &record.placed.devices {
             let changes = by_device.entry(device).or_default();
             changes.push((*from_us, true, part));
             changes.push((*to_us, false, part));
@@ -112,13 +112,18 @@ fn overlaps(shared: &[Shared<'_>]) -> (f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Tenant;
+    use crate::history::PlacedJob;
 
     const HOUR: u64 = 3_600_000_000;
 
     fn record(job: u64, beside: u64, hours: [u64; 2], rate: f64) -> PlacementRecord {
         PlacementRecord {
-            tenant: Tenant { job, devices: vec![0], beside: vec![beside], ..Tenant::default() },
+            placed: PlacedJob {
+                job,
+                devices: vec![0],
+                beside: vec![beside],
+                ..PlacedJob::default()
+            },
             from_us: hours[0] * HOUR,
             to_us: Some(hours[1] * HOUR),
             rate: Some(rate),
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn nothing_is_gained_by_jobs_alone() {
-        let alone = PlacementRecord { tenant: Tenant::default(), ..record(1, 0, [1, 9], 1.0) };
+        let alone = PlacementRecord { placed: PlacedJob::default(), ..record(1, 0, [1, 9], 1.0) };
         let gained = since(&[alone], 0, 99 * HOUR, &BTreeMap::new());
         assert_eq!((gained.gpu_hours, gained.wait_saved_h, gained.jobs_shared), (0.0, 0.0, 0));
     }
@@ -174,7 +179,7 @@ mod tests {
     fn a_gang_waits_once() {
         let gang = |job, beside| {
             let mut both = record(job, beside, [0, 2], 0.9);
-            both.tenant.devices.push(1);
+            both.placed.devices.push(1);
             both
         };
         let gained = since(&[gang(1, 2), gang(2, 1)], 0, 9 * HOUR, &BTreeMap::new());

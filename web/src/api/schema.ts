@@ -534,6 +534,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/shares": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shares and limits of users and accounts */
+        get: operations["list_shares"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/timeline": {
         parameters: {
             query?: never;
@@ -759,6 +776,8 @@ export interface components {
              * @description Plans that were rejected as illegal.
              */
             plans_rejected: number;
+            /** @description The policies that what-if can try, by name. */
+            policies?: string[];
             /** @description The policy. */
             policy: string;
             /** @description `cpu`, `nvidia`, `fake` or `slurm`. */
@@ -1511,6 +1530,34 @@ export interface components {
          * @enum {string}
          */
         JobState: "pending" | "running" | "paused" | "held" | "completing" | "completed" | "failed" | "cancelled" | "timeout" | "oom" | "unknown";
+        /** @description What jobs may have at once; no limit where absent. */
+        LimitsInfo: {
+            /**
+             * Format: double
+             * @description GPU-hours in each period.
+             */
+            gpu_hours?: number | null;
+            /**
+             * Format: int32
+             * @description GPUs.
+             */
+            gpus?: number | null;
+            /**
+             * Format: int32
+             * @description Jobs on GPUs.
+             */
+            jobs?: number | null;
+            /**
+             * Format: int64
+             * @description GPU memory.
+             */
+            memory_bytes?: number | null;
+            /**
+             * Format: int64
+             * @description Pending jobs.
+             */
+            pending?: number | null;
+        };
         /** @description What a job has printed since the last part, streamed as `log` events. */
         LogPart: {
             /** @description It starts anew, with the end of the file. */
@@ -1607,16 +1654,14 @@ export interface components {
             /** @description What to try. */
             values: string[];
         };
-        /** @description A job on GPUs, from one change of its co-located jobs to the next. */
-        PlacementInfo: {
+        /** @description A job on GPUs: which one, where and beside which others. */
+        PlacedJob: {
             /** @description The co-located jobs. */
             beside: number[];
             /** @description Its class. */
             class: string;
             /** @description Its GPUs. */
             devices: number[];
-            /** @description Start. */
-            from: string;
             /**
              * Format: int64
              * @description The job.
@@ -1624,6 +1669,13 @@ export interface components {
             job: number;
             /** @description Its name. */
             name: string;
+            /** @description Its user. */
+            user: string;
+        };
+        /** @description A job on GPUs, from one change of its co-located jobs to the next. */
+        PlacementInfo: components["schemas"]["PlacedJob"] & {
+            /** @description Start. */
+            from: string;
             /**
              * Format: double
              * @description Mean speed relative to running alone; the present one while it lasts.
@@ -1638,8 +1690,6 @@ export interface components {
             seq: number;
             /** @description End; absent while it lasts. */
             to?: string | null;
-            /** @description Its user. */
-            user: string;
         };
         /** @description When every job will start and end. */
         QueueForecast: {
@@ -1862,6 +1912,44 @@ export interface components {
          * @enum {string}
          */
         Scope: "read" | "submit" | "operate";
+        /** @description The share of an account or a user. */
+        ShareInfo: {
+            /** @description What its jobs may have. */
+            limits: components["schemas"]["LimitsInfo"];
+            /** @description Users whose jobs are charged to the account; empty for a user. */
+            members: string[];
+            /** @description Its name. */
+            name: string;
+            /**
+             * Format: int32
+             * @description Its share relative to others.
+             */
+            weight: number;
+        };
+        /** @description How users divide the GPUs, and what they may have. */
+        SharesInfo: {
+            /** @description The accounts. */
+            accounts: components["schemas"]["ShareInfo"][];
+            /**
+             * Format: double
+             * @description GPUs are divided by weight, and used GPU time counts half after so many hours; absent if the policy alone decides.
+             */
+            half_life_h?: number | null;
+            /** @description What every user may have who is not among `users` with limits of their own. */
+            limits: components["schemas"]["LimitsInfo"];
+            /**
+             * Format: double
+             * @description Hours of a period, in which GPU-hours are limited.
+             */
+            period_h: number;
+            /**
+             * Format: int32
+             * @description Version of this JSON.
+             */
+            schema: number;
+            /** @description Users with a weight or limits of their own. */
+            users: components["schemas"]["ShareInfo"][];
+        };
         /** @description The ids of the submitted jobs. */
         Submitted: {
             /** @description In the order of their tasks. */
@@ -3134,6 +3222,33 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MachineSeries"];
+                };
+            };
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    list_shares: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SharesInfo"];
                 };
             };
             default: {

@@ -76,7 +76,7 @@ pub(crate) fn sample(present: &Present<'_>) -> Sample {
             rate_measured: active.rate_is_measured(),
             steps_per_s: samples.speed(id),
             memory_bytes: samples.memory_bytes(id),
-            beside: placement.map_or_else(Vec::new, |placement| placement.tenant.beside.clone()),
+            beside: placement.map_or_else(Vec::new, |placement| placement.placed.beside.clone()),
             scalars: samples.scalars(id).cloned().unwrap_or_default(),
         }
     };

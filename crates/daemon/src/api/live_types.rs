@@ -1,7 +1,7 @@
 //! The JSON of what the dashboard shows beyond jobs and devices: placements over time, series, forecasts of
 //! the whole queue and what-if.
 
-use crate::history::Tenant;
+use crate::history::PlacedJob;
 use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub struct PlacementInfo {
     pub seq: u64,
     /// The job and its GPUs.
     #[serde(flatten)]
-    pub tenant: Tenant,
+    pub placed: PlacedJob,
     /// Start.
     pub from: String,
     /// End; absent while it lasts.

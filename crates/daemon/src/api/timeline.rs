@@ -79,7 +79,7 @@ pub(super) async fn timeline(
 pub(crate) fn placement(record: &PlacementRecord, present: Option<&Present<'_>>) -> PlacementInfo {
     let lasts = record.to_us.is_none();
     let active =
-        present.filter(|_| lasts).and_then(|present| present.scheduler.job(record.tenant.job));
+        present.filter(|_| lasts).and_then(|present| present.scheduler.job(record.placed.job));
     let rate = match active {
         Some(active) => Some(f64::from(active.rate().0) / 1e6),
         None if lasts => record.predicted,
@@ -88,7 +88,7 @@ pub(crate) fn placement(record: &PlacementRecord, present: Option<&Present<'_>>)
     let measured = active.map_or(record.measured, |active| active.rate_is_measured());
     PlacementInfo {
         seq: record.seq,
-        tenant: record.tenant.clone(),
+        placed: record.placed.clone(),
         from: iso(record.from_us),
         to: record.to_us.map(iso),
         rate,
@@ -116,9 +116,9 @@ pub(super) async fn savings(
     // Open placements have no mean rate yet: the work up to now counts.
     let live = |present: &Present<'_>| {
         let done = |record: &PlacementRecord| {
-            let active = present.scheduler.job(record.tenant.job);
+            let active = present.scheduler.job(record.placed.job);
             let done_us = active.map(|active| active.done_us(present.now.time()));
-            (record.tenant.job, done_us.unwrap_or(record.done_us))
+            (record.placed.job, done_us.unwrap_or(record.done_us))
         };
         let done: BTreeMap<u64, u64> = present.history.placements.all_open().map(done).collect();
         (present.now.unix_us, done)
@@ -157,8 +157,8 @@ fn decided(records: &[PlacementRecord]) -> Vec<DecisionInfo> {
         let decision = |time_us: u64, action: &str, reason: &str| DecisionInfo {
             time: iso(time_us),
             action: action.to_owned(),
-            devices: record.tenant.devices.clone(),
-            beside: record.tenant.beside.clone(),
+            devices: record.placed.devices.clone(),
+            beside: record.placed.beside.clone(),
             predicted_rate: record.predicted,
             reason: reason.to_owned(),
         };

@@ -5,7 +5,7 @@ mod placements;
 mod scalars;
 mod series;
 
-pub use placements::{PlacementLog, PlacementRecord, Tenant};
+pub use placements::{PlacedJob, PlacementLog, PlacementRecord};
 pub use scalars::{Scalars, scalars_of};
 pub use series::{DeviceColumns, JobColumns, MachineColumns, Samples};
 

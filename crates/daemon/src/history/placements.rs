@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 /// A job on GPUs: which one, where and beside which others.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Tenant {
+pub struct PlacedJob {
     /// The job.
     pub job: u64,
     /// Its name.
@@ -31,7 +31,7 @@ pub struct PlacementRecord {
     pub seq: u64,
     /// The job and its GPUs.
     #[serde(flatten)]
-    pub tenant: Tenant,
+    pub placed: PlacedJob,
     /// Start, in microseconds since 1970.
     pub from_us: u64,
     /// End; absent while it is open.
@@ -74,7 +74,7 @@ impl PlacementLog {
     /// Continues the log of an earlier daemon.
     pub fn resume(next_seq: u64, open: Vec<PlacementRecord>) -> Self {
         let seen = |record: PlacementRecord| {
-            (record.tenant.job, PlacementRecord { seen_us: record.done_us, ..record })
+            (record.placed.job, PlacementRecord { seen_us: record.done_us, ..record })
         };
         Self { next_seq, open: open.into_iter().map(seen).collect() }
     }
@@ -107,7 +107,7 @@ impl PlacementLog {
             }
             let site = sites.get(&job);
             if site.is_some_and(|(devices, beside)| {
-                (devices, beside) == (&record.tenant.devices, &record.tenant.beside)
+                (devices, beside) == (&record.placed.devices, &record.placed.beside)
             }) {
                 record.measured = active.is_some_and(Active::rate_is_measured);
                 self.open.insert(job, record);
@@ -146,7 +146,7 @@ impl PlacementLog {
         let predicted = |id| scheduler.view(id, now.time()).map(|view| view.predicted);
         let own = predicted(job.id);
         let mut why = match before.filter(|before| before.end.is_none()) {
-            Some(before) => regrouped(&before.tenant.beside, &beside),
+            Some(before) => regrouped(&before.placed.beside, &beside),
             None if beside.is_empty() => "alone".to_owned(),
             None => format!("beside {}", named(&beside)),
         };
@@ -160,7 +160,7 @@ impl PlacementLog {
         let done_us = active.done_us(now.time());
         PlacementRecord {
             seq,
-            tenant: Tenant {
+            placed: PlacedJob {
                 job: job.id,
                 name: job.name(),
                 user: job.user.clone(),

@@ -32,7 +32,7 @@ impl StoreTransaction<'_> {
             .prepare_cached("INSERT OR REPLACE INTO placements VALUES (?1, ?2, ?3, ?4, ?5)")?;
         insert.execute(params![
             int(record.seq),
-            int(record.tenant.job),
+            int(record.placed.job),
             int(record.from_us),
             record.to_us.map_or(OPEN, int),
             serde_json::to_string(record)?,
@@ -103,12 +103,12 @@ fn records(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Tenant;
+    use crate::history::PlacedJob;
 
     fn record(seq: u64, job: u64, from_us: u64, to_us: Option<u64>) -> PlacementRecord {
         PlacementRecord {
             seq,
-            tenant: Tenant { job, ..Tenant::default() },
+            placed: PlacedJob { job, ..PlacedJob::default() },
             from_us,
             to_us,
             why: "alone".to_owned(),
