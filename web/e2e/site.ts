@@ -103,9 +103,12 @@ export class Site {
   async stop(): Promise<void> {
     await this.stopDashboards();
     if (this.daemon) {
-      await this.run(["cancel", "all"]).catch(() => "");
-      // Jobs that still end would write into the folder while it is removed.
-      await eventually("all jobs have ended", async () => !(JSON.parse(await this.run(["queue", "--json"])) as { jobs: unknown[] }).jobs.length).catch(() => undefined);
+      // Jobs that still end would write into the folder while it is removed; "all" would be those of one user.
+      await eventually("all jobs have ended", async () => {
+        const { jobs } = JSON.parse(await this.run(["queue", "--json"])) as { jobs: { id: number }[] };
+        if (jobs.length) await this.run(["cancel", ...jobs.map(({ id }) => String(id))]).catch(() => "");
+        return !jobs.length;
+      });
     }
     await this.stopDaemon();
     rmSync(this.folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
