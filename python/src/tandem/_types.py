@@ -138,6 +138,7 @@ class DaemonInfo(TypedDict, total=False):
     schema: int
     version: str
     policy: str
+    policies: list[str]
     provider: str
     devices: int
     up_s: float
