@@ -5,7 +5,6 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
-mod pages;
 mod reports;
 mod scale;
 mod stream;
