@@ -62,7 +62,7 @@ pub(crate) enum LiveCommand {
     Gpus(GpusArgs),
     /// Show GPU time by user
     Usage(UsageArgs),
-    /// Reserve GPUs for users or for maintenance; list and cancel reservations
+    /// Reserve GPUs for users or for maintenance, list and cancel these
     Reserve(ReserveArgs),
     /// Make, list and revoke tokens for clients on TCP
     #[command(subcommand)]
