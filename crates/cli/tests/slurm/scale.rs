@@ -50,7 +50,17 @@ fn a_thousand_pending_and_five_hundred_running_jobs() {
     let before = log().len();
     let ended: Vec<String> = (1..=60).map(|task| format!("{run}_{task}")).collect();
     cluster.ok(cluster.program("scancel").args(&ended).stdout(Stdio::null()));
-    std::thread::sleep(Duration::from_secs(20));
+    // The same lists, asked for beside the daemon: how slow this machine is at present.
+    let mut lists: Vec<u64> = Vec::new();
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_secs(2));
+        let asked = Instant::now();
+        cluster.records();
+        cluster.scontrol(&["show", "node"]);
+        lists.push(asked.elapsed().as_millis() as u64);
+    }
+    lists.sort_unstable();
+    let list_ms = lists[lists.len() / 2];
     let log = log().split_off(before);
     let (mut cycles, mut requests, mut asking_s) = (Vec::new(), 0, 0.0);
     for line in log.lines().filter(|line| line.contains("listed ")) {
@@ -68,12 +78,16 @@ fn a_thousand_pending_and_five_hundred_running_jobs() {
     let typical = cycles[cycles.len() / 2];
     tell(&format!(
         "{RUNNING} jobs started within {start_s:.0} s; {} cycles, listing and reconciling took {typical} ms, \
-         at most {} ms; {requests} requests, {batched:.0} per second in batches, {single:.0} one by one",
+         at most {} ms, the lists alone {list_ms} ms; {requests} requests, {batched:.0} per second in batches, {single:.0} one by one",
         cycles.len(),
         cycles[cycles.len() - 1]
     ));
     // The median, not the maximum: all nodes and their jobs share this machine's CPUs with the controller.
-    assert!(typical <= 1000, "half of the cycles took {typical} ms and more");
+    let limit = 1000.max(3 * list_ms);
+    assert!(
+        typical <= limit,
+        "half of the cycles took {typical} ms and more, the lists alone {list_ms}"
+    );
     // A batch must not be much slower than single calls. The two are measured under different load.
     assert!(
         requests >= 60 && batched * 2.0 >= single,
