@@ -379,6 +379,10 @@ impl Jobs {
         self.timers.insert((at, id));
     }
 
+    pub(super) fn remove_timer(&mut self, at: Time, id: u64) {
+        self.timers.remove(&(at, id));
+    }
+
     /// A job whose timer has expired; each timer once.
     pub(super) fn next_expired(&mut self, now: Time) -> Option<u64> {
         self.timers.first().filter(|(at, _)| *at <= now)?;

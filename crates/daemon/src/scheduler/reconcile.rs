@@ -247,6 +247,11 @@ impl Scheduler {
             active.allocation = allocation;
         }
         let after = active.devices_in_use().to_vec();
+        // The estimate is checked again when the job runs again.
+        if let Some(check) = active.check_at.take_if(|_| phase != Phase::Running) {
+            self.jobs.remove_timer(check, id);
+        }
+        let active = self.jobs.get_mut(id).expect("it was found above");
         if phase == Phase::Running {
             active.since = Some((now, false));
             let limit = active.job.request.time_limit_s.filter(|_| !self.setup.keeps_queue);

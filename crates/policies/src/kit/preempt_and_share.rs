@@ -73,26 +73,40 @@ pub fn preempt_and_share<K: Copy + Ord>(
         let ranked = sort_by_rank(all.map(|job| (rule.rank(draft, job), job.id())));
         admit_highest(draft, &ranked);
     }
-    if draft.free_count() > 0 || draft.single_tenant_count() > 0 {
-        // A preempted job may find other GPUs at once.
-        let evicted = if reviews_pairs { evicted_jobs(draft) } else { Vec::new() };
-        let pending = queue.iter().map(|(_, job)| job).chain(evicted);
-        let ranked = pending.map(|job| (rule.rank(draft, draft.job(job)), job));
-        let pending = sort_by_rank(ranked);
-        place_ranked(draft, pending.iter().copied());
-        // Each round leaves fewer jobs waiting, which can make sharing pay for others.
-        let limits =
-            if is_review || pending.len() <= DEEP_QUEUE { LIMITS } else { DEEP_QUEUE_LIMITS };
-        let mut rounds = ROUNDS_MAX;
-        while rounds > 0 && share_once(draft, &pending, limits, rule) {
-            rounds = if pending.len() > DEEP_QUEUE { 0 } else { rounds - 1 };
+    fill(queue, draft, is_review, reviews_pairs, rule);
+    if reviews_pairs {
+        let parted = part_onto_free_gpus(draft, &EqualJobs);
+        // A job that moved may have left GPUs that a pending one can use.
+        if repair(draft, &EqualJobs) || parted {
+            fill(queue, draft, is_review, reviews_pairs, rule);
         }
     }
-    if reviews_pairs {
-        part_onto_free_gpus(draft, &EqualJobs);
-        repair(draft, &EqualJobs);
-    }
     draft.explain_others(Reason::Outranked);
+}
+
+/// Pending jobs take free GPUs in order of rank, and then share where that gains by `rule`.
+fn fill<K: Copy + Ord>(
+    queue: &Queue<K>,
+    draft: &mut Draft<'_>,
+    is_review: bool,
+    reviews_pairs: bool,
+    rule: &mut impl PairRule,
+) {
+    if draft.free_count() == 0 && draft.single_tenant_count() == 0 {
+        return;
+    }
+    // A preempted job may find other GPUs at once.
+    let evicted = if reviews_pairs { evicted_jobs(draft) } else { Vec::new() };
+    let pending = queue.iter().map(|(_, job)| job).chain(evicted);
+    let ranked = pending.map(|job| (rule.rank(draft, draft.job(job)), job));
+    let pending = sort_by_rank(ranked);
+    place_ranked(draft, pending.iter().copied());
+    // Each round leaves fewer jobs waiting, which can make sharing pay for others.
+    let limits = if is_review || pending.len() <= DEEP_QUEUE { LIMITS } else { DEEP_QUEUE_LIMITS };
+    let mut rounds = ROUNDS_MAX;
+    while rounds > 0 && share_once(draft, &pending, limits, rule) {
+        rounds = if pending.len() > DEEP_QUEUE { 0 } else { rounds - 1 };
+    }
 }
 
 /// Every job counts the same, until one of the two ends.
