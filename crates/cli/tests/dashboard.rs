@@ -72,8 +72,12 @@ fn has_packages(web: &Path) -> bool {
 
 #[test]
 fn the_pages_work_in_a_browser() {
-    if std::env::var_os("TANDEM_TEST_PAGES").is_none() {
-        return common::skipped("TANDEM_TEST_PAGES is not set");
+    if std::env::var_os("TANDEM_SKIP_BROWSER").is_some() {
+        return common::skipped("TANDEM_SKIP_BROWSER is set");
+    }
+    let chromium = std::env::var_os("CHROMIUM").unwrap_or_else(|| "/usr/bin/chromium".into());
+    if !Path::new(&chromium).exists() {
+        return common::skipped(&format!("there is no {}", chromium.display()));
     }
     let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../web");
     if !has_packages(&web) {
@@ -90,6 +94,9 @@ fn the_pages_work_in_a_browser() {
     let text =
         [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success(), "{}", text.concat());
+    for line in text[0].lines().filter(|line| line.contains("by the clock")) {
+        common::tell(line);
+    }
 }
 
 /// A job that reports steps and values until it has done so many.
