@@ -60,23 +60,20 @@ def main():
 
     job = tandem.Job(batch_size=args.batch, steps_done=done)
     # A job that continues adds to its file.
-    losses = open(args.losses, "a" if done else "w") if args.losses else None
-    if losses and not done:
-        losses.write("step,loss,accum\n")
-    for x, y in job.batches(batches(args.seed, args.batch, done + 1, args.steps, device)):
-        optimizer.zero_grad()
-        total = 0.0
-        for xs, ys, w in job.split(x, y):
-            loss = loss_fn(model(xs), ys) * w
-            loss.backward()
-            total += loss.item()
-        optimizer.step()
-        if losses:
+    with open(args.losses or os.devnull, "a" if done else "w") as losses:
+        if not done:
+            losses.write("step,loss,accum\n")
+        for x, y in job.batches(batches(args.seed, args.batch, done + 1, args.steps, device)):
+            optimizer.zero_grad()
+            total = 0.0
+            for xs, ys, w in job.split(x, y):
+                loss = loss_fn(model(xs), ys) * w
+                loss.backward()
+                total += loss.item()
+            optimizer.step()
             losses.write(f"{job.steps + 1},{total!r},{job.accum}\n")
-        if (job.steps + 1) % 50 == 0:
-            print(f"step {job.steps + 1} loss {total:.6f}", flush=True)
-    if losses:
-        losses.close()
+            if (job.steps + 1) % 50 == 0:
+                print(f"step {job.steps + 1} loss {total:.6f}", flush=True)
     if job.stopping and args.checkpoint:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save({**state, "step": job.steps}, args.checkpoint + ".new")

@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 class Talk:

@@ -28,7 +28,7 @@ class Lint(unittest.TestCase):
 
     @unittest.skipUnless(importlib.util.find_spec("ruff"), "ruff is not installed")
     def test_ruff(self):
-        self.assert_clean("ruff", "check", "--no-cache", ".")
+        self.assert_clean("ruff", "check", "--no-cache", ".", "../examples/python")
         self.assert_clean("ruff", "format", "--no-cache", "--check", ".")
 
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")

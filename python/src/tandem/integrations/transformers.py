@@ -64,9 +64,7 @@ class TandemCallback(TrainerCallback):
         control.should_evaluate = False
         control.should_training_stop = True
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.job is not None:
             self.job.report(logs or {})
 
