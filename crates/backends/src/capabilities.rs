@@ -16,3 +16,26 @@ pub struct Capabilities {
     /// Jobs come from a cluster, which keeps the queue, the time limits and the environment.
     pub keeps_queue: bool,
 }
+
+impl Capabilities {
+    /// Local processes on devices of this machine.
+    pub const LOCAL: Self = Self {
+        pause_forbidden: None,
+        pause_frees_device: true,
+        gangs_share: true,
+        moves: true,
+        measures_memory: true,
+        keeps_queue: false,
+    };
+
+    /// The least that a cluster can do. A suspended job keeps its GPUs in the accounting of the cluster, and
+    /// their memory.
+    pub const CLUSTER: Self = Self {
+        pause_forbidden: None,
+        pause_frees_device: false,
+        gangs_share: false,
+        moves: false,
+        measures_memory: false,
+        keeps_queue: true,
+    };
+}

@@ -4,7 +4,7 @@
 mod common;
 
 use common::daemon::{Daemon, Options};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 
 const TRAIN: &str = "
@@ -73,66 +73,52 @@ except tandem.TandemError as error:
 print('done')
 ";
 
-#[test]
-fn simulations_from_python() {
+/// A Python with the module and the program; `None`, said in a line, without Python.
+fn python() -> Option<Command> {
     if Command::new("python3").arg("--version").output().is_err() {
-        println!("skipped: there is no python3");
-        return;
+        common::skipped("there is no python3");
+        return None;
     }
-    let workspace = common::workspace().canonicalize().expect("the workspace is there");
-    let output = Command::new("python3")
-        .args(["-c", SIMULATIONS])
-        .arg(workspace.join("examples/trace.csv"))
-        .arg(workspace.join("examples/cluster.toml"))
-        .env("PYTHONPATH", workspace.join("python/src"))
-        .env("TANDEM_BINARY", env!("CARGO_BIN_EXE_tandem"))
-        .output()
-        .expect("python3 runs");
+    let mut python = Command::new("python3");
+    python.env("PYTHONPATH", workspace().join("python/src"));
+    python.env("TANDEM_BINARY", env!("CARGO_BIN_EXE_tandem"));
+    Some(python)
+}
+
+fn workspace() -> PathBuf {
+    common::workspace().canonicalize().expect("the workspace is there")
+}
+
+/// Runs a program to its end and checks its last line.
+fn check_last_line(command: &mut Command, line: &str) {
+    let output = command.output().expect("python3 runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "done", "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().last(), Some(line), "{said}");
+}
+
+#[test]
+fn simulations_from_python() {
+    let Some(mut python) = python() else { return };
+    python.args(["-c", SIMULATIONS]);
+    python.args(["trace.csv", "cluster.toml"].map(|name| workspace().join("examples").join(name)));
+    check_last_line(&mut python, "done");
 }
 
 #[test]
 fn the_module_submits_reports_and_waits() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        println!("skipped: there is no python3");
-        return;
-    }
+    let Some(mut python) = python() else { return };
     let daemon = Daemon::start(Options::fake(1));
     let script = daemon.dir.path().join("train.py");
     std::fs::write(&script, TRAIN).expect("the folder can be written");
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/src");
-    let module = module.canonicalize().expect("the module is there");
-    let output = Command::new("python3")
-        .args(["-c", CLIENT])
-        .arg(&daemon.socket)
-        .arg("python3")
-        .arg(&script)
-        .env("PYTHONPATH", module)
-        .current_dir(daemon.dir.path())
-        .output()
-        .expect("python3 runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "done", "{said}");
+    python.args(["-c", CLIENT]).arg(&daemon.socket).arg("python3").arg(&script);
+    check_last_line(python.current_dir(daemon.dir.path()), "done");
 }
 
 #[test]
 fn the_notebook_runs_from_its_first_to_its_last_cell() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        println!("skipped: there is no python3");
-        return;
-    }
-    let workspace = common::workspace().canonicalize().expect("the workspace is there");
-    let output = Command::new("python3")
-        .arg(workspace.join("python/tests/run_notebook.py"))
-        .arg(workspace.join("examples/python/compare.ipynb"))
-        .env("PYTHONPATH", workspace.join("python/src"))
-        .env("TANDEM_BINARY", env!("CARGO_BIN_EXE_tandem"))
-        .output()
-        .expect("python3 runs");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(String::from_utf8_lossy(&output.stdout).ends_with("5 cells ran\n"), "{said}");
+    let Some(mut python) = python() else { return };
+    python.arg(workspace().join("python/tests/run_notebook.py"));
+    python.arg(workspace().join("examples/python/compare.ipynb"));
+    check_last_line(&mut python, "5 cells ran");
 }

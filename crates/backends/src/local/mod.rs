@@ -154,10 +154,7 @@ impl Backend for LocalBackend {
         Capabilities {
             pause_forbidden: provider.pause_forbidden(),
             pause_frees_device: provider.pause_frees_device(),
-            gangs_share: true,
-            moves: true,
-            measures_memory: true,
-            keeps_queue: false,
+            ..Capabilities::LOCAL
         }
     }
 

@@ -138,15 +138,7 @@ impl Backend for SlurmBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            pause_forbidden: None,
-            // A suspended job keeps its GPUs in Slurm's accounting, and their memory.
-            pause_frees_device: false,
-            gangs_share: false,
-            moves: false,
-            measures_memory: false,
-            keeps_queue: true,
-        }
+        Capabilities::CLUSTER
     }
 
     fn unavailable_devices(&mut self) -> Vec<(u32, String)> {

@@ -124,14 +124,7 @@ impl Backend for Played {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            pause_forbidden: None,
-            pause_frees_device: true,
-            gangs_share: true,
-            moves: true,
-            measures_memory: true,
-            keeps_queue: false,
-        }
+        Capabilities::LOCAL
     }
 
     fn recover(&mut self, _: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {

@@ -14,7 +14,7 @@ fn at_second_gpu(nodes: u32) -> (TestCluster, u64) {
 }
 
 /// Two nodes with a job each. The first node was lost and its job requeued, but no other node is free.
-fn stranded() -> (TestCluster, u64, u64) {
+fn lost_node() -> (TestCluster, u64, u64) {
     let mut cluster = TestCluster::new(2, 1, "fifo");
     let (job, other) = (cluster.import(1), cluster.import(1));
     cluster.started(job);
@@ -77,7 +77,7 @@ fn a_job_that_has_not_started_yet_leaves_a_lost_node_too() {
 }
 
 #[test]
-fn a_stranded_job_waits_for_a_busy_gpu_and_comes_next() {
+fn a_relocated_job_waits_for_a_busy_gpu_and_comes_next() {
     let mut cluster = TestCluster::new(2, 1, "fifo");
     let (job, other) = (cluster.import(1), cluster.import(1));
     cluster.started(job);
@@ -92,7 +92,7 @@ fn a_stranded_job_waits_for_a_busy_gpu_and_comes_next() {
     cluster.finish(other);
     cluster.again();
     assert_eq!((cluster.phase(job), cluster.devices(job)), (Phase::Starting, vec![1]));
-    assert_eq!(cluster.phase(queued), Phase::Absent, "the stranded job has the GPU to itself");
+    assert_eq!(cluster.phase(queued), Phase::Absent, "the relocated job has the GPU to itself");
     cluster.started(job);
     cluster.finish(job);
     assert_eq!(cluster.devices(queued), [1]);
@@ -104,7 +104,7 @@ fn a_stranded_job_waits_for_a_busy_gpu_and_comes_next() {
 
 #[test]
 fn a_node_that_comes_back_keeps_its_jobs() {
-    let (mut cluster, job, other) = stranded();
+    let (mut cluster, job, other) = lost_node();
     cluster.again();
     assert!(cluster.scheduler.is_shut(1), "it is reserved");
     cluster.open(0);
@@ -123,7 +123,7 @@ fn a_node_that_comes_back_keeps_its_jobs() {
 }
 
 #[test]
-fn several_stranded_jobs_get_different_gpus() {
+fn several_relocated_jobs_get_different_gpus() {
     let mut cluster = TestCluster::new(4, 2, "fifo");
     let jobs: Vec<u64> = (0..8).map(|_| cluster.import(1)).collect();
     for &job in &jobs {
@@ -168,7 +168,7 @@ fn jobs_of_two_lost_nodes_start_elsewhere_at_once() {
 }
 
 #[test]
-fn a_stranded_job_takes_the_first_gpu_that_becomes_free() {
+fn a_relocated_job_takes_the_first_gpu_that_becomes_free() {
     let mut cluster = TestCluster::new(4, 1, "fifo");
     let jobs: Vec<u64> = (0..4).map(|_| cluster.import(1)).collect();
     for &job in &jobs {
@@ -244,8 +244,8 @@ fn a_job_that_fits_nowhere_else_waits_and_reserves_nothing() {
 }
 
 #[test]
-fn a_stranded_job_that_is_cancelled_reserves_nothing() {
-    let (mut cluster, job, other) = stranded();
+fn a_relocated_job_that_is_cancelled_reserves_nothing() {
+    let (mut cluster, job, other) = lost_node();
     assert!(cluster.scheduler.is_shut(1));
     cluster.cancel(job);
     cluster.again();

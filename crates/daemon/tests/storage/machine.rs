@@ -168,14 +168,7 @@ impl Backend for Played {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            pause_forbidden: None,
-            pause_frees_device: true,
-            gangs_share: true,
-            moves: true,
-            measures_memory: false,
-            keeps_queue: false,
-        }
+        Capabilities { measures_memory: false, ..Capabilities::LOCAL }
     }
 
     fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {

@@ -26,14 +26,7 @@ impl Backend for SilentBackend {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            pause_forbidden: None,
-            pause_frees_device: false,
-            gangs_share: false,
-            moves: false,
-            measures_memory: false,
-            keeps_queue: true,
-        }
+        Capabilities::CLUSTER
     }
 
     fn recover(&mut self, _: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
