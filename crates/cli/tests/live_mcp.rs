@@ -93,7 +93,11 @@ fn tools_read_the_queue_and_change_nothing_by_default() {
 
     let queue = session.ok("queue", &json!({}));
     assert_eq!(queue["jobs"][0]["id"], json!(running));
-    assert_eq!(session.ok("info", &json!({ "job": running }))["job"]["state"], "running");
+    let info = session.ok("info", &json!({ "job": running }));
+    assert_eq!(info["job"]["state"], "running");
+    // The command is the owner's to see, but keys and passwords of the environment go to no assistant.
+    assert!(info["job"]["private"]["command"].is_array(), "{info}");
+    assert!(info["job"]["private"].get("env").is_none(), "{info}");
     assert_eq!(session.ok("gpus", &json!({}))["devices"].as_array().unwrap().len(), 1);
     assert!(session.ok("usage", &json!({ "since": "7d" }))["users"].is_array());
     assert!(session.ok("classes", &json!({}))["classes"].is_array());
@@ -163,5 +167,98 @@ fn bad_calls_are_answered_and_the_session_goes_on() {
     assert!(failed && text.contains("not reachable"), "{text}");
     daemon.restart();
     session.ok("queue", &json!({}));
+    session.close();
+}
+
+/// Everything that comes out for lines that a client should not send, until the input ends.
+fn output_of(socket: &Path, lines: &[u8]) -> (bool, Vec<Value>, String) {
+    let mut command = common::tandem(&["mcp", "--socket"]);
+    command.arg(socket).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    // It may end before it has read everything.
+    let _ = child.stdin.take().unwrap().write_all(lines);
+    let ran = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    let text = String::from_utf8(ran.stdout).unwrap();
+    let answers = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (ran.status.success(), answers, said)
+}
+
+const HELLO: &str = concat!(
+    r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#,
+    "\n",
+    r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#,
+    "\n"
+);
+const LIST: &str = "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/list\"}\n";
+
+#[test]
+fn lines_that_are_no_messages_do_not_end_the_session() {
+    let daemon = Daemon::start(Options::fake(1));
+    let deep = format!("{}{}\n", "[".repeat(100_000), "]".repeat(100_000));
+    let long = format!("{{\"jsonrpc\":\"2.0\",\"id\":3,\"x\":\"{}\"}}\n", "x".repeat(3_000_000));
+    let bad: [&[u8]; 8] = [
+        b"hello\n",
+        b"\n",
+        b"{\"jsonrpc\":\"2.0\"\n",
+        b"\xff\xfe\x00\n",
+        deep.as_bytes(),
+        long.as_bytes(),
+        b"{\"jsonrpc\":\"2.0\",\"id\":4,\"method\":\"no/such\"}\n",
+        b"{\"jsonrpc\":\"2.0\",\"id\":5,\"method\":\"tools/call\",\"params\":{\"name\":7}}\n",
+    ];
+    for line in bad {
+        let input = [HELLO.as_bytes(), line, LIST.as_bytes()].concat();
+        let (ended_well, answers, said) = output_of(&daemon.socket, &input);
+        let shown = String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned();
+        assert!(ended_well, "{shown}: {said}");
+        let listed = answers.iter().find(|answer| answer["id"] == json!(7));
+        let tools = listed.and_then(|answer| answer["result"]["tools"].as_array());
+        assert_eq!(tools.map(Vec::len), Some(7), "{shown}: {answers:?} {said}");
+    }
+}
+
+#[test]
+fn a_client_that_says_nothing_or_nonsense_gets_one_line() {
+    let daemon = Daemon::start(Options::fake(1));
+    for input in [b"".as_slice(), LIST.as_bytes(), b"GET / HTTP/1.1\r\n\r\n"] {
+        let (_, _, said) = output_of(&daemon.socket, input);
+        assert!(said.lines().count() <= 1, "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    let daemon = Daemon::start(Options::fake(1));
+    let (mut session, _) = Session::open(&daemon.socket, &["--allow-changes"]);
+    let long = "x".repeat(2_000_000);
+    let bad = [
+        ("submit", json!({ "command": ["true\u{0}"] })),
+        ("submit", json!({ "command": [long] })),
+        ("submit", json!({ "command": [""] })),
+        ("submit", json!({ "command": ["true"], "gpus": -1 })),
+        ("submit", json!({ "command": ["true"], "gpus": 1e300 })),
+        ("submit", json!({ "command": ["true"], "time": "-5" })),
+        ("submit", json!({ "command": ["true"], "array": "0-99999999" })),
+        ("submit", json!({ "command": ["true"], "gpu_memory": "9999999T" })),
+        ("submit", json!({ "command": ["true"], "dependency": "afterok:99" })),
+        ("submit", json!({ "command": ["true"], "chdir": "relative/\u{0}" })),
+        ("what_if", json!({ "command": ["true"], "policy": "nonsense" })),
+        ("what_if", json!({ "command": ["true"], "policy": "python:/etc/passwd:X" })),
+        ("explain", json!({ "job": 18_446_744_073_709_551_615_u64 })),
+        ("cancel", json!({ "job": "all" })),
+        ("cancel", json!({ "job": 1.5 })),
+        ("cancel", json!({ "job": null })),
+        ("usage", json!({ "since": "never" })),
+        ("queue", json!({ "user": "\u{1b}[31m" , "limit": 1.5 })),
+    ];
+    for (tool, arguments) in bad {
+        let (failed, text) = session.call(tool, &arguments);
+        let shown: String = arguments.to_string().chars().take(100).collect();
+        assert!(failed, "{tool} {shown}: {text}");
+        assert!(text.lines().count() == 1 && text.len() < 2_000, "{tool} {shown}: {text:.300}");
+    }
+    assert!(daemon.jobs().is_empty());
     session.close();
 }

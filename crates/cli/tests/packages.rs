@@ -1,14 +1,15 @@
 //! The packages of `scripts/package` on a fresh Debian 12 without Rust, in a chroot that the test makes: installed,
-//! `tandem demo`, a daemon with two jobs that share, removed, nothing left but what is documented.
+//! `tandem demo`, a daemon with two jobs that share and finish, removed, nothing left but what is documented.
 //!
-//! `TANDEM_TEST_PACKAGES=1` runs it, as root, with debootstrap: it builds the packages if target/packages has none, which
-//! takes minutes. What needs no package is tested always.
+//! `TANDEM_TEST_PACKAGES=1` runs all of it, and builds the packages if target/packages has none, which takes minutes.
+//! Always run: a .deb around the program under test, installed, used and removed, if `scripts/package --tools` was run.
+//! Only root can make a chroot, with debootstrap.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{read, skipped, tell, workspace};
+use common::{read, sample_job, skipped, tell, workspace};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -36,12 +37,15 @@ fn run(command: &mut Command) -> String {
     said
 }
 
-/// Whether the packages can be tried here; says why not in one line.
-fn ready() -> bool {
-    if std::env::var_os("TANDEM_TEST_PACKAGES").is_none() {
-        skipped("packages are tried with TANDEM_TEST_PACKAGES=1, which takes minutes");
-        return false;
-    }
+/// A folder in the user's cache that tests and scripts share.
+fn cache(name: &str) -> PathBuf {
+    let home = std::env::var("XDG_CACHE_HOME")
+        .map_or_else(|_| Path::new(&std::env::var("HOME").unwrap()).join(".cache"), PathBuf::from);
+    home.join(name)
+}
+
+/// Whether there can be a chroot here; says why not in one line.
+fn can_chroot() -> bool {
     if !rustix::process::geteuid().is_root() {
         skipped("only root can make a chroot");
         return false;
@@ -50,17 +54,29 @@ fn ready() -> bool {
         skipped("debootstrap is not installed");
         return false;
     }
-    if !workspace().join("target/packages/SHA256SUMS").exists() {
-        run(Command::new(workspace().join("scripts/package")).current_dir(workspace()));
+    true
+}
+
+/// Whether the released packages are to be tried; builds them if there are none.
+fn ready() -> bool {
+    if std::env::var_os("TANDEM_TEST_PACKAGES").is_none() {
+        skipped("packages are tried with TANDEM_TEST_PACKAGES=1, which takes minutes");
+        return false;
     }
+    static BUILT: std::sync::Once = std::sync::Once::new();
+    BUILT.call_once(|| {
+        if !workspace().join("target/packages/SHA256SUMS").exists() {
+            run(Command::new(workspace().join("scripts/package")).current_dir(workspace()));
+        }
+    });
     true
 }
 
 /// A Debian 12 with Python and nothing else, made once and kept in the user's cache; `None` without a network.
 fn debian() -> Option<PathBuf> {
-    let home = std::env::var("XDG_CACHE_HOME")
-        .map_or_else(|_| Path::new(&std::env::var("HOME").unwrap()).join(".cache"), PathBuf::from);
-    let image = home.join("tandem-tests/debian-12.tar");
+    static MAKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = MAKING.lock().unwrap();
+    let image = cache("tandem-tests").join("debian-12.tar");
     if image.exists() {
         return Some(image);
     }
@@ -81,8 +97,27 @@ fn debian() -> Option<PathBuf> {
     Some(image)
 }
 
+/// The program `uv`, from the registry of Python packages; `None` without a network.
+fn uv() -> Option<PathBuf> {
+    let folder = cache("tandem-tests").join("uv");
+    let program = folder.join("bin/uv");
+    if !program.exists() {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&folder);
+        let installed = pip.arg("uv").output().is_ok_and(|ran| ran.status.success());
+        if !installed {
+            skipped("uv cannot be had here");
+            return None;
+        }
+    }
+    Some(program)
+}
+
 /// Runs a script on a fresh system with only these packages, in namespaces that end with it.
-fn on_debian(script: &str, packages: &[PathBuf]) -> Option<String> {
+fn on_debian(script: &str, packages: &[PathBuf], is_quick: bool) -> Option<String> {
+    if !can_chroot() {
+        return None;
+    }
     let image = debian()?;
     let root = tempfile::tempdir().unwrap();
     run(Command::new("tar").arg("-C").arg(root.path()).arg("-xf").arg(image));
@@ -100,6 +135,9 @@ fn on_debian(script: &str, packages: &[PathBuf]) -> Option<String> {
     command.arg(format!("--mount-proc={}", root.path().join("proc").display()));
     command.arg("chroot").arg(root.path()).args(["/bin/bash", &format!("/{script}")]);
     command.env_clear().env("VERSION", version());
+    if is_quick {
+        command.env("QUICK", "1");
+    }
     command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     Some(run(&mut command))
 }
@@ -127,7 +165,8 @@ fn the_wheel_on_a_fresh_debian() {
     let size = wheel.metadata().unwrap().len();
     assert!(size <= 12_000_000, "the wheel has {size} bytes");
     assert!(wheel.to_string_lossy().contains("manylinux"), "{wheel:?}");
-    if let Some(said) = on_debian("wheel.sh", &[wheel]) {
+    let packages: Vec<PathBuf> = std::iter::once(wheel).chain(uv()).collect();
+    if let Some(said) = on_debian("wheel.sh", &packages, false) {
         check_times(&said);
     }
 }
@@ -137,9 +176,27 @@ fn the_deb_on_a_fresh_debian() {
     if !ready() {
         return;
     }
-    if let Some(said) = on_debian("deb.sh", &[package(".deb")]) {
+    if let Some(said) = on_debian("deb.sh", &[package(".deb")], false) {
         check_times(&said);
     }
+}
+
+#[test]
+fn a_deb_around_the_program_under_test_is_installed_used_and_removed() {
+    if !cache("tandem-tools").join("bin/cargo-deb").exists() {
+        skipped("cargo-deb is not installed; scripts/package --tools installs it");
+        return;
+    }
+    if !can_chroot() {
+        return;
+    }
+    let out = tempfile::tempdir().unwrap();
+    let programs = Path::new(sample_job()).parent().unwrap();
+    let mut build = Command::new(workspace().join("scripts/package"));
+    build.arg("--deb-of").arg(programs).arg(out.path()).current_dir(workspace());
+    run(&mut build);
+    let deb = std::fs::read_dir(out.path()).unwrap().next().unwrap().unwrap().path();
+    on_debian("deb.sh", &[deb], true);
 }
 
 #[test]

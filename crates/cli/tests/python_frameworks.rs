@@ -15,8 +15,9 @@ fn interpreter() -> Option<PathBuf> {
     (ran.code == Some(0)).then(|| PathBuf::from(ran.stdout.trim()))
 }
 
-/// One job of each kind: 100 s on a quiet machine.
-const EACH_KIND: [&str; 5] = [
+/// Types and style, and one job of each kind: 100 s on a quiet machine.
+const EACH_KIND: [&str; 6] = [
+    "test_lint",
     "test_live.Torch.test_unmodified",
     "test_live.Torch.test_saves_on_a_signal",
     "test_live.Torch.test_with_tandem_job",

@@ -93,7 +93,7 @@ fn next_steps(report: &str) -> String {
          Wrote {report}: open it in a browser.\n\n\
          Next, with real jobs on this machine, which share its devices:\n  \
          tandem demo --live\n  \
-         tandem daemon &\n  \
+         tandem daemon start\n  \
          tandem submit -- tandem-train --steps 2000\n\n\
          Or with a trace of your own cluster:\n  \
          tandem trace info jobs.csv\n  \

@@ -71,7 +71,7 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
         &format!(
             "\nSharing changed the mean completion time by {:+.0} %. Throughput is the sum of the rates of \
              the co-located jobs,\nmeasured from their steps; one job alone is 1.\n\n\
-             Next, on this machine:\n  tandem daemon &\n  tandem submit -- tandem-train --steps 2000 --gap 50\n  \
+             Next, on this machine:\n  tandem daemon start\n  tandem submit -- tandem-train --steps 2000 --gap 50\n  \
              tandem queue; tandem gpus; tandem top",
             (shared.mean_jct_s / alone.mean_jct_s - 1.0) * 100.0
         ),

@@ -42,13 +42,10 @@ pub(super) const TOOLS: &[ToolEntry] = &[
     },
     ToolEntry {
         name: "info",
-        description: "Show a job in full: GPUs, co-located jobs, predicted and measured slow-down, reason, exit code.",
+        description: "Show a job: command, GPUs, co-located jobs, predicted and measured slow-down, reason, exit code.",
         changes: false,
         parameters: || (json!({ "job": job_schema() }), &["job"]),
-        call: |client, arguments| {
-            let id = job(client, arguments)?;
-            Ok(client.job(id)?.raw)
-        },
+        call: info,
     },
     ToolEntry {
         name: "explain",
@@ -194,6 +191,16 @@ fn queue(client: &mut Client, arguments: &JsonObject) -> Result<String, Failure>
         latest_first: true,
     };
     Ok(client.jobs(&query)?.raw)
+}
+
+/// A job without its environment, which holds keys and passwords that no assistant needs.
+fn info(client: &mut Client, arguments: &JsonObject) -> Result<String, Failure> {
+    let id = job(client, arguments)?;
+    let mut answer: Value = serde_json::from_str(&client.job(id)?.raw).map_err(Failure::failed)?;
+    if let Some(private) = answer.pointer_mut("/job/private").and_then(Value::as_object_mut) {
+        private.remove("env");
+    }
+    Ok(answer.to_string())
 }
 
 fn job(client: &mut Client, arguments: &JsonObject) -> Result<u64, Failure> {
