@@ -167,11 +167,12 @@ impl Cycle {
             self.turns.add(began.elapsed());
         }
         self.note_webhooks(&webhooks_done);
-        if self.fatal.is_some() {
+        self.tidy(now);
+        if self.fatal.is_some() || self.store.is_lost() {
             // Nobody is told anything: what the disk has is not known.
+            self.fatal.get_or_insert(StoreError::Lost);
             return false;
         }
-        self.tidy(now);
         if let Some(runs) = sampled {
             self.record_samples(now, &runs);
         }

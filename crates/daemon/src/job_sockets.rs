@@ -90,7 +90,7 @@ struct ProtocolLine {
 }
 
 /// Decodes a line: `None` for an unknown operation, an error for a malformed line.
-fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
+pub(crate) fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
     let line: ProtocolLine = serde_json::from_slice(line).map_err(|_| ())?;
     let has = |cap: &str| line.caps.iter().any(|have| have == cap);
     Ok(match line.op.as_str() {

@@ -10,6 +10,8 @@ pub mod config;
 pub mod cycle;
 pub mod daemon;
 pub mod forecast;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod history;
 mod import;
 pub mod job;

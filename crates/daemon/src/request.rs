@@ -38,9 +38,11 @@ pub const KILL_GRACE_MAX_S: f64 = 3600.0;
 #[schema(description = "A job as it is submitted.")]
 pub struct JobRequest {
     /// Program and arguments; empty for a job of a cluster, which has them.
+    #[schema(min_items = 1)]
     pub command: Vec<String>,
     /// A name for people; the program's if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,
     /// The whole environment of the process.
     pub env: BTreeMap<String, String>,
@@ -48,9 +50,11 @@ pub struct JobRequest {
     #[schema(value_type = String)]
     pub dir: PathBuf,
     /// GPUs; below one is a part of one.
+    #[schema(minimum = 0.1, maximum = 1_000_000)]
     pub gpus: f64,
     /// The most time on its GPUs, pauses not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.001, maximum = 1e10)]
     pub time_limit_s: Option<f64>,
     /// Task numbers, `0-9:2,14%3`; %3 lets three of them run at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,6 +69,7 @@ pub struct JobRequest {
     pub dependency: Option<String>,
     /// Not before this, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 1e10)]
     pub begin_unix_s: Option<f64>,
     /// File for standard output; %j is the job, %A the first one of its array, %a the task, %x the name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,23 +84,29 @@ pub struct JobRequest {
     pub partition: Option<String>,
     /// Memory that it takes on each GPU; measured if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 1_125_899_906_842_624_i64)]
     pub gpu_memory_bytes: Option<u64>,
     /// Nobody beside it.
     pub exclusive: bool,
     /// The most slow-down it puts up with beside others: 1.2 is a fifth longer.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
     pub max_slowdown: Option<f64>,
     /// How often it is tried again after it has failed.
+    #[schema(maximum = 1000)]
     pub retries: u32,
     /// Try it again after the machine was started anew.
     pub requeue: bool,
     /// Jobs of one class behave alike; a hash of program, script and batch size if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
     pub class: Option<String>,
     /// How long it takes alone, as far as is known.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.001, maximum = 1e10)]
     pub estimate_s: Option<f64>,
     /// From -20 to 20; two steps double its weight.
+    #[schema(minimum = -20, maximum = 20)]
     pub priority: i8,
     /// Wait until it is released.
     pub hold: bool,
@@ -107,6 +118,7 @@ pub struct JobRequest {
     pub webhook: Option<String>,
     /// Time between the request to end and the end by force.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 3600)]
     pub kill_grace_s: Option<f64>,
     /// The signal on which it saves a checkpoint and exits: `USR1`, `SIGTERM` or a number. Such a job can be
     /// stopped, moved and requeued although it does not speak the job protocol.
@@ -117,9 +129,11 @@ pub struct JobRequest {
     pub slurm_env: bool,
     /// The account that it is charged to; that of the user if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
     pub account: Option<String>,
     /// The quality of service.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 255)]
     pub qos: Option<String>,
     /// Address that gets a mail when the job is over.
     #[serde(skip_serializing_if = "Option::is_none")]

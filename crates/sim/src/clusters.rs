@@ -69,10 +69,15 @@ pub fn cluster_and_shares(spec: &str) -> Result<(Cluster, SharesFile), ClusterEr
         spec: spec.to_owned(),
         problem: "is not UTF-8".to_owned(),
     })?;
+    parse(&text, spec)
+}
+
+/// Reads the text of a cluster file; the name of the file says its format.
+pub(crate) fn parse(text: &str, spec: &str) -> Result<(Cluster, SharesFile), ClusterError> {
     let (cluster, shares) = if spec.ends_with(".toml") {
-        toml(&text, spec)?
+        toml(text, spec)?
     } else {
-        (csv(&text, spec)?, SharesFile::default())
+        (csv(text, spec)?, SharesFile::default())
     };
     if cluster.gpus().is_empty() {
         return Err(whole(spec, "has no GPUs"));

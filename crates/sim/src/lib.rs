@@ -10,6 +10,8 @@ mod driver;
 mod estimates;
 mod faults;
 pub mod forecast;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod interference;
 mod links;
 mod metrics;

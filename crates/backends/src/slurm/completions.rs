@@ -27,7 +27,7 @@ fn tail(file: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn find(text: &str, run: &MissingRun) -> Option<Exit> {
+pub(super) fn find(text: &str, run: &MissingRun) -> Option<Exit> {
     let begin = format!("JobId={} UserId=", run.id);
     let line = text.lines().rev().find(|line| line.starts_with(&begin))?;
     let (code, signal) = last(line, "ExitCode=")?.split_once(':')?;

@@ -12,6 +12,8 @@ mod commands;
 mod completions;
 mod control_loop;
 mod dependency;
+#[doc(hidden)]
+pub mod fuzzing;
 mod jobs;
 mod nodes;
 mod reconcile;

@@ -258,8 +258,10 @@ struct ListQuery {
     /// Jobs of this user.
     user: Option<String>,
     /// Jobs after this id, in the order of the page.
+    #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
     /// The most jobs on a page; 1000 by default.
+    #[param(maximum = 4_294_967_295_i64)]
     limit: Option<u32>,
     /// `asc` or `desc`.
     order: Option<String>,
@@ -424,6 +426,7 @@ async fn classes(State(api): State<Api>, caller: Caller) -> JsonResult<Classes> 
 #[serde(deny_unknown_fields)]
 struct UsageQuery {
     /// Unix time in seconds: counts jobs that ended since then or have not ended.
+    #[param(minimum = 0)]
     since: Option<f64>,
     /// Rows by `user`, `account` and `month`, separated by commas.
     by: Option<String>,

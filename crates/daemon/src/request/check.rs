@@ -75,7 +75,8 @@ impl JobRequest {
         if self.command.iter().any(|argument| nul(argument)) {
             return Err(bad("command", "holds a NUL byte, which no program can be given"));
         }
-        let size: usize = self.command.iter().map(String::len).sum();
+        // As the kernel counts: even an empty argument takes something.
+        let size: usize = self.command.iter().map(|argument| argument.len() + 1).sum();
         if size > ARGUMENTS_MAX_BYTES {
             return Err(bad("command", "is longer than a mebibyte; put it into a script"));
         }
@@ -218,12 +219,19 @@ impl JobRequest {
 
     /// No task's command is longer than this once parameters are put in.
     fn command_bytes_max(&self) -> usize {
-        let longer = |argument: &String, param: &Param| {
+        let longest = |param: &Param| {
             let longest = param.values.iter().map(String::len).max().unwrap_or(0);
-            argument.matches(&format!("{{{}}}", param.name)).count().saturating_mul(longest)
+            (format!("{{{}}}", param.name), longest)
         };
+        // Once for each parameter: there may be many arguments.
+        let params: Vec<(String, usize)> = self.params.iter().map(longest).collect();
         let argument = |argument: &String| {
-            let more = self.params.iter().map(|param| longer(argument, param));
+            if !argument.contains('{') {
+                return argument.len();
+            }
+            let more = params.iter().map(|(name, longest)| {
+                argument.matches(name.as_str()).count().saturating_mul(*longest)
+            });
             more.fold(argument.len(), usize::saturating_add)
         };
         self.command.iter().map(argument).fold(0, usize::saturating_add)

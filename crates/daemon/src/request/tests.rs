@@ -104,6 +104,19 @@ fn small_requests_do_not_become_large_work() {
     assert!(JobRequest { command, ..request() }.display_name().len() < 256);
 }
 
+#[test]
+fn many_empty_arguments_and_values_are_checked_quickly() {
+    let values = vec![String::new(); 99_999];
+    let params = vec![Param { name: "a".to_owned(), values }];
+    let command = [vec!["true".to_owned()], vec![String::new(); 1_000_000]].concat();
+    let began = std::time::Instant::now();
+    assert_eq!(JobRequest { command, params, ..request() }.check(), Ok(()));
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+    let command = vec!["true".to_owned(); 300_000];
+    let refusal = JobRequest { command, ..request() }.check().expect_err("too long");
+    assert_eq!(refusal.field, "command");
+}
+
 impl JobRequest {
     fn with_array(self, array: Option<String>) -> Self {
         Self { array, ..self }

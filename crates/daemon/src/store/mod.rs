@@ -2,6 +2,7 @@
 //! connections of their own. After a restart the state of the machine takes precedence over the store.
 
 mod load;
+mod log;
 mod placements;
 mod prune;
 mod reader;
@@ -54,6 +55,9 @@ pub enum StoreError {
         /// The version of the schema.
         version: i64,
     },
+    /// An fsync has failed before.
+    #[error("store: an fsync failed, and what is on disk is not known; start again")]
+    Lost,
     /// The file cannot be read or written.
     #[error("store {file}: {cause}")]
     Io {
@@ -71,8 +75,17 @@ pub struct StoreOptions {
     pub journal_max_bytes: u64,
     /// The most bytes that the ended jobs of a user may take; beyond them the oldest are deleted.
     pub history_max_bytes: u64,
-    /// The name of another file layer of SQLite, which nobody else uses meanwhile.
-    pub file_layer: Option<String>,
+    /// Other files than those of the operating system.
+    pub file_layer: Option<FileLayer>,
+}
+
+/// A file layer of SQLite, which nobody else uses meanwhile.
+#[derive(Clone, Debug)]
+pub struct FileLayer {
+    /// Its name.
+    pub name: String,
+    /// Writes a file again as it is read, with fsync; nothing if there is none.
+    pub rewrite: fn(&Path) -> std::io::Result<()>,
 }
 
 impl Default for StoreOptions {
@@ -85,11 +98,11 @@ impl StoreError {
     /// Whether the disk failed to keep what it was given. What it has of earlier writes is not known then, and
     /// another fsync that succeeds proves nothing.
     pub fn lost_writes(&self) -> bool {
-        let Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) = self else { return false };
-        matches!(
-            error.extended_code,
-            rusqlite::ffi::SQLITE_IOERR_FSYNC | rusqlite::ffi::SQLITE_IOERR_DIR_FSYNC
-        )
+        match self {
+            Self::Sqlite(error) => log::is_failed_fsync(error),
+            Self::Lost => true,
+            _ => false,
+        }
     }
 }
 
@@ -107,6 +120,8 @@ pub struct Store {
     journalled: u64,
     /// Bytes that the ended requests of each user take.
     history: BTreeMap<u32, u64>,
+    /// An fsync has failed.
+    is_lost: bool,
 }
 
 impl Store {
@@ -117,9 +132,15 @@ impl Store {
 
     /// Opens the store, or creates it, to be used so.
     pub fn open_with(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let log = log::path(file);
+        let rewrite: fn(&Path) -> std::io::Result<()> = match &options.file_layer {
+            None => log::rewrite,
+            Some(layer) => layer.rewrite,
+        };
+        rewrite(&log).map_err(|cause| StoreError::Io { file: log.display().to_string(), cause })?;
         let mut connection = match &options.file_layer {
             None => connect(file)?,
-            Some(name) => {
+            Some(FileLayer { name, .. }) => {
                 let flags = rusqlite::OpenFlags::default();
                 let connection = Connection::open_with_flags_and_vfs(file, flags, name.as_str())?;
                 // Without shared memory the log can only be used by one connection.
@@ -127,6 +148,7 @@ impl Store {
                 connection
             }
         };
+        log::keep_when_closed(&connection, true)?;
         // Before anything is written: a newer store stays as it is.
         let version = schema::version(&connection)?;
         if version == 0 {
@@ -137,18 +159,18 @@ impl Store {
         connection.pragma_update(None, "synchronous", "FULL")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "journal_size_limit", LOG_KEPT_BYTES)?;
+        log::move_when_long(&mut connection)?;
         connection.set_prepared_statement_cache_capacity(48);
         schema::migrate(&mut connection)?;
-        let mut log = file.as_os_str().to_owned();
-        log.push("-wal");
         let mut store = Self {
             connection,
             options,
-            log: log.into(),
+            log,
             synced: true,
             journals: true,
             journalled: 0,
             history: BTreeMap::new(),
+            is_lost: false,
         };
         store.history = store.history_bytes()?;
         Ok(store)
@@ -172,6 +194,18 @@ impl Store {
     }
 
     fn commit(
+        &mut self,
+        synced: bool,
+        write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if self.is_lost {
+            return Err(StoreError::Lost);
+        }
+        let committed = self.try_commit(synced, write);
+        self.stop_if_lost(committed)
+    }
+
+    fn try_commit(
         &mut self,
         synced: bool,
         write: impl FnOnce(&StoreTransaction<'_>) -> Result<(), StoreError>,

@@ -3,16 +3,11 @@
 use super::{Store, StoreError, StoreTransaction, int};
 use rusqlite::params;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Jobs that one call deletes: a few milliseconds.
 const BATCH: u32 = 1000;
 /// Pages that one call gives back.
 const PAGES: u32 = 2000;
-/// A log larger than this is emptied, although readers have to be waited for.
-const LOG_MAX_BYTES: u64 = 32 << 20;
-/// How long they are waited for.
-const READERS_WAIT: Duration = Duration::from_millis(50);
 
 impl Store {
     /// What the ended requests of each user take.
@@ -78,22 +73,16 @@ impl Store {
     }
 
     /// Gives free pages back to the file system.
-    fn give_back(&self) -> Result<(), StoreError> {
-        let mut vacuum = self.connection.prepare(&format!("PRAGMA incremental_vacuum({PAGES})"))?;
-        let mut rows = vacuum.query([])?;
-        while rows.next()?.is_some() {}
-        Ok(())
-    }
-
-    /// Empties the write-ahead log if it has grown: while there is always a reader, it only grows by itself.
-    pub fn bound_log(&self) -> Result<(), StoreError> {
-        if std::fs::metadata(&self.log).map_or(0, |log| log.len()) <= LOG_MAX_BYTES {
-            return Ok(());
-        }
-        self.connection.busy_timeout(READERS_WAIT)?;
-        let emptied = self.connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        self.connection.busy_timeout(super::BUSY_TIMEOUT)?;
-        Ok(emptied?)
+    fn give_back(&mut self) -> Result<(), StoreError> {
+        let vacuum = || {
+            let vacuum = format!("PRAGMA incremental_vacuum({PAGES})");
+            let mut vacuum = self.connection.prepare(&vacuum)?;
+            let mut rows = vacuum.query([])?;
+            while rows.next()?.is_some() {}
+            Ok(())
+        };
+        let given = vacuum();
+        self.stop_if_lost(given)
     }
 }
 

@@ -56,6 +56,7 @@ impl StoreReader {
     /// Opens an existing store.
     pub fn open(file: &Path) -> Result<Self, StoreError> {
         let connection = connect(file)?;
+        super::log::keep_when_closed(&connection, true)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(Self { connection })
     }

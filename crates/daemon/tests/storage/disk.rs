@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use sqlite_vfs::{DatabaseHandle, LockKind, OpenOptions, Vfs, WalDisabled};
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
+use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -117,6 +118,19 @@ impl Disk {
     pub(crate) fn remove(&self, folder: &str) {
         DISKS.lock().unwrap().remove(folder);
     }
+}
+
+/// Writes a file again as it is read, with fsync.
+pub(crate) fn rewrite(path: &Path) -> Result<(), Error> {
+    let path = path.to_str().unwrap();
+    if !Layer.exists(path)? {
+        return Ok(());
+    }
+    let mut file = Handle { disk: disk_of(path)?, path: path.to_owned(), lock: LockKind::None };
+    let mut bytes = vec![0; usize::try_from(file.size()?).unwrap()];
+    file.read_exact_at(&mut bytes, 0)?;
+    file.write_all_at(&bytes, 0)?;
+    file.sync(false)
 }
 
 struct Layer;

@@ -107,18 +107,21 @@ impl PairTable {
             }
             _ => (text, None),
         };
-        let bytes = &read_bytes(file)?;
+        let table = Self::parse(&read_bytes(file)?, file, gpu)?;
         let name = Path::new(file).file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, ..table })
+    }
+
+    pub(crate) fn parse(bytes: &[u8], file: &str, gpu: Option<&str>) -> Result<Self, TableError> {
         let is_json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-        let table = if is_json {
+        if is_json {
             gavel::parse(bytes, file, gpu)
         } else if let Some(gpu) = gpu {
             let problem = format!("gpu={gpu} is for tables of several GPU types; a CSV has one");
-            return Err(TableError::Option { text: text.to_owned(), problem });
+            Err(TableError::Option { text: format!("{file}:gpu={gpu}"), problem })
         } else {
             lucid::parse(bytes, file)
-        }?;
-        Ok(Self { name, ..table })
+        }
     }
 
     fn intern(&mut self, class: &Class) -> usize {

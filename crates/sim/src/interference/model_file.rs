@@ -109,7 +109,7 @@ impl ModelFile {
         Self::parse(&text, file)
     }
 
-    fn parse(text: &str, file: &str) -> Result<Self, ModelFileError> {
+    pub(crate) fn parse(text: &str, file: &str) -> Result<Self, ModelFileError> {
         let file = || file.to_owned();
         let not_a_model = |cause: &serde_json::Error| ModelFileError::NotAModel {
             file: file(),

@@ -30,11 +30,25 @@ pub struct StepGroup {
 /// Reads step times: one group from Pollux's table of placements, or one per model, data set and precision
 /// from Lucid's solo measurements.
 pub fn read_steps(file: &str) -> Result<Vec<StepGroup>, TableError> {
-    let bytes = read_bytes(file)?;
-    let sheet = Sheet::parse(&bytes, file)?;
+    parse_steps(&read_bytes(file)?, file)
+}
+
+fn parse_steps(bytes: &[u8], file: &str) -> Result<Vec<StepGroup>, TableError> {
+    let sheet = Sheet::parse(bytes, file)?;
     // The error for any other file names what the first kind needs.
     if sheet.find(pollux::PLACEMENT).is_none() && sheet.find(lucid_solo::SPEED).is_some() {
         return Ok(SoloProfiles::parse(&sheet)?.step_groups());
     }
     Ok(vec![StepGroup { name: file.to_owned(), steps: pollux::parse(&sheet)? }])
+}
+
+/// Reads a table as each of its kinds.
+pub(crate) fn parse_each(bytes: &[u8], file: &str) {
+    let _ = parse_steps(bytes, file);
+    let _ = operators::parse(bytes, file);
+    if let Ok(sheet) = Sheet::parse(bytes, file) {
+        let _ = SoloProfiles::parse(&sheet);
+        let _ = parvagpu::parse(&sheet, file);
+        let _ = shares::parse(&sheet);
+    }
 }

@@ -23,7 +23,7 @@ pub fn read_copies(file: &str) -> Result<Vec<CopiesPoint>, TableError> {
     parse(&Sheet::parse(&bytes, file)?, file)
 }
 
-fn parse(sheet: &Sheet<'_>, file: &str) -> Result<Vec<CopiesPoint>, TableError> {
+pub(super) fn parse(sheet: &Sheet<'_>, file: &str) -> Result<Vec<CopiesPoint>, TableError> {
     let instance = sheet.column("Mig instance")?;
     let batch = sheet.column("Batch size")?;
     let copies = sheet.column("Workload Number")?;

@@ -12,7 +12,7 @@ pub fn read_shares(file: &str) -> Result<Network, TableError> {
     parse(&Sheet::parse(&read_bytes(file)?, file)?)
 }
 
-fn parse(sheet: &Sheet<'_>) -> Result<Network, TableError> {
+pub(super) fn parse(sheet: &Sheet<'_>) -> Result<Network, TableError> {
     let (model, share) = (sheet.column("model")?, sheet.column("share")?);
     let mut network = Network::default();
     for row in sheet.rows() {
