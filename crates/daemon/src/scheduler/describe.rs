@@ -75,6 +75,22 @@ impl Scheduler {
         }
     }
 
+    /// Why a job shares its devices with nobody; `None` if it may.
+    pub fn why_alone(&self, id: u64) -> Option<&'static str> {
+        let active = self.jobs.get(id)?;
+        if active.job.request.tolerance() == Tolerance::Alone {
+            Some("as requested")
+        } else if active.job.oom_retried {
+            Some("after it ran out of memory")
+        } else if self.setup.learn && !self.is_known(active) {
+            Some("until its class is known")
+        } else if active.job.request.gang() > 1 && !self.setup.gangs_share {
+            Some("as jobs on several GPUs do here")
+        } else {
+            None
+        }
+    }
+
     /// Whether enough is known about a job's class to share its devices.
     pub(super) fn is_known(&self, active: &Active) -> bool {
         if !self.setup.measures_memory {

@@ -8,6 +8,7 @@ use super::processes::Processes;
 use super::recover::Recovery;
 use super::sharing::{Booking, Sharing};
 use super::sharing_requests::SharingRequests;
+use super::sub_batch_trials::SubBatchTrials;
 use super::{Now, Scheduler, Setup, StepOutcome};
 use crate::job::{Job, JobState};
 use crate::request::JobRequest;
@@ -210,6 +211,7 @@ impl Scheduler {
             relocate_at: None,
             summary: std::cell::OnceCell::new(),
             sharing_requests: SharingRequests::default(),
+            trials: SubBatchTrials { are_used: policy.accumulates(), ..SubBatchTrials::default() },
             setup: start.setup,
         };
         scheduler.tell_shares();
