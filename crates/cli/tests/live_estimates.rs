@@ -255,7 +255,7 @@ fn a_pair_that_never_met_is_predicted_by_what_both_do_alone() {
         rate.and_then(|(rate, _)| rate.parse::<f64>().ok()).unwrap_or_else(|| panic!("{reason}"))
     };
     let (busy, idle) = (rate_beside_it("busy"), rate_beside_it("idle"));
-    assert!(busy < 0.65, "two that want all of the core: {busy}");
+    assert!(busy < 0.8, "two that want all of the core: {busy}");
     assert!(idle > busy + 0.15, "one that leaves most of it: {idle}, and {busy}");
 }
 

@@ -170,8 +170,11 @@ pub(crate) fn outlook(present: &Present<'_>, ids: &[u64]) -> Option<Outlook> {
         (_, 0) => "all start now".to_owned(),
         (0, 1) => waits()?,
         (0, _) => format!("all wait: {}", waits()?),
-        (1, _) => format!("1 starts now, {waiting} wait: {}", waits()?),
-        _ => format!("{starting} start now, {waiting} wait: {}", waits()?),
+        _ => {
+            let start = if starting == 1 { "starts" } else { "start" };
+            let wait = if waiting == 1 { "waits" } else { "wait" };
+            format!("{starting} {start} now, {waiting} {wait}: {}", waits()?)
+        }
     };
     Some(outlook)
 }

@@ -206,9 +206,6 @@ impl Beliefs {
                 let deviation = self.online.belief(pair.0, pair.1).deviation;
                 PairBelief { rate, deviation: Ratio::from_f64(deviation) }
             }
-            _ if self.online.follows_from_use(pair) => {
-                believed(&self.online, Optimism::None, 0.0, a, b)
-            }
             _ => believed(&self.online, self.optimism, self.hope(a, b), a, b),
         }
     }
@@ -453,13 +450,14 @@ mod tests {
             beliefs.describe_class(class, &alone(percent, 22));
         }
         let is = |a: u32, b: u32, expected: f64| {
-            let rate = rate(&beliefs, a, b);
+            let rate = beliefs.online.belief(a, b).rate;
             assert!((rate - expected).abs() < 0.01, "{a} beside {b}: {rate}, not {expected}");
         };
         is(0, 0, 0.5);
         is(1, 1, 1.0);
         is(0, 1, 1.0 / 1.4);
         is(2, 2, 1.0 / 1.4);
+        assert!(rate(&beliefs, 0, 0) < 0.8, "two that want all of a core promise little");
         observe(&mut beliefs, &[&[1]], 0.9);
         assert!(rate(&beliefs, 0, 1) > 0.8, "a measurement counts more");
     }

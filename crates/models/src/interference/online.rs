@@ -143,12 +143,6 @@ impl Online {
         self
     }
 
-    /// Whether the prediction of a pair follows from how much both use the device.
-    pub(super) fn follows_from_use(&self, (a, b): (u32, u32)) -> bool {
-        let is_known = |class: u32| self.classes[class as usize].profile.gpu_util.is_some();
-        self.takes_turns && is_known(a) && is_known(b)
-    }
-
     /// The predicted rate of `a` beside `b`.
     fn predict(&self, a: &ClassProfile, b: &ClassProfile) -> f64 {
         match (self.takes_turns, a.gpu_util, b.gpu_util) {
