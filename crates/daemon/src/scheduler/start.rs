@@ -211,7 +211,7 @@ impl Scheduler {
             relocate_at: None,
             summary: std::cell::OnceCell::new(),
             sharing_requests: SharingRequests::default(),
-            trials: SubBatchTrials { are_used: policy.accumulates(), ..SubBatchTrials::default() },
+            trials: SubBatchTrials::new(policy.accumulates()),
             setup: start.setup,
         };
         scheduler.tell_shares();

@@ -29,13 +29,17 @@ struct Trial {
 #[derive(Default)]
 pub(super) struct SubBatchTrials {
     /// The policy uses sub-batches.
-    pub(super) are_used: bool,
+    are_used: bool,
     running: BTreeMap<u64, Trial>,
     /// Classes and numbers of sub-batches of which a trial showed nothing.
     given_up: BTreeSet<(String, u32)>,
 }
 
 impl SubBatchTrials {
+    pub(super) fn new(are_used: bool) -> Self {
+        Self { are_used, ..Self::default() }
+    }
+
     pub(super) fn are_running(&self) -> bool {
         !self.running.is_empty()
     }
