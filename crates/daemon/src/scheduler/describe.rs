@@ -58,8 +58,10 @@ impl Scheduler {
             tolerance => tolerance,
         };
         let share = request.share_ppm();
+        // A job that has not spoken yet is expected to do as others of its class.
+        let may_split = job.caps.accum || !job.caps.reports;
         let sub_batches =
-            if job.caps.accum { self.learning.ways(&job.class) } else { SubBatches::default() };
+            if may_split { self.learning.ways(&job.class) } else { SubBatches::default() };
         JobDescription {
             estimate: estimate.max(Span(1)),
             profile: Profile {
