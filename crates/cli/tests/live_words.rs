@@ -163,8 +163,11 @@ fn a_script_for_slurm_finds_its_variables() {
     }
     assert!(!text.contains("SLURM_NTASKS"), "frameworks would take it for srun: {text}");
     // Other scripts do not get them.
-    std::fs::write(daemon.dir.path().join("plain.sh"), script.replace("#SBATCH", "#TANDEM"))
-        .unwrap();
+    std::fs::write(
+        daemon.dir.path().join("plain.sh"),
+        script.replace("#SBATCH --cpus-per-task=4\n", "").replace("#SBATCH", "#TANDEM"),
+    )
+    .unwrap();
     daemon.ok(&["submit", "-W", "-o", "plain.out", "plain.sh"]);
     let text = std::fs::read_to_string(daemon.dir.path().join("plain.out")).unwrap();
     assert!(!text.contains("SLURM_JOB_ID"), "{text}");
