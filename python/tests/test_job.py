@@ -1,6 +1,7 @@
 import os
 import time
 import unittest
+import unittest.mock
 from collections import namedtuple
 
 import tandem
@@ -44,6 +45,18 @@ class Talking(WithSocket):
         _, *steps, _ = talk.hear_all()
         self.assertNotIn("total", steps[0])
         self.assertEqual(steps[-1]["total"], 300)
+
+    def test_torch_gives_back_memory_when_the_sub_batches_change(self):
+        cuda = unittest.mock.Mock()
+        with unittest.mock.patch.dict("sys.modules", torch=unittest.mock.Mock(cuda=cuda)):
+            job, talk, _ = self.start()
+            job.step()
+            cuda.empty_cache.assert_not_called()
+            talk.say({"op": "set", "accum": 4})
+            for _ in job.batches(range(1000)):
+                list(job.split([1, 2, 3, 4]))
+                time.sleep(0.001)
+        cuda.empty_cache.assert_called_once()
 
     def test_steps_are_reported_at_most_every_10_ms(self):
         count = 0

@@ -7,6 +7,7 @@ mod common;
 
 use common::daemon::{Daemon, Options};
 use common::sample_job;
+use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tandem_daemon::api::types::{ClassInfo, DeviceInfo};
@@ -30,6 +31,34 @@ const QUICK: [&str; 8] = [
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Other programs that want all of the machine's time, until this is dropped.
+struct BusyMachine(Vec<Child>);
+
+impl BusyMachine {
+    fn start() -> Self {
+        let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        Self((0..cores).map(|_| busy()).collect())
+    }
+}
+
+impl Drop for BusyMachine {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// On the machine as it is, and on a busy one.
+fn quiet_and_busy(check: fn()) {
+    let _alone = alone();
+    check();
+    let _busy = BusyMachine::start();
+    check();
 }
 
 fn cores(count: u32) -> Options {
@@ -67,7 +96,10 @@ fn train(daemon: &Daemon, class: Option<&str>, arguments: &[&str]) -> JobRequest
 /// progress tells how long it takes, and two of it share their core.
 #[test]
 fn short_jobs_do_not_spoil_the_estimates_of_others() {
-    let _alone = alone();
+    quiet_and_busy(short_jobs);
+}
+
+fn short_jobs() {
     let mut daemon = Daemon::start(cores(1));
     let request = JobRequest { array: Some("1-5".to_owned()), ..daemon.shell("true") };
     let short = daemon.client().submit(&request).unwrap().ids.clone();
@@ -159,7 +191,10 @@ fn the_start_of_the_last_of_many_jobs_is_a_range_or_not_known() {
 /// sleep share.
 #[test]
 fn silent_jobs_share_only_if_they_leave_their_core_idle() {
-    let _alone = alone();
+    quiet_and_busy(silent_jobs);
+}
+
+fn silent_jobs() {
     let daemon = Daemon::start(cores(1).and(&QUICK).and(&["--policy", "tandem:slice_s=1"]));
     let silent = |class: &str, line: &str| JobRequest {
         class: Some(class.to_owned()),
@@ -193,13 +228,48 @@ fn silent_jobs_share_only_if_they_leave_their_core_idle() {
     });
 }
 
+/// What a class does alone tells what it does beside another before the two have met.
+#[test]
+fn a_pair_that_never_met_is_predicted_by_what_both_do_alone() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1).and(&QUICK));
+    let names = [("busy", "0"), ("idle", "80")];
+    for (name, gap) in names {
+        let request = train(&daemon, Some(name), &["--steps", "100000", "--gap", gap]);
+        let id = daemon.submit(&JobRequest { exclusive: true, ..request });
+        wait_until("what it does alone is known", || {
+            class(&daemon, name).is_some_and(|class| {
+                class.duty.is_some() && class.memory_bytes.is_some() && class.steps_per_s.len() == 1
+            })
+        });
+        daemon.client().cancel(id).unwrap();
+        daemon.await_state(id, "cancelled");
+    }
+    let host = train(&daemon, Some("busy"), &["--steps", "100000", "--gap", "0"]);
+    daemon.await_pid(daemon.submit(&host));
+    let rate_beside_it = |name: &str| {
+        let request = train(&daemon, Some(name), &["--steps", "10"]);
+        let answer = daemon.client().dry_run(&request, None).unwrap();
+        let reason = answer.devices[0].reason.clone();
+        let rate = reason.split_once("would run at ").and_then(|(_, rate)| rate.split_once(','));
+        rate.and_then(|(rate, _)| rate.parse::<f64>().ok()).unwrap_or_else(|| panic!("{reason}"))
+    };
+    let (busy, idle) = (rate_beside_it("busy"), rate_beside_it("idle"));
+    // With the optimism for pairs that were never measured.
+    assert!(busy < 0.95, "two that want all of the core: {busy}");
+    assert!(idle > busy + 0.05, "one that leaves most of it: {idle}, and {busy}");
+}
+
 /// A script that draws a bar as tqdm does, with carriage returns on standard error.
 const BAR: &str = "i=0; while [ $i -lt 3000 ]; do i=$((i+1)); \
     printf '\\rEpoch 1/1:  %d%%|####  | %d/3000 [00:01<00:10, 49.1it/s, loss=0.3]' $((i/30)) $i >&2; sleep 0.02; done";
 
 #[test]
 fn a_progress_bar_tells_speed_and_total_without_a_pattern() {
-    let _alone = alone();
+    quiet_and_busy(progress_bar);
+}
+
+fn progress_bar() {
     let daemon = Daemon::start(cores(1).and(&QUICK));
     let request = JobRequest {
         class: Some("bar".to_owned()),

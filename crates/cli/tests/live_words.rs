@@ -138,7 +138,7 @@ fn submit_names_the_jobs_beside_and_the_expected_slow_down() {
 #[test]
 fn a_script_for_slurm_finds_its_variables() {
     let daemon = Daemon::start(Options::fake(1));
-    let script = "#!/bin/sh\n#SBATCH --job-name=prep -a 3-5\nenv | grep -E '^SLURM_' | sort\n";
+    let script = "#!/bin/sh\n#SBATCH --job-name=prep -a 3-7:2\n#SBATCH --cpus-per-task=4\nenv | grep -E '^SLURM_' | sort\n";
     std::fs::write(daemon.dir.path().join("prep.sh"), script).unwrap();
     daemon.ok(&["submit", "-W", "prep.sh"]);
     let text = std::fs::read_to_string(daemon.dir.path().join("tandem-2.out")).unwrap();
@@ -148,10 +148,13 @@ fn a_script_for_slurm_finds_its_variables() {
         "SLURM_JOB_ID=2",
         "SLURM_JOBID=2",
         "SLURM_ARRAY_JOB_ID=1",
-        "SLURM_ARRAY_TASK_ID=4",
+        "SLURM_ARRAY_TASK_ID=5",
         "SLURM_ARRAY_TASK_COUNT=3",
         "SLURM_ARRAY_TASK_MIN=3",
-        "SLURM_ARRAY_TASK_MAX=5",
+        "SLURM_ARRAY_TASK_MAX=7",
+        "SLURM_ARRAY_TASK_STEP=2",
+        "SLURM_CPUS_PER_TASK=4",
+        "SLURM_PROCID=0",
         "SLURM_JOB_NAME=prep",
         "SLURM_RESTART_COUNT=0",
         &dir,
@@ -160,8 +163,11 @@ fn a_script_for_slurm_finds_its_variables() {
     }
     assert!(!text.contains("SLURM_NTASKS"), "frameworks would take it for srun: {text}");
     // Other scripts do not get them.
-    std::fs::write(daemon.dir.path().join("plain.sh"), script.replace("#SBATCH", "#TANDEM"))
-        .unwrap();
+    std::fs::write(
+        daemon.dir.path().join("plain.sh"),
+        script.replace("#SBATCH --cpus-per-task=4\n", "").replace("#SBATCH", "#TANDEM"),
+    )
+    .unwrap();
     daemon.ok(&["submit", "-W", "-o", "plain.out", "plain.sh"]);
     let text = std::fs::read_to_string(daemon.dir.path().join("plain.out")).unwrap();
     assert!(!text.contains("SLURM_JOB_ID"), "{text}");

@@ -26,6 +26,9 @@ use tandem_sim::forecast::{self, Forecast, ForecastOptions, SnapshotJob};
 /// Events that a draw may take: on a queue so long that it is not enough, the start is far away.
 const EVENTS_MAX: u64 = 200_000;
 
+/// Why nothing is said about the start of a job that the policy has not heard of.
+const UNPLANNED: &str = "it is planned once it no longer waits for that";
+
 /// The present as the simulator takes it, and a job in it.
 pub struct Question {
     id: Option<u64>,
@@ -178,6 +181,8 @@ impl Question {
         answer.waits = self.waits.take();
         answer.devices = std::mem::take(&mut self.devices);
         if self.target.is_none() {
+            let is_pending = matches!(self.state, JobState::Pending | JobState::Held);
+            answer.start_note = is_pending.then(|| UNPLANNED.to_owned());
             return answer;
         }
         self.take_limits_of(policy);
@@ -270,7 +275,8 @@ impl Question {
             return;
         }
         let estimates = &self.estimates;
-        answer.start_note = draws::unknown(&self.present, expected, estimates, target);
+        answer.start_note = draws::too_few_gpus(&self.present, target)
+            .or_else(|| draws::unknown(&self.present, expected, estimates, target));
         if answer.start_note.is_some() {
             answer.draws_started = 0;
         } else if left_out == Work::ZERO && !starts.is_empty() {
@@ -378,11 +384,14 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Ve
         }
         let jobs: Vec<String> =
             tenants.iter().map(|&entry| scheduler.job_of(entry).to_string()).collect();
-        let who = format!("job {} is there", jobs.join(" and job "));
+        let who = match jobs.as_slice() {
+            [job] => format!("job {job} is there"),
+            jobs => format!("jobs {} are there", jobs.join(" and ")),
+        };
         if spec.tolerance == Tolerance::Alone {
-            return format!(
-                "{who}, and this one runs alone, as requested or until its class is known"
-            );
+            let why = own.and_then(|own| scheduler.why_alone(own));
+            let why = why.unwrap_or("as requested or until its class is known");
+            return format!("{who}, and this one runs alone, {why}");
         }
         if tenants.len() >= engine.rules().tenants_max {
             return format!("{who}, as many as the policy allows");
@@ -390,9 +399,8 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Ve
         let is_alone = |entry: &&JobId| engine.job(**entry).spec.tolerance == Tolerance::Alone;
         if let Some(&entry) = tenants.iter().find(is_alone) {
             let job = scheduler.job_of(entry);
-            return format!(
-                "{who}, and job {job} runs alone, as requested or until its class is known"
-            );
+            let why = scheduler.why_alone(job).unwrap_or("as requested");
+            return format!("{who}, and job {job} runs alone, {why}");
         }
         let memory = |placement: Option<&Placement>| placement.map_or(1, |at| at.sub_batches);
         let used: u64 = tenants

@@ -185,6 +185,9 @@ pub struct StoredJob {
     /// Sub-batches per batch as a user set them; the policy decides if absent.
     #[serde(skip_serializing_if = "is_default")]
     pub accum: Option<u32>,
+    /// Sub-batches that it computes in for a while, to show what they take.
+    #[serde(skip_serializing_if = "is_default")]
+    pub trial: Option<u32>,
     /// When it became eligible, on the scheduler's clock.
     #[serde(skip_serializing_if = "is_default")]
     pub entered_us: Option<u64>,

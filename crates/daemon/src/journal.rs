@@ -5,6 +5,7 @@ use crate::scheduler::{Input, JOURNAL_VERSION, Kept, KeptRow, Now, Scheduler, St
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::Arc;
+use tandem_backends::Device;
 use tandem_core::{Action, Placement};
 use tandem_models::interference::{Beliefs, Online};
 use tandem_policies::PolicySpec;
@@ -130,7 +131,8 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
                     let policy = PolicySpec::parse(&start.setup.policy).map_err(|error| {
                         ReplayError::Policy { file: name.clone(), seq, cause: error.to_string() }
                     })?;
-                    let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs()));
+                    let beliefs = beliefs_on(&start.setup.devices);
+                    let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs));
                     scheduler = Some(next);
                     start_actions = Some(action_texts(&outcome.actions));
                 }
@@ -153,12 +155,22 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
     Ok(replay)
 }
 
-/// The prior beliefs about pair rates, before any observation.
+/// The prior beliefs about pair rates on GPUs, before any observation.
 pub fn beliefs() -> Beliefs {
+    Beliefs::growing(prior())
+}
+
+/// The same on these devices: on cores, jobs take turns.
+pub(crate) fn beliefs_on(devices: &[Device]) -> Beliefs {
+    let are_cores = devices.iter().all(|device| device.kind == "cpu");
+    Beliefs::growing(if are_cores { prior().taking_turns() } else { prior() })
+}
+
+fn prior() -> Online {
     let shipped = ModelFile::shipped();
     let model = shipped.for_gpu(Some("v100"), "shipped");
     let model = model.expect("the shipped model contains the V100");
-    Beliefs::growing(Online::new(model.offline.clone()))
+    Online::new(model.offline.clone())
 }
 
 /// The journalled text of each action.

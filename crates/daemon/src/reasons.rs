@@ -71,7 +71,7 @@ fn busy(devices: &DeviceSummary, needs: u32, now: Time) -> String {
         parts.push(format!("{more} more {} not available", plural(more)));
     }
     if let Some((job, end)) = devices.next_end {
-        parts.push(format!("job {job} ends in about {}", about(end.since(now).0)));
+        parts.push(format!("job {job} ends in {}", about(end.since(now).0)));
     }
     parts.join("; ")
 }
@@ -101,15 +101,15 @@ fn jobs(ids: &[u64]) -> String {
     format!("{} {}", if ids.len() == 1 { "job" } else { "jobs" }, list.join(","))
 }
 
-/// A span without false precision: `20 s`, `4 min`, `3 h`, `2 d`.
+/// A span without false precision: `about 20 s`, `about 4 min`, `about 3 h`, `about 2 d`.
 fn about(us: u64) -> String {
     let seconds = us / 1_000_000;
     match seconds {
         0..10 => "a few seconds".to_owned(),
-        10..90 => format!("{} s", seconds.div_ceil(10) * 10),
-        90..5400 => format!("{} min", (seconds + 30) / 60),
-        5400..129_600 => format!("{} h", (seconds + 1800) / 3600),
-        _ => format!("{} d", (seconds + 43_200) / 86_400),
+        10..90 => format!("about {} s", seconds.div_ceil(10) * 10),
+        90..5400 => format!("about {} min", (seconds + 30) / 60),
+        5400..129_600 => format!("about {} h", (seconds + 1800) / 3600),
+        _ => format!("about {} d", (seconds + 43_200) / 86_400),
     }
 }
 
@@ -170,8 +170,11 @@ pub(crate) fn outlook(present: &Present<'_>, ids: &[u64]) -> Option<Outlook> {
         (_, 0) => "all start now".to_owned(),
         (0, 1) => waits()?,
         (0, _) => format!("all wait: {}", waits()?),
-        (1, _) => format!("1 starts now, {waiting} wait: {}", waits()?),
-        _ => format!("{starting} start now, {waiting} wait: {}", waits()?),
+        _ => {
+            let start = if starting == 1 { "starts" } else { "start" };
+            let wait = if waiting == 1 { "waits" } else { "wait" };
+            format!("{starting} {start} now, {waiting} {wait}: {}", waits()?)
+        }
     };
     Some(outlook)
 }
@@ -245,7 +248,7 @@ mod tests {
         let of = |seconds: u64| about(seconds * 1_000_000);
         assert_eq!(
             [of(3), of(31), of(240), of(7200), of(200_000)].join(", "),
-            "a few seconds, 40 s, 4 min, 2 h, 2 d"
+            "a few seconds, about 40 s, about 4 min, about 2 h, about 2 d"
         );
     }
 }

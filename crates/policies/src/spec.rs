@@ -229,6 +229,12 @@ impl PolicySpec {
         Self { text: entry.name.to_owned(), entry, settings, maker: None }
     }
 
+    /// Whether it lets jobs compute in sub-batches.
+    pub fn accumulates(&self) -> bool {
+        let is_flag = |param: &Param| param.name == crate::kit::ACCUMULATE.name;
+        self.entry.params.iter().any(is_flag) && self.settings.flag(crate::kit::ACCUMULATE.name)
+    }
+
     /// A policy from outside of the registry: `make` makes its instances, `entry` describes it.
     pub fn made_by(
         text: &str,

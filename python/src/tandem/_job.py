@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
@@ -232,6 +233,8 @@ class Job:
                 break
             time.sleep(min(remaining, POLL_S))
         self._agree()
+        if self._in_step != self._accum:
+            _return_cached_memory()
         self._in_step = self._accum
         self._used = 0
 
@@ -282,6 +285,13 @@ class Job:
             gate = message.get("gate_ms")
             if isinstance(gate, (int, float)) and not isinstance(gate, bool) and gate == gate:
                 self._gate_s = min(max(gate, 0), GATE_MAX_S * 1000) / 1000
+
+
+def _return_cached_memory() -> None:
+    """Other sub-batches need other memory: torch would keep what the largest ones took on the GPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def _positive(text: str | None) -> int | None:

@@ -8,7 +8,7 @@ use crate::job::{JobState, StoredJob};
 use crate::meter::Meter;
 use crate::request::JobRequest;
 use crate::scheduler::{
-    Input, JOURNAL_VERSION, Kept, Now, RecoveredRun, Scheduler, Setup, Start, Submission,
+    Class, Input, JOURNAL_VERSION, Kept, Now, RecoveredRun, Scheduler, Setup, Start, Submission,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -105,6 +105,11 @@ fn setup() -> Setup {
     }
 }
 
+/// A class whose speed alone is known: otherwise a predicted rate is not shown.
+fn measured_alone() -> Class {
+    Class { solo: BTreeMap::from([(1, 10.0)]), ..Class::default() }
+}
+
 /// A scheduler that finds the first `count` of the jobs running.
 fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
     let kept = |(job, id): (usize, u64)| {
@@ -134,7 +139,7 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
         now: NOW,
         setup: setup(),
         jobs: (0..count).zip(1..).map(kept).collect(),
-        classes: BTreeMap::new(),
+        classes: ["a", "b", "c"].map(|name| (name.to_owned(), measured_alone())).into(),
         next_job: 10,
         next_op: 0,
         drained: Vec::new(),
@@ -170,10 +175,8 @@ fn a_gang_runs_at_the_rate_of_its_slowest_gpu_everywhere() {
     for ((id, entry), &rate) in (1..).zip((0..).map(JobId)).zip(&world) {
         let of_world = f64::from(rate.0) / 1e6;
         assert_eq!(scheduler.engine().state().job(entry).progress.rate, rate, "the engine, {id}");
-        let mut view = scheduler.view(id, NOW.time()).unwrap();
+        let view = scheduler.view(id, NOW.time()).unwrap();
         assert_eq!((view.rate, view.predicted, view.measured), (of_world, of_world, false));
-        // As for classes whose speed alone is known: a prediction without that is not shown.
-        view.rate_source = Some(crate::scheduler::RateSource::Prediction);
         let job = &scheduler.job(id).unwrap().job;
         let info = responses::info(job, Some(&view), None, &present);
         assert_eq!(info.slowdown_predicted, Some(1.0 / of_world), "info, {id}");
@@ -201,7 +204,7 @@ fn explain_says_at_which_rates_a_device_would_be_shared() {
     // The class of the second job again.
     let question = crate::forecast::of_request(&present, &caller, request(1)).unwrap();
     let answer = question.answer(&PolicySpec::parse(POLICY).unwrap());
-    assert_eq!(answer.devices[0].reason, "job 1 and job 2 is there, as many as the policy allows");
+    assert_eq!(answer.devices[0].reason, "jobs 1 and 2 are there, as many as the policy allows");
     let second = &answer.devices[1].reason;
     assert!(second.ends_with("this one would run at 0.80, the others at 0.90 in all"), "{second}");
 }

@@ -37,6 +37,9 @@ impl Cycle {
                 match self.store.env(job) {
                     Ok(env) => {
                         let ours = std::mem::replace(&mut launch.env, env);
+                        // Python keeps back what it prints to a file: progress would show late.
+                        let unbuffered = launch.env.entry("PYTHONUNBUFFERED".to_owned());
+                        unbuffered.or_insert_with(|| "1".to_owned());
                         launch.env.extend(ours);
                     }
                     Err(error) => tracing::error!("job {job}: its environment is lost: {error}"),

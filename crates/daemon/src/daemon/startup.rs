@@ -54,8 +54,8 @@ pub(super) fn start(
     };
     store.write(write).map_err(bad)?;
     crash::point();
-    let (scheduler, outcome) =
-        Scheduler::begin(start, &options.policy, Box::new(crate::journal::beliefs()));
+    let beliefs = Box::new(crate::journal::beliefs_on(&start.setup.devices));
+    let (scheduler, outcome) = Scheduler::begin(start, &options.policy, beliefs);
     let handle = runtime.handle().clone();
     let sockets = JobSockets::new(handle.clone(), sockets, inbox.clone(), uid);
     let mut publisher = Publisher::new(handle, now.unix_us, options.webhooks, inbox.clone());

@@ -159,6 +159,14 @@ pub(super) fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
     Some([(first * 0.97 - HANDOVER_S).max(0.0), middle, last * 1.03 + HANDOVER_S])
 }
 
+/// A job that needs more GPUs than accept jobs at present waits for somebody to change that.
+pub(super) fn too_few_gpus(present: &Snapshot, target: usize) -> Option<String> {
+    let needs = present.jobs[target].spec.gpus;
+    let open = present.cluster.gpus().len().saturating_sub(present.closed.len());
+    (needs as usize > open)
+        .then(|| format!("it needs {needs} GPUs, and {open} accept jobs at present"))
+}
+
 /// Why nothing can be said about a start; `None` if something can. It is not known where most of the work
 /// before it is that of jobs whose durations are guesses.
 pub(super) fn unknown(

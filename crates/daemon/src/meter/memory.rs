@@ -19,6 +19,8 @@ pub(super) struct MemoryPlateau {
     reported: u64,
     /// The number of sub-batches to which it belongs.
     accum: u32,
+    /// It counts from this step on.
+    ignores_until: u64,
 }
 
 impl MemoryPlateau {
@@ -41,12 +43,18 @@ impl JobMeter {
             memory.since = now.0;
             return None;
         }
-        if memory.accum != accum {
-            // With other sub-batches it needs more or less: what is resident now is where that begins.
-            let highest = memory.highest;
-            *memory = MemoryPlateau { accum, highest, ..MemoryPlateau::default() };
-        }
         memory.highest = memory.highest.max(run.memory_bytes);
+        if memory.accum != accum {
+            // With other sub-batches it needs more or less.
+            let highest = memory.highest;
+            let is_first = memory.accum == 0;
+            *memory = MemoryPlateau { accum, highest, ..MemoryPlateau::default() };
+            memory.ignores_until = if is_first { 0 } else { steps + FEW_STEPS };
+        }
+        if steps < memory.ignores_until {
+            // What it took before may not have been given back yet.
+            return None;
+        }
         if run.memory_bytes as f64 > memory.peak as f64 * (1.0 + GROWTH_MIN) {
             (memory.peak, memory.since, memory.at_steps) = (run.memory_bytes, now.0, steps);
             return None;

@@ -39,7 +39,8 @@ pub(super) fn parse(line: &str) -> Option<LineProgress> {
     if let Some((label, steps)) = bar {
         return Some(LineProgress { label: words(label), steps: Some(steps), epoch });
     }
-    let (label, steps) = match named_step(&tokens).or_else(|| bracketed(&tokens)) {
+    let named = named_step(&tokens).or_else(|| bracketed(&tokens)).or_else(|| in_epoch(&tokens));
+    let (label, steps) = match named.or_else(|| drawn(line)) {
         Some((label, steps)) => (label, Some(steps)),
         None => (String::new(), None),
     };
@@ -92,8 +93,13 @@ fn keras(line: &str) -> Option<(&str, (u64, Option<u64>))> {
         text.chars().take_while(|character| BAR.contains(character)).count() >= 3
             || text.starts_with("....")
     };
+    // `300/300 - 3s - loss: 0.3`: a line at the end of each epoch.
+    let is_summary = || {
+        let mut words = rest.split_whitespace();
+        words.next() == Some("-") && words.next().is_some_and(|time| time.ends_with('s'))
+    };
     if let Some(counts) = counts(first)
-        && is_bar(rest)
+        && (is_bar(rest) || is_summary())
     {
         return Some(("", counts));
     }
@@ -173,28 +179,75 @@ fn named_step(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
     })
 }
 
-/// `Epoch: [0][120/300]` and `[120/300]` at the start of a line.
+/// `Epoch: [0][120/300]`, `Train Epoch: 1 [6400/60000 (11%)]`, and `[120/300]` at the start of a line.
 fn bracketed(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
     let from = tokens.iter().position(|token| *token == LinePart::Sign('['))?;
-    let is_epoch =
-        matches!(tokens.first(), Some(LinePart::Text(word)) if word.starts_with("epoch"));
-    if from != 0 && !is_epoch {
+    let is_word = |token: &LinePart| matches!(token, LinePart::Text(word) if word.starts_with("epoch"));
+    let epoch = tokens.iter().position(is_word);
+    if from != 0 && epoch.is_none() {
         return None;
     }
+    let from = epoch.unwrap_or(from);
     let found = tokens[from..].windows(5).find_map(|five| match five {
         [
             LinePart::Sign('['),
             LinePart::Number(done),
             LinePart::Sign('/'),
             LinePart::Number(total),
-            LinePart::Sign(']'),
+            LinePart::Sign(']' | '('),
         ] => Some((*done, Some(*total))),
         _ => None,
     })?;
     // `Epoch [3/10]` counts epochs.
-    let is_second =
-        tokens[from..].iter().filter(|token| **token == LinePart::Sign('[')).count() > 1;
-    (!is_epoch || is_second).then(|| ("[]".to_owned(), found))
+    let is_numbered = epoch.is_some_and(|at| after_word(tokens, at) != Some(found));
+    (epoch.is_none() || is_numbered).then(|| ("[]".to_owned(), found))
+}
+
+/// `epoch 001:    120 / 300 loss=0.3`
+fn in_epoch(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
+    tokens.windows(6).find_map(|six| match six {
+        [
+            LinePart::Text(word),
+            LinePart::Number(_),
+            LinePart::Sign(':'),
+            LinePart::Number(done),
+            LinePart::Sign('/'),
+            LinePart::Number(total),
+        ] if word == "epoch" => Some((word.clone(), (*done, Some(*total)))),
+        _ => None,
+    })
+}
+
+/// Any other line with a bar in it, and counts or a percentage: `|####  | 120/300`, `[###---]  40%`,
+/// `━━━━━━  40% 0:00:12`, ` 40% (120 of 300) |####  |`.
+fn drawn(line: &str) -> Option<(String, (u64, Option<u64>))> {
+    let mut bars = line.match_indices(['━', '█', '#', '=']).map(|(at, _)| at);
+    let start = bars.find(|&at| {
+        let bar = line[at..].chars().next();
+        let is_long = line[at..].chars().take_while(|next| Some(*next) == bar).count() >= 3;
+        // Headings are underlined with the others.
+        let is_framed = line[..at].trim_end().ends_with(['[', '|', '▕']);
+        is_long && (is_framed || matches!(bar, Some('━' | '█')))
+    })?;
+    let is_bar = |character: &char| BAR.contains(character) || *character == '-';
+    let text: String = line.chars().filter(|character| !is_bar(character)).collect();
+    let tokens = tokens(&text, TOKENS_MAX);
+    let counts = tokens.windows(3).find_map(|three| match three {
+        [LinePart::Number(done), LinePart::Sign('/'), LinePart::Number(total)] => Some((*done, *total)),
+        [LinePart::Number(done), LinePart::Text(of), LinePart::Number(total)] if of == "of" => {
+            Some((*done, *total))
+        }
+        _ => None,
+    });
+    let percentage = || {
+        let number = tokens.windows(2).find_map(|two| match two {
+            [LinePart::Number(number), LinePart::Sign('%')] => Some(*number),
+            _ => None,
+        });
+        number.filter(|&number| number <= 100).map(|number| (number, 100))
+    };
+    let (done, total) = counts.or_else(percentage)?;
+    Some((words(&line[..start]), (done, Some(total))))
 }
 
 /// `Epoch 3/10`, `Epoch [3/10]`, `epoch: 3`.

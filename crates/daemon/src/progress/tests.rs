@@ -80,6 +80,43 @@ fn lines_that_name_a_step_are_recognised() {
 }
 
 #[test]
+fn lines_of_well_known_scripts_are_recognised() {
+    let of = |done, total| Some((done, Some(total)));
+    // PyTorch's example for MNIST, mmdetection, fairseq, Keras with verbose=2.
+    let mnist = "Train Epoch: 1 [6400/60000 (11%)]\tLoss: 0.302100";
+    assert_eq!((steps(mnist), epoch(mnist)), (of(6400, 60_000), Some((1, None))));
+    let mm = "2024-05-01 12:00:00,120 - mmdet - INFO - Epoch [1][50/7330]\tlr: 1.0e-03, eta: 1:2:3";
+    assert_eq!(steps(mm), of(50, 7330));
+    let fairseq = "2024-05-01 12:00:00 | INFO | train_inner | epoch 001:    120 / 300 loss=9.1";
+    assert_eq!(steps(fairseq), of(120, 300));
+    assert_eq!(steps("300/300 - 3s - loss: 0.3021 - 10ms/step"), of(300, 300));
+    // alive_progress, click, rich, progressbar2.
+    assert_eq!(steps("|████████        | 120/300 [40%] in 12s (10.0/s, eta: 18s)"), of(120, 300));
+    assert_eq!(steps("train  [##############----------------------]   40%  00:00:18"), of(40, 100));
+    assert_eq!(steps("Training... ━━━━━━━━━━━━━━━━╸━━━━━━━━━━━━━━━━━━  40% 0:00:18"), of(40, 100));
+    assert_eq!(
+        steps(" 40% (120 of 300) |#######            | Elapsed Time: 0:00:12 ETA:   0:00:18"),
+        of(120, 300)
+    );
+    for heading in ["===== 5/10 =====", "##### Results: 40% #####", "[INFO] === 3/4 ==="] {
+        assert_eq!(steps(heading), None, "{heading}");
+    }
+}
+
+#[test]
+fn epochs_are_the_steps_of_a_script_that_prints_nothing_else() {
+    let line = |epoch: u64| format!("Epoch {epoch}/10, loss: 0.3021, accuracy: 92/100\n");
+    let text: String = (1..=4).map(line).collect();
+    assert_eq!(read(&text, 1), Some(Printed { steps: 4, total: Some(10) }));
+    let unknown: String = (1..=4).map(|epoch| format!("epoch: {epoch} loss 0.3\n")).collect();
+    assert_eq!(read(&unknown, 1), Some(Printed { steps: 4, total: None }));
+    // Keras with verbose=2 shows each bar once.
+    let line = |epoch| format!("Epoch {epoch}/5\n200/200 - 3s - loss: 0.30 - 10ms/step\n");
+    let text: String = (1..=3).map(line).collect();
+    assert_eq!(read(&text, 1), Some(Printed { steps: 600, total: Some(1000) }));
+}
+
+#[test]
 fn other_lines_show_no_progress() {
     for line in [
         "",

@@ -18,6 +18,8 @@ pub(crate) struct ProgressTracker {
     chosen: Option<Bar>,
     /// The last epoch that was named, and how many there are.
     epoch: Option<(u64, Option<u64>)>,
+    /// Epochs that were named, the steps of a script that prints nothing else.
+    epochs: Count,
     lines: u64,
 }
 
@@ -32,6 +34,8 @@ struct Count {
     steps: u64,
     /// Times that it started again.
     rounds: u64,
+    /// Epochs that were named before it was last shown.
+    epochs: u64,
     /// It went faster than the rounds of the chosen bar, so it does not count them.
     is_no_epoch: bool,
     last_line: u64,
@@ -68,16 +72,25 @@ impl ProgressTracker {
 
     fn add(&mut self, line: LineProgress) -> bool {
         self.lines += 1;
-        if line.epoch.is_some() {
+        let is_next = line.epoch.is_some() && line.epoch != self.epoch;
+        if let Some((at, _)) = line.epoch {
             self.epoch = line.epoch;
+            self.epochs.advance(at);
         }
-        let Some((done, total)) = line.steps else { return false };
+        let Some((done, total)) = line.steps else { return is_next && self.chosen.is_none() };
         if total.is_some_and(|total| done > total || total == 0) {
             return false;
         }
         let bar = (line.label, total);
         self.make_room(&bar);
         let count = self.bars.entry(bar.clone()).or_default();
+        let epochs = self.epochs.steps;
+        if total == Some(done) && count.done == done && count.epochs < epochs {
+            // Shown only at its end, once in each epoch.
+            count.done = 0;
+            count.rounds += 1;
+        }
+        count.epochs = epochs;
         count.advance(done);
         count.last_line = self.lines;
         self.choose(&bar);
@@ -128,7 +141,11 @@ impl ProgressTracker {
     }
 
     fn progress(&self) -> Option<Printed> {
-        let chosen = self.chosen.as_ref()?;
+        let Some(chosen) = self.chosen.as_ref() else {
+            let (_, total) = self.epoch?;
+            let total = total.filter(|&total| total >= self.epochs.steps);
+            return Some(Printed { steps: self.epochs.steps, total });
+        };
         let count = self.bars.get(chosen)?;
         let total = chosen.1.and_then(|each| {
             let rounds_left = self.rounds_left(chosen, count)?;

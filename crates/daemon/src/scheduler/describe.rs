@@ -58,8 +58,10 @@ impl Scheduler {
             tolerance => tolerance,
         };
         let share = request.share_ppm();
+        // A job that has not spoken yet is expected to do as others of its class.
+        let may_split = job.caps.accum || !job.caps.reports;
         let sub_batches =
-            if job.caps.accum { self.learning.ways(&job.class) } else { SubBatches::default() };
+            if may_split { self.learning.ways(&job.class) } else { SubBatches::default() };
         JobDescription {
             estimate: estimate.max(Span(1)),
             profile: Profile {
@@ -72,6 +74,22 @@ impl Scheduler {
             sub_batches,
             tolerance,
             stoppable: self.setup.pause_frees_device || (active.can_stop() && self.setup.moves),
+        }
+    }
+
+    /// Why a job shares its devices with nobody; `None` if it may.
+    pub fn why_alone(&self, id: u64) -> Option<&'static str> {
+        let active = self.jobs.get(id)?;
+        if active.job.request.tolerance() == Tolerance::Alone {
+            Some("as requested")
+        } else if active.job.oom_retried {
+            Some("after it ran out of memory")
+        } else if self.setup.learn && !self.is_known(active) {
+            Some("until its class is known")
+        } else if active.job.request.gang() > 1 && !self.setup.gangs_share {
+            Some("as jobs on several GPUs do here")
+        } else {
+            None
         }
     }
 

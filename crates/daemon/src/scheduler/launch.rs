@@ -81,6 +81,8 @@ fn slurm_environment(job: &StoredJob, allocation: &DeviceAllocation) -> BTreeMap
         ("SLURM_JOB_NUM_NODES", "1".to_owned()),
         ("SLURM_NNODES", "1".to_owned()),
         ("SLURM_NODEID", "0".to_owned()),
+        ("SLURM_PROCID", "0".to_owned()),
+        ("SLURM_LOCALID", "0".to_owned()),
         ("SLURM_JOB_GPUS", devices.join(",")),
         ("SLURM_GPUS_ON_NODE", devices.len().to_string()),
         ("SLURM_RESTART_COUNT", job.runs.saturating_sub(1).to_string()),
@@ -96,6 +98,8 @@ fn slurm_environment(job: &StoredJob, allocation: &DeviceAllocation) -> BTreeMap
             env.insert("SLURM_ARRAY_TASK_COUNT", numbers.len().to_string());
             env.insert("SLURM_ARRAY_TASK_MIN", least.to_string());
             env.insert("SLURM_ARRAY_TASK_MAX", most.to_string());
+            let step = numbers.windows(2).map(|two| two[1].abs_diff(two[0])).min();
+            env.insert("SLURM_ARRAY_TASK_STEP", step.unwrap_or(1).to_string());
         }
     }
     env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

@@ -11,7 +11,9 @@ impl Scheduler {
                 let Some(active) = self.jobs.get_mut(*job) else { return };
                 active.job.caps = Caps { reports: true, accum: *accum, stop: *stop };
                 let parts = active.job.accum.unwrap_or(active.job.sub_batches);
-                if *accum && parts != 1 {
+                // A daemon that has ended may have tried others.
+                let was_tried = active.job.trial.take().is_some();
+                if *accum && (parts != 1 || was_tried) {
                     self.processes.send(*job, ToJob::Accum(parts));
                 }
                 // A job that was asked to stop while it was not connected is asked again.

@@ -34,6 +34,7 @@ mod relocate;
 mod sharing;
 mod sharing_requests;
 mod start;
+mod sub_batch_trials;
 mod user_commands;
 mod view;
 mod waiting;
@@ -178,6 +179,7 @@ pub struct Scheduler {
     /// What the devices are busy with since the last step, once somebody has asked.
     summary: OnceCell<Arc<DeviceSummary>>,
     sharing_requests: sharing_requests::SharingRequests,
+    trials: sub_batch_trials::SubBatchTrials,
 }
 
 impl Scheduler {
@@ -189,7 +191,9 @@ impl Scheduler {
         self.fire_timers();
         self.refill();
         self.relocate_jobs();
-        self.pass_on_sharing_request();
+        if self.pass_on_sharing_request() || self.trials.are_running() {
+            self.try_sub_batches();
+        }
         let is_news = !inputs.is_empty() || self.planner.has_events();
         self.plan();
         self.schedule_relocation(is_news);

@@ -84,7 +84,7 @@ impl Scheduler {
             devices: placement.gpus.iter().map(|gpu| gpu.0).collect(),
             share_ppm: placement.budget.0.min(job.request.share_ppm()),
             memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
-            sub_batches: job.accum.unwrap_or(placement.sub_batches),
+            sub_batches: job.accum.or(job.trial).unwrap_or(placement.sub_batches),
         }
     }
 

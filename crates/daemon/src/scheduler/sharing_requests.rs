@@ -33,8 +33,8 @@ impl Scheduler {
         self.sharing_requests.is_wanted |= self.setup.learn && self.setup.share;
     }
 
-    /// Passes a request on to the engine, unless the last one was a moment ago.
-    pub(super) fn pass_on_sharing_request(&mut self) {
+    /// Passes a request on to the engine, unless the last one was a moment ago; whether there was one.
+    pub(super) fn pass_on_sharing_request(&mut self) -> bool {
         let now = self.now.time();
         let requests = &mut self.sharing_requests;
         if requests.at.is_some_and(|at| at <= now) {
@@ -42,16 +42,20 @@ impl Scheduler {
             requests.is_wanted = true;
         }
         if !std::mem::take(&mut requests.is_wanted) {
-            return;
+            return false;
         }
         let jobs = u64::try_from(self.jobs.number()).unwrap_or(u64::MAX);
         let interval = INTERVAL_MIN.max(Span(INTERVAL_PER_JOB.0.saturating_mul(jobs)));
         match requests.last.map(|last| last + interval).filter(|&due| due > now) {
-            Some(due) => requests.at = Some(due),
+            Some(due) => {
+                requests.at = Some(due);
+                false
+            }
             None => {
                 requests.last = Some(now);
                 requests.at = None;
                 self.planner.request_sharing();
+                true
             }
         }
     }

@@ -8,6 +8,7 @@ use super::processes::Processes;
 use super::recover::Recovery;
 use super::sharing::{Booking, Sharing};
 use super::sharing_requests::SharingRequests;
+use super::sub_batch_trials::SubBatchTrials;
 use super::{Now, Scheduler, Setup, StepOutcome};
 use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
@@ -210,6 +211,7 @@ impl Scheduler {
             relocate_at: None,
             summary: std::cell::OnceCell::new(),
             sharing_requests: SharingRequests::default(),
+            trials: SubBatchTrials::new(policy.accumulates()),
             setup: start.setup,
         };
         scheduler.tell_shares();

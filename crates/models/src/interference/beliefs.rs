@@ -24,9 +24,20 @@ pub enum Optimism {
     None,
     /// This many standard deviations more.
     Deviations(f64),
-    /// One standard deviation more until the pair was measured, and never above the speed alone.
+    /// Until the pair was measured up to one standard deviation more, and never above the speed alone: most
+    /// for a new class beside the partner that would tell most about it.
     UntilMeasured,
 }
+
+/// A class that was measured beside fewer others is new.
+const PARTNERS_FEW: usize = 3;
+/// Partners are compared by what they would tell while there are at most this many classes: the cost grows with
+/// their square.
+const COMPARED_MAX: usize = 128;
+/// The least part of the optimism that is left for the partner that would tell least.
+const HOPE_MIN: f64 = 0.25;
+/// Standard deviation of a measurement, in comparisons of partners.
+const NOISE: f64 = 0.05;
 
 /// Believed rates of all pairs of classes on one kind of GPU.
 #[derive(Clone)]
@@ -40,6 +51,8 @@ pub struct Beliefs {
     rule_is_exact: bool,
     /// What classes do alone, by class, as far as it was told.
     traits: Vec<Option<ClassTraits>>,
+    /// What a measurement beside each class would tell about a new class, by class.
+    information: Vec<Vec<f64>>,
     table: Arc<BeliefTable>,
 }
 
@@ -95,10 +108,19 @@ impl Beliefs {
         learns: bool,
     ) -> Self {
         let classes = online.count();
-        let rate = |a: usize, b: usize| is_covered(a, b).then(|| believed(&online, optimism, a, b));
+        let rate =
+            |a: usize, b: usize| is_covered(a, b).then(|| believed(&online, optimism, 1.0, a, b));
         let rates = (0..classes * classes).map(|pair| rate(pair / classes, pair % classes));
         let table = Arc::new(BeliefTable { rule, classes, rates: rates.collect() });
-        Self { online, optimism, learns, rule_is_exact: true, traits: Vec::new(), table }
+        Self {
+            online,
+            optimism,
+            learns,
+            rule_is_exact: true,
+            traits: Vec::new(),
+            information: Vec::new(),
+            table,
+        }
     }
 
     /// Beliefs that learn, about classes that are yet to appear.
@@ -110,6 +132,7 @@ impl Beliefs {
             learns: true,
             rule_is_exact: false,
             traits: Vec::new(),
+            information: Vec::new(),
             table: Arc::new(table),
         }
     }
@@ -144,10 +167,16 @@ impl Beliefs {
     }
 
     /// Brings up to date what an observation of `a` beside `b` changes: what `a` suffers and what `b`
-    /// inflicts, beside any class.
+    /// inflicts, beside any class, and which partners tell most about them.
     fn refresh(&mut self, a: usize, b: usize) {
+        let compares = self.optimism == Optimism::UntilMeasured;
+        if compares {
+            self.compare_partners(a);
+            self.compare_partners(b);
+        }
         for other in 0..self.table.classes {
-            for (a, b) in [(a, other), (other, b)] {
+            let pairs = [(a, other), (other, b), (b, other), (other, a)];
+            for &(a, b) in if compares { &pairs[..] } else { &pairs[..2] } {
                 let at = a * self.table.classes + b;
                 if self.table.rates[at].is_some() {
                     let rate = self.believed(a, b);
@@ -177,8 +206,24 @@ impl Beliefs {
                 let deviation = self.online.belief(pair.0, pair.1).deviation;
                 PairBelief { rate, deviation: Ratio::from_f64(deviation) }
             }
-            _ => believed(&self.online, self.optimism, a, b),
+            _ => believed(&self.online, self.optimism, self.hope(a, b), a, b),
         }
+    }
+
+    /// The part of the optimism that a pair gets: new classes should meet the partners that tell most.
+    fn hope(&self, a: usize, b: usize) -> f64 {
+        let told = |class: usize, beside: usize| self.information.get(class)?.get(beside).copied();
+        let most = told(a, b).into_iter().chain(told(b, a)).reduce(f64::max);
+        most.map_or(1.0, |most| HOPE_MIN + (1.0 - HOPE_MIN) * most)
+    }
+
+    fn compare_partners(&mut self, class: usize) {
+        let compares = self.table.classes <= COMPARED_MAX
+            && self.online.partners(number(class)) < PARTNERS_FEW;
+        let told =
+            if compares { self.online.information(number(class), NOISE) } else { Vec::new() };
+        self.information.resize(self.information.len().max(class + 1), Vec::new());
+        self.information[class] = told;
     }
 }
 
@@ -186,7 +231,7 @@ fn number(class: usize) -> u32 {
     u32::try_from(class).expect("classes are counted in u32")
 }
 
-fn believed(online: &Online, optimism: Optimism, a: usize, b: usize) -> PairBelief {
+fn believed(online: &Online, optimism: Optimism, hope: f64, a: usize, b: usize) -> PairBelief {
     let pair = (number(a), number(b));
     let belief = online.belief(pair.0, pair.1);
     let rate = match optimism {
@@ -194,7 +239,7 @@ fn believed(online: &Online, optimism: Optimism, a: usize, b: usize) -> PairBeli
         Optimism::Deviations(deviations) => belief.cautious(-deviations),
         Optimism::UntilMeasured => {
             let doubt = if online.is_measured(pair) { 0.0 } else { belief.deviation };
-            (belief.rate + doubt).min(1.0)
+            (belief.rate + hope * doubt).min(1.0)
         }
     };
     PairBelief { rate: Ratio::from_f64(rate), deviation: Ratio::from_f64(belief.deviation) }
@@ -232,7 +277,7 @@ impl Learner for Beliefs {
         }
         self.online.class(&ClassProfile { name: name.to_owned(), ..ClassProfile::default() });
         let Self { online, optimism, table, .. } = self;
-        Arc::make_mut(table).add(|a, b| Some(believed(online, *optimism, a, b)));
+        Arc::make_mut(table).add(|a, b| Some(believed(online, *optimism, 1.0, a, b)));
     }
 
     fn describe_class(&mut self, class: ClassId, traits: &ClassTraits) {
@@ -349,6 +394,99 @@ mod tests {
         assert!((rate(&beliefs, 0, 1) - expected.rate).abs() < 1e-9);
         assert!((expected.rate - 0.6).abs() < 0.1, "{expected:?}");
         assert!(rate(&beliefs, 1, 0) > 0.9 * unmeasured, "the other direction was not measured");
+    }
+
+    /// What a class does alone: percent of the time on its GPU, memory and speed.
+    fn alone(percent: u32, mib: u64) -> ClassTraits {
+        ClassTraits {
+            gpu_util: Some(tandem_core::Utilisation(percent * 1000)),
+            memory: Some(tandem_core::Memory::from_mib(mib)),
+            steps_per_s: Some(Ratio::from_f64(30.0)),
+            reports: true,
+        }
+    }
+
+    /// A table in which memory varies, too, so that a class can be far from all of it.
+    fn table_with_memory() -> Offline {
+        let profile = |index: u32| ClassProfile {
+            name: format!("known {index}"),
+            gpu_util: Some(0.1 + 0.15 * f64::from(index)),
+            memory_mib: Some(2000.0 + 1000.0 * f64::from((index * 7) % 5)),
+            steps_per_s: Some(5.0 + f64::from((index * 3) % 4)),
+            ..ClassProfile::default()
+        };
+        let profiles: Vec<ClassProfile> = (0..6).map(profile).collect();
+        let mut pairs = Vec::new();
+        for a in 0..6 {
+            for b in a..6 {
+                let rate = 1.0 - 0.04 * (a + b) as f64;
+                pairs.push(MeasuredPair { a, b, rate_a: rate, rate_b: rate });
+            }
+        }
+        Offline::fit(&profiles, &pairs, 1).expect("21 pairs are enough")
+    }
+
+    #[test]
+    fn predictions_follow_what_classes_do_alone_however_unlike_the_training_they_are() {
+        let mut beliefs = Beliefs::growing(Online::new(table_with_memory()));
+        for class in 0..2 {
+            beliefs.add_class(ClassId(class), &format!("class {class}"));
+        }
+        let before = (beliefs.online.belief(0, 0).rate, beliefs.online.belief(1, 1).rate);
+        assert!((before.0 - before.1).abs() < 1e-9, "nothing tells them apart: {before:?}");
+        // 22 MiB is less than a hundredth of what any job of the table takes.
+        beliefs.describe_class(ClassId(0), &alone(95, 22));
+        beliefs.describe_class(ClassId(1), &alone(10, 22));
+        let (busy, idle) = (beliefs.online.belief(0, 0).rate, beliefs.online.belief(1, 1).rate);
+        assert!(idle - busy > 0.15, "{busy} for two busy ones, {idle} for two idle ones");
+    }
+
+    #[test]
+    fn on_cores_two_jobs_get_what_is_left_for_each() {
+        let mut beliefs = Beliefs::growing(Online::new(offline()).taking_turns());
+        for (class, percent) in [100, 40, 70].into_iter().enumerate() {
+            let class = ClassId(number(class));
+            beliefs.add_class(class, &format!("class {}", class.0));
+            beliefs.describe_class(class, &alone(percent, 22));
+        }
+        let is = |a: u32, b: u32, expected: f64| {
+            let rate = beliefs.online.belief(a, b).rate;
+            assert!((rate - expected).abs() < 0.01, "{a} beside {b}: {rate}, not {expected}");
+        };
+        is(0, 0, 0.5);
+        is(1, 1, 1.0);
+        is(0, 1, 1.0 / 1.4);
+        is(2, 2, 1.0 / 1.4);
+        observe(&mut beliefs, &[&[1]], 0.9);
+        assert!(rate(&beliefs, 0, 1) > 0.8, "a measurement counts more");
+    }
+
+    #[test]
+    fn a_new_class_is_hoped_for_most_beside_the_partner_that_tells_most() {
+        let mut beliefs = Beliefs::growing(Online::new(table_with_memory()));
+        let shares = [20, 50, 52, 54, 56, 90];
+        for (class, percent) in shares.into_iter().enumerate() {
+            let class = ClassId(number(class));
+            beliefs.add_class(class, &format!("class {}", class.0));
+            beliefs.describe_class(class, &alone(percent, 3000));
+        }
+        let new = 5;
+        let next = beliefs.online.next_experiments(5, &[0, 1, 2, 3, 4], 1, NOISE);
+        let hopes: Vec<f64> = (0..5).map(|other| beliefs.hope(new, other)).collect();
+        let best = next.partners[0] as usize;
+        assert!(hopes.iter().all(|&hope| hope <= hopes[best]), "{hopes:?}, best beside {best}");
+        assert!(hopes.iter().any(|&hope| hope < hopes[best] - 0.05), "they differ: {hopes:?}");
+        // Measured beside three others it is known well enough.
+        for other in 0..3 {
+            beliefs.observe(&Observation {
+                job: profile(5),
+                beside: vec![vec![profile(other)]],
+                gpu: GpuTypeId(0),
+                rate: Ratio::from_f64(0.8),
+                noise: Ratio::from_f64(0.05),
+            });
+        }
+        assert_eq!(beliefs.information[new], Vec::<f64>::new());
     }
 
     #[test]

@@ -95,6 +95,18 @@ impl Online {
         NextExperiments { partners, rmse_before, rmse_after: rmse(&roles) }
     }
 
+    /// How much a measurement of `class` beside each class, both directions, would tell about it beside all of
+    /// them, relative to the one that tells most.
+    pub(super) fn information(&self, class: u32, noise: f64) -> Vec<f64> {
+        let noise = noise.powi(2);
+        let roles = [Role::Subject, Role::Partner].map(|role| self.posterior(role, class));
+        let gain =
+            |beside: usize| -> f64 { roles.iter().map(|role| role.gain(beside, noise)).sum() };
+        let gains: Vec<f64> = (0..self.count()).map(gain).collect();
+        let most = gains.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        gains.into_iter().map(|gain| (gain / most).clamp(0.0, 1.0)).collect()
+    }
+
     fn posterior(&self, role: Role, class: u32) -> Posterior {
         let all: Vec<u32> = (0..self.count() as u32).collect();
         let load = |beside: u32| load(self.predicted(role.pair(class, beside)));

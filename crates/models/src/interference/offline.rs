@@ -160,6 +160,17 @@ impl Offline {
         Prediction { rate, rmse, familiar }
     }
 
+    /// A class as the predictor can judge it. It knows nothing beyond the classes that it was trained on: far
+    /// from all of them it would predict the average, so each value counts as the nearest that occurs there.
+    pub(super) fn within_training(&self, class: &ClassProfile) -> ClassProfile {
+        let range = std::array::from_fn(|feature| {
+            let values = self.points.iter().map(|point| point.features[feature]);
+            let least = values.clone().fold(f64::INFINITY, f64::min);
+            (least, values.fold(least, f64::max))
+        });
+        self.standard.within(class, &range)
+    }
+
     /// Whether the class was measured beside others.
     pub fn knows(&self, class: &ClassProfile) -> bool {
         self.find(class).is_some()

@@ -126,12 +126,32 @@ struct ClassState {
 pub struct Online {
     offline: Offline,
     classes: Vec<ClassState>,
+    /// Jobs take turns on the device: where their use of it is known, so is what is left for each.
+    #[serde(default)]
+    takes_turns: bool,
 }
 
 impl Online {
     /// Starts from a predictor.
     pub fn new(offline: Offline) -> Self {
-        Self { offline, classes: Vec::new() }
+        Self { offline, classes: Vec::new(), takes_turns: false }
+    }
+
+    /// For devices that run one job at a time and switch between them, such as cores.
+    pub fn taking_turns(mut self) -> Self {
+        self.takes_turns = true;
+        self
+    }
+
+    /// The predicted rate of `a` beside `b`.
+    fn predict(&self, a: &ClassProfile, b: &ClassProfile) -> f64 {
+        match (self.takes_turns, a.gpu_util, b.gpu_util) {
+            (true, Some(a), Some(b)) => (1.0 / (a + b).max(1.0)).clamp(RATE_MIN, RATE_MAX),
+            _ => {
+                let [a, b] = [a, b].map(|class| self.offline.within_training(class));
+                self.offline.predict(&a, &b).rate
+            }
+        }
     }
 
     /// The predictor that it started from.
@@ -191,15 +211,14 @@ impl Online {
         (profile.gpu_util, profile.memory_mib, profile.steps_per_s) =
             (gpu_util, memory_mib, steps_per_s);
         let profile = profile.clone();
-        let offline = &self.offline;
         for other in 0..self.classes.len() {
             let beside = self.classes[other].profile.clone();
-            let (own, theirs) =
-                (offline.predict(&profile, &beside), offline.predict(&beside, &profile));
-            let in_common = offline.in_common(&profile, &beside);
-            self.classes[other].predicted[at] = theirs.rate;
+            let (own, theirs) = (self.predict(&profile, &beside), self.predict(&beside, &profile));
+            let [one, two] = [&profile, &beside].map(|class| self.offline.within_training(class));
+            let in_common = self.offline.in_common(&one, &two);
+            self.classes[other].predicted[at] = theirs;
             self.classes[other].in_common[at] = in_common;
-            self.classes[at].predicted[other] = own.rate;
+            self.classes[at].predicted[other] = own;
             self.classes[at].in_common[other] = in_common;
         }
         let all = 0..self.classes.len();
@@ -264,6 +283,11 @@ impl Online {
     /// Whether a pair was observed.
     pub(super) fn is_measured(&self, pair: (u32, u32)) -> bool {
         self.pair(pair).is_some()
+    }
+
+    /// Number of classes beside which a class was observed.
+    pub(super) fn partners(&self, class: u32) -> usize {
+        self.classes[class as usize].partners.len()
     }
 
     fn pair(&self, (a, b): (u32, u32)) -> Option<&Pair> {

@@ -79,6 +79,26 @@ impl Standard {
         Self { mean, spread }
     }
 
+    /// A profile whose measured values lie within these ranges of standardised features.
+    pub(crate) fn within(
+        &self,
+        profile: &ClassProfile,
+        range: &[(f64, f64); FEATURES],
+    ) -> ClassProfile {
+        let raw = profile.features();
+        let value = |feature: usize| {
+            let [least, most] = [range[feature].0, range[feature].1]
+                .map(|value| self.mean[feature] + value * self.spread[feature]);
+            raw[feature].map(|value| value.clamp(least, most))
+        };
+        ClassProfile {
+            gpu_util: value(0),
+            memory_mib: value(2).map(f64::exp2),
+            steps_per_s: value(3).map(f64::exp2),
+            ..profile.clone()
+        }
+    }
+
     /// Standardised features; unknown or constant ones count as average.
     pub(crate) fn apply(&self, profile: &ClassProfile) -> [f64; FEATURES] {
         let raw = profile.features();

@@ -44,6 +44,8 @@ pub(super) fn build(options: &JobOptions, words: &[String]) -> Result<JobRequest
     let mut request = assemble(options, command)?;
     if script.is_slurm {
         for_slurm(&mut request);
+        let cpus = script.cpus_per_task.map(|cpus| ("SLURM_CPUS_PER_TASK".to_owned(), cpus));
+        request.env.extend(cpus);
     }
     Ok(request)
 }

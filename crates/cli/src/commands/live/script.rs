@@ -17,6 +17,8 @@ pub(super) struct Script {
     pub(super) options: JobOptions,
     /// It has options of Slurm, and may expect Slurm's variables.
     pub(super) is_slurm: bool,
+    /// Threads of the script, for the variable that it may read them from.
+    pub(super) cpus_per_task: Option<String>,
     /// Options of Slurm that Tandem ignores.
     ignored: Vec<String>,
 }
@@ -72,6 +74,7 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
         interpreter,
         options: JobOptions::default(),
         is_slurm: false,
+        cpus_per_task: None,
         ignored: Vec::new(),
     };
     for (index, line) in text.lines().enumerate().skip(1) {
@@ -91,6 +94,7 @@ fn parse(shown: &str, text: &str) -> Result<Script, Failure> {
         let mut words = words.ok_or_else(|| bad("a quotation mark is not closed".to_owned()))?;
         if is_slurm {
             script.is_slurm = true;
+            script.cpus_per_task = cpus_per_task(&words).or(script.cpus_per_task);
             let (used, ignored) = translate(words);
             script.ignored.extend(ignored);
             words = used;
@@ -160,6 +164,18 @@ const SAME: [(&str, &str); 11] = [
 ];
 /// Those without one.
 const SAME_SWITCHES: [(&str, &str); 3] = [("", "--exclusive"), ("", "--requeue"), ("-H", "--hold")];
+
+/// The number after `-c` or `--cpus-per-task`.
+fn cpus_per_task(words: &[String]) -> Option<String> {
+    let of = |(at, word): (usize, &String)| {
+        let value = match word.strip_prefix("--cpus-per-task").or(word.strip_prefix("-c"))? {
+            "" => words.get(at + 1)?,
+            attached => attached.strip_prefix('=').unwrap_or(attached),
+        };
+        value.parse::<u32>().is_ok().then(|| value.to_owned())
+    };
+    words.iter().enumerate().find_map(of)
+}
 
 /// Translates options of Slurm; lists those that are ignored.
 fn translate(words: Vec<String>) -> (Vec<String>, Vec<String>) {
