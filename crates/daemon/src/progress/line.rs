@@ -182,7 +182,8 @@ fn named_step(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
 /// `Epoch: [0][120/300]`, `Train Epoch: 1 [6400/60000 (11%)]`, and `[120/300]` at the start of a line.
 fn bracketed(tokens: &[LinePart]) -> Option<(String, (u64, Option<u64>))> {
     let from = tokens.iter().position(|token| *token == LinePart::Sign('['))?;
-    let is_word = |token: &LinePart| matches!(token, LinePart::Text(word) if word.starts_with("epoch"));
+    let is_word =
+        |token: &LinePart| matches!(token, LinePart::Text(word) if word.starts_with("epoch"));
     let epoch = tokens.iter().position(is_word);
     if from != 0 && epoch.is_none() {
         return None;
@@ -233,7 +234,9 @@ fn drawn(line: &str) -> Option<(String, (u64, Option<u64>))> {
     let text: String = line.chars().filter(|character| !is_bar(character)).collect();
     let tokens = tokens(&text, TOKENS_MAX);
     let counts = tokens.windows(3).find_map(|three| match three {
-        [LinePart::Number(done), LinePart::Sign('/'), LinePart::Number(total)] => Some((*done, *total)),
+        [LinePart::Number(done), LinePart::Sign('/'), LinePart::Number(total)] => {
+            Some((*done, *total))
+        }
         [LinePart::Number(done), LinePart::Text(of), LinePart::Number(total)] if of == "of" => {
             Some((*done, *total))
         }
