@@ -25,6 +25,7 @@ use tandem_matching::{Graph, maximum_weight_matching};
 
 /// Resources whose stages interleave, and so the most jobs of a group.
 const GROUP_MAX: usize = 4;
+const RESOURCES: i64 = 4;
 /// Rounds of matching: two suffice for groups of four, the published code allows as many as jobs.
 const ROUNDS_MAX: usize = 4;
 /// Of one gang size, the most groups of one matching.
@@ -236,7 +237,7 @@ fn matched(draft: &Draft<'_>, size: u32, groups: &[Vec<JobId>], group_max: usize
             }
             let members: Vec<JobId> = first.iter().chain(second).copied().collect();
             let Some(rates) = group_rates(draft, &members) else { continue };
-            let efficiency = sum(rates) / GROUP_MAX as i64;
+            let efficiency = sum(rates) / RESOURCES;
             edges.push((number(one), number(other), efficiency.max(1)));
         }
     }

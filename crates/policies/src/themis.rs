@@ -66,7 +66,7 @@ fn finish_time_fairness(job: &Job, now: Time, wait_s: f64, own_part: f64) -> f64
 
 impl Themis {
     /// All jobs, the winners of the auction first, then the others by finish-time fairness.
-    fn auction(&self, draft: &Draft<'_>, jobs: Vec<JobId>) -> Vec<JobId> {
+    fn auction(&self, draft: &Draft<'_>, jobs: &[JobId]) -> Vec<JobId> {
         let now = draft.now();
         let own_part = (f64::from(draft.up_count()) / jobs.len().max(1) as f64).max(1.0);
         let lease_s = self.leases.after(now).since(now).0 as f64 / MICROS_PER_SECOND as f64;
@@ -101,7 +101,7 @@ impl KeyedPolicy for Themis {
         }
         if self.leases.begin(draft.now()) {
             let jobs = rank_all(queue, draft, |_, _| ());
-            let ranked = self.auction(draft, jobs);
+            let ranked = self.auction(draft, &jobs);
             run_highest(draft, &ranked);
         } else {
             place_in_order(queue, draft, true);
