@@ -259,10 +259,10 @@ impl Search {
             match (tenants.as_slice(), uses) {
                 ([], true) if passed_unused => return false,
                 ([], false) => passed_unused = true,
-                ([other], true) => {
-                    if self.rates[job][*other].is_none() || self.rates[*other][job].is_none() {
-                        return false;
-                    }
+                ([other], true)
+                    if self.rates[job][*other].is_none() || self.rates[*other][job].is_none() =>
+                {
+                    return false;
                 }
                 ([_, _, ..], true) => return false,
                 _ => {}
