@@ -124,7 +124,7 @@ pub(crate) struct TraceInput {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<TraceFormat>,
     /// Table of pair rates: Lucid's CSV or Gavel's JSON (which also has the speeds that gavel
-    /// traces need)
+    /// traces need); or muri-stages, the stage times of a muri trace
     #[arg(long, value_name = "FILE[:gpu=NAME]")]
     pub(crate) interference: Option<String>,
     /// Leave bad rows out and count them instead of refusing the trace
@@ -274,6 +274,8 @@ pub(crate) enum BenchCommand {
     /// Every policy on published traces: writes docs/results.md and its chart. The exit code is 0
     /// even if a criterion is missed
     Quality(Box<QualityArgs>),
+    /// Every policy against the exact optimum of random small instances
+    Optimal(crate::commands::OptimalArgs),
     /// Every policy on small traces under unusual conditions: writes docs/regimes.md, the worst first
     Regimes(crate::commands::RegimesArgs),
 }

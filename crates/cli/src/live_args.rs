@@ -62,6 +62,8 @@ pub(crate) enum LiveCommand {
     Gpus(GpusArgs),
     /// Show GPU time by user
     Usage(UsageArgs),
+    /// Write the history as a trace with the learned rates, for tandem compare
+    Export(ExportArgs),
     /// Reserve GPUs for users or for maintenance, list and cancel these
     Reserve(ReserveArgs),
     /// Make, list and revoke tokens for clients on TCP
@@ -313,6 +315,24 @@ pub(crate) struct DevicesArgs {
     /// GPU numbers: 0-3,6
     #[arg(value_name = "LIST")]
     pub(crate) devices: String,
+    #[command(flatten)]
+    pub(crate) common: ClientArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct ExportArgs {
+    /// Folder for trace.csv and rates.csv
+    #[arg(long, value_name = "DIR", default_value = "export")]
+    pub(crate) out: PathBuf,
+    /// Jobs submitted since: 30d is 30 days ago, HH:MM, 2026-12-24 [default: the beginning]
+    #[arg(long, value_name = "MOMENT", value_parser = units::since)]
+    pub(crate) since: Option<f64>,
+    /// Keep the names of users and classes; without it they are numbered
+    #[arg(long)]
+    pub(crate) names: bool,
+    /// Also write classes.csv: the program, script and arguments that define each class
+    #[arg(long)]
+    pub(crate) commands: bool,
     #[command(flatten)]
     pub(crate) common: ClientArgs,
 }

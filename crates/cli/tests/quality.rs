@@ -62,20 +62,32 @@ fn writes_markdown_and_chart_and_runs_nothing_twice() {
     assert!(ran.stdout.contains("mean JCT of `gshare` the lowest"), "{ran:?}");
     let (page, chart) =
         (read(&dir.path().join("results.md")), read(&dir.path().join("results.svg")));
+    let tables = read(&dir.path().join("results-tables.md"));
     for part in [
         "](results.svg)",
+        "## What holds of `gshare`",
+        "## Worst cells of `gshare`",
+        "](results-tables.md#the-traces-own-estimates)",
+    ] {
+        assert!(page.contains(part), "no {part} in:\n{page}");
+    }
+    for part in [
         "### own; Lucid, RTX 3090",
         "| sjf-bsbf |",
-        "×1.5, spread 0.2",
+        "](results.csv)",
         "lower bound, sharing",
-        "## What holds of `gshare`",
         "## The trace's own estimates",
         "## Noisy estimates",
         "## Goodput",
         "### Tails",
     ] {
-        assert!(page.contains(part), "no {part} in:\n{page}");
+        assert!(tables.contains(part), "no {part} in:\n{tables}");
     }
+    let csv = read(&dir.path().join("results.csv"));
+    assert!(
+        csv.lines().any(|line| line.starts_with("own,lucid,1.5,0.2,true,true,,sjf-bsbf,")),
+        "{csv}"
+    );
     assert!(chart.starts_with("<svg ") && chart.ends_with("</svg>\n"));
     assert!(chart.contains("prefers-color-scheme:dark") && !chart.contains("NaN"), "{chart}");
     let first = lines(dir.path());
@@ -160,7 +172,7 @@ fn results_do_not_depend_on_threads_and_json_has_them_all() {
 fn flags_are_switched_off_in_turn() {
     let dir = data();
     succeed_in(dir.path(), &arguments(&["--ablate", "sjf-bsbf"]));
-    let page = read(&dir.path().join("results.md"));
+    let page = read(&dir.path().join("results-tables.md"));
     let ablation = page.split("## Ablation").nth(1).unwrap();
     assert!(ablation.contains("`sjf-bsbf`") && ablation.contains("| accumulate |"), "{ablation}");
 }
@@ -185,7 +197,8 @@ fn bad_input_is_one_line_and_nothing_is_written() {
         let ran = run_in(dir.path(), &args);
         assert_eq!(ran.code, Some(2), "{args:?}: {ran:?}");
         assert!(ran.stderr.contains(words) && ran.stderr.lines().count() == 1, "{args:?}: {ran:?}");
-        for file in ["results.md", "results.svg", "state.jsonl"] {
+        for file in ["results.md", "results-tables.md", "results.csv", "results.svg", "state.jsonl"]
+        {
             assert!(!dir.path().join(file).exists(), "{args:?} wrote {file}");
         }
     }

@@ -20,14 +20,19 @@ mod spec;
 #[cfg(test)]
 mod testing;
 
+mod antman;
 mod fifo;
+mod gavel;
 mod gshare;
 mod lucid;
+mod muri;
 mod sjf;
 mod sjf_bsbf;
 mod sjf_ffs;
 mod srtf;
 mod tandem;
+mod tesserae;
+mod themis;
 mod tiresias;
 
 pub use entry::Entry;
@@ -54,5 +59,11 @@ pub const REGISTRY: &[Entry] = &[
     sjf_bsbf::ENTRY,
     gshare::ENTRY,
     lucid::ENTRY,
+    muri::MURI_S,
+    muri::MURI_L,
+    antman::ENTRY,
+    themis::ENTRY,
+    gavel::ENTRY,
+    tesserae::ENTRY,
     tandem::ENTRY,
 ];

@@ -13,14 +13,16 @@
 //!
 //! With sharing, the work of a job is divided by the largest total rate of any group of tenants that it could
 //! belong to. This is valid: each tenant of a GPU divides its rate by at least the total rate of its group,
-//! so that together they use at most one GPU.
+//! so that together they use at most one GPU. A group consists of jobs of the same partition that fit into the
+//! memory of a GPU together. What remains between this bound and the best policies is that measured rates
+//! above one multiply in groups of three and four, and that a job is granted its best partners all the time.
 
 use crate::workload::{Workload, WorkloadJob};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use tandem_core::{
-    ClassId, Cluster, GangGpu, GpuId, GpuTypeId, Interference, MICROS_PER_SECOND, PPM_ONE,
+    ClassId, Cluster, GangGpu, GpuId, GpuTypeId, Interference, MICROS_PER_SECOND, Memory, PPM_ONE,
     Partition, Ppm, Profile, Ratio, Tenant, Utilisation, rate_on_gpu,
 };
 
@@ -42,21 +44,25 @@ impl LowerBound {
     /// For all policies with at most `tenants_max` jobs on a GPU and the rates of `truth`. A rate must not
     /// grow with the utilisation of either job, which holds for tables and the closed form.
     pub fn new(workload: &Workload, truth: &dyn Interference, tenants_max: usize) -> Self {
-        let alone = Speeds::alone();
-        let sharing = (tenants_max > 1).then(|| Speeds::sharing(workload, truth, tenants_max));
-        let exclusive_s = mean_s(workload, &alone);
-        let sharing_s = sharing.map_or(exclusive_s, |speeds| mean_s(workload, &speeds));
+        let exclusive_s = mean_s(workload, |_, _| Speeds::alone());
+        let sharing_s = match tenants_max {
+            0 | 1 => exclusive_s,
+            _ => mean_s(workload, |partition, jobs| {
+                Speeds::sharing(&workload.cluster, partition, jobs, truth, tenants_max)
+            }),
+        };
         Self { exclusive_s, sharing_s }
     }
 }
 
-fn mean_s(workload: &Workload, speeds: &Speeds) -> f64 {
+/// The bound on the mean, from the best rates of the jobs of each partition.
+fn mean_s(workload: &Workload, speeds: impl Fn(&Partition, &[&WorkloadJob]) -> Speeds) -> f64 {
     let mut by_partition = vec![Vec::new(); workload.cluster.partitions().len()];
     for job in &workload.jobs {
         by_partition[job.spec.partition.index()].push(job);
     }
     let total: f64 = (workload.cluster.partitions().iter().zip(by_partition))
-        .map(|(partition, jobs)| total_s(workload, partition, &jobs, speeds))
+        .map(|(partition, jobs)| total_s(workload, partition, &jobs, &speeds(partition, &jobs)))
         .sum();
     total / workload.len().max(1) as f64 * (1.0 - ROUNDING)
 }
@@ -175,10 +181,16 @@ impl Positive {
 /// The best rates of a job beside co-located jobs, relative to running alone.
 #[derive(Clone, Copy, Debug)]
 struct Best {
-    /// Its own rate.
+    /// Its own rate in any group.
     rate: f64,
+    /// Its own rate in a pair.
+    in_pair: f64,
     /// The total rate of the tenants of its GPU.
     total: f64,
+}
+
+impl Best {
+    const ALONE: Best = Best { rate: 1.0, in_pair: 1.0, total: 1.0 };
 }
 
 /// Jobs that are bounded together: their class, and their utilisation in coarse steps.
@@ -193,22 +205,32 @@ impl Speeds {
     }
 
     fn of(&self, profile: &Profile) -> Best {
-        self.0.get(&kind_of(profile)).copied().unwrap_or(Best { rate: 1.0, total: 1.0 })
+        self.0.get(&kind_of(profile)).copied().unwrap_or(Best::ALONE)
     }
 
-    fn sharing(workload: &Workload, truth: &dyn Interference, tenants_max: usize) -> Self {
+    fn sharing(
+        cluster: &Cluster,
+        partition: &Partition,
+        jobs: &[&WorkloadJob],
+        truth: &dyn Interference,
+        tenants_max: usize,
+    ) -> Self {
         let mut kinds: BTreeMap<JobKind, Profile> = BTreeMap::new();
-        for job in &workload.jobs {
+        for job in jobs {
             let profile = job.spec.profile;
+            // In sub-batches it may need less.
+            let least = job.spec.sub_batch_options().map(|option| option.memory).min();
+            let memory = least.unwrap_or(profile.memory).min(profile.memory);
             let mildest = kinds.entry(kind_of(&profile)).or_insert(profile);
             mildest.gpu_util = mildest.gpu_util.min(profile.gpu_util);
+            mildest.memory = mildest.memory.min(memory);
         }
         let profiles: Vec<Profile> = kinds.values().copied().collect();
-        let pairs: Vec<Best> = profiles
-            .iter()
-            .map(|job| best_pair(&workload.cluster, truth, job, &profiles))
-            .collect();
-        let grouped = groups(&pairs, tenants_max);
+        let memory = partition.gpus.clone().map(|gpu| cluster.gpu(GpuId(gpu)).memory).max();
+        let room = Room { memory: memory.unwrap_or_default(), tenants_max };
+        let best = |job: &Profile| best_in_group(cluster, truth, job, &profiles, room);
+        let pairs: Vec<Best> = profiles.iter().map(best).collect();
+        let grouped = groups(&pairs, tenants_max, truth.is_pairwise());
         Self(kinds.into_keys().zip(grouped).collect())
     }
 }
@@ -218,14 +240,29 @@ fn kind_of(profile: &Profile) -> JobKind {
     (profile.class, profile.gpu_util.map(|utilisation| utilisation.0 / step))
 }
 
-/// The best rates of `job` beside one other job, on any GPU type.
-fn best_pair(
+/// What limits a group.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    memory: Memory,
+    tenants_max: usize,
+}
+
+/// A job beside which another runs faster than alone.
+#[derive(Clone, Copy, Debug)]
+struct Partner {
+    rate: f64,
+    memory: Memory,
+}
+
+/// The best rate of `job` in any group, and the best total of a pair, on any GPU type.
+fn best_in_group(
     cluster: &Cluster,
     truth: &dyn Interference,
     job: &Profile,
     others: &[Profile],
+    room: Room,
 ) -> Best {
-    let mut best = Best { rate: 1.0, total: 1.0 };
+    let mut best = Best::ALONE;
     for (number, described) in (0..).zip(cluster.types()) {
         let (kind, factor) = (GpuTypeId(number), described.factor);
         let speed = |job, other| {
@@ -233,37 +270,83 @@ fn best_pair(
             let rate = rate_on_gpu(truth, Tenant::uncapped(job), gpu)?;
             Some(as_speed(rate) / as_speed(factor))
         };
-        for other in others {
+        let mut partners: Vec<Partner> = Vec::new();
+        for other in others.iter().filter(|other| job.memory + other.memory <= room.memory) {
             let (Some(one), Some(two)) = (speed(job, other), speed(other, job)) else { continue };
-            best.rate = best.rate.max(one);
+            best.in_pair = best.in_pair.max(one);
             best.total = best.total.max(one + two);
+            if one > 1.0 {
+                partners.push(Partner { rate: one, memory: other.memory });
+            }
+        }
+        if truth.is_pairwise() {
+            let left = room.memory.saturating_sub(job.memory);
+            let product = best_product(&useful(partners), left, room.tenants_max - 1);
+            // Rounding of a product of several rates to parts per million.
+            let slack = (room.tenants_max - 2) as f64 / f64::from(PPM_ONE);
+            best.rate = best.rate.max(product + slack);
+        }
+    }
+    best.rate = best.rate.max(best.in_pair);
+    best
+}
+
+/// The partners that no other surpasses in rate and memory, the least memory first.
+fn useful(mut partners: Vec<Partner>) -> Vec<Partner> {
+    partners
+        .sort_by(|one, other| one.memory.cmp(&other.memory).then(other.rate.total_cmp(&one.rate)));
+    let mut fastest = 1.0;
+    partners.retain(|partner| {
+        let is_useful = partner.rate > fastest;
+        fastest = fastest.max(partner.rate);
+        is_useful
+    });
+    partners
+}
+
+/// The largest product of rates of up to `places` partners, each possibly several times, in `memory`.
+fn best_product(partners: &[Partner], memory: Memory, places: usize) -> f64 {
+    let mut best = 1.0_f64;
+    if places == 0 {
+        return best;
+    }
+    for (index, partner) in partners.iter().enumerate() {
+        if partner.memory <= memory {
+            let left = memory.saturating_sub(partner.memory);
+            best = best.max(partner.rate * best_product(&partners[index..], left, places - 1));
         }
     }
     best
 }
 
-/// From pairs to groups of up to `tenants_max`, whose members run at the product of their pair rates.
+/// From pairs to the totals of groups of up to `tenants_max`.
 ///
-/// With `m` ≥ 1 and at least every rate, each of `n` members has at most `m^(n-2)` × the mean of its pair
-/// rates, so their total is at most `m^(n-2) / (n-1)` × the sum of the totals of all pairs.
-fn groups(pairs: &[Best], tenants_max: usize) -> Vec<Best> {
-    let fastest = pairs.iter().map(|best| best.rate).fold(1.0, f64::max);
-    let largest = pairs.iter().map(|best| best.total).fold(1.0, f64::max);
-    let grow = |pair: &Best| {
-        let mut best = *pair;
+/// Where members run at the product of their pair rates: with `m` ≥ 1 and at least every rate, each of `n`
+/// members has at most `m^(n-2)` × the mean of its pair rates, so their total is at most `m^(n-2) / (n-1)` ×
+/// the sum of the totals of all pairs. In other models another tenant never speeds a job up, so that every
+/// member has at most its best pair rate.
+fn groups(best: &[Best], tenants_max: usize, is_pairwise: bool) -> Vec<Best> {
+    let fastest = best.iter().map(|best| best.in_pair).fold(1.0, f64::max);
+    let largest = best.iter().map(|best| best.total).fold(1.0, f64::max);
+    let grow = |single: &Best| {
+        let mut best = *single;
+        if !is_pairwise {
+            let others = tenants_max.saturating_sub(1) as f64;
+            best.total = best.total.max(single.in_pair + others * fastest);
+            return best;
+        }
         let mut surplus = 1.0;
         for others in 1..tenants_max.saturating_sub(1) {
             surplus *= fastest;
             // Rounding of the product to parts per million, for every member.
             let slack = (others + 2) as f64 / f64::from(PPM_ONE);
             let pairs_without_it = others as f64 / 2.0;
-            best.rate = best.rate.max(pair.rate * surplus + slack);
             best.total =
-                best.total.max(surplus * (pair.total + pairs_without_it * largest) + slack);
+                best.total.max(surplus * (single.total + pairs_without_it * largest) + slack);
         }
         best
     };
-    pairs.iter().map(grow).collect()
+    best.iter().map(grow).collect()
 }
 
 /// A rate as the world rounds it.
@@ -303,11 +386,27 @@ mod tests {
 
     #[test]
     fn a_group_is_bounded_by_its_pairs() {
-        let pair = Best { rate: 1.0, total: 1.5 };
-        let two = groups(&[pair], 2)[0];
+        let pair = Best { rate: 1.0, in_pair: 1.0, total: 1.5 };
+        let two = groups(&[pair], 2, true)[0];
         assert_eq!((two.rate, two.total), (1.0, 1.5));
-        let three = groups(&[pair], 3)[0];
+        let three = groups(&[pair], 3, true)[0];
         // Three tenants at 0.75² each have 1.69 in total.
         assert!(three.total >= 3.0 * 0.75 * 0.75 && three.total < 2.26, "{three:?}");
+        let other = groups(&[pair], 3, false)[0];
+        assert_eq!(other.total, 3.0);
+    }
+
+    #[test]
+    fn only_partners_that_fit_into_memory_multiply() {
+        let partner = |rate, mib: u64| Partner { rate, memory: Memory(mib * 1000) };
+        let all = vec![partner(1.2, 8000), partner(1.1, 4000), partner(1.05, 6000)];
+        let kept = useful(all);
+        // The third is slower than the second and larger.
+        assert_eq!(kept.len(), 2);
+        let room = |mib: u64| Memory(mib * 1000);
+        assert_eq!(best_product(&kept, room(3000), 3), 1.0);
+        assert_eq!(best_product(&kept, room(8000), 3), 1.1 * 1.1);
+        assert_eq!(best_product(&kept, room(8000), 1), 1.2);
+        assert_eq!(best_product(&kept, room(30_000), 3), 1.2 * (1.2 * 1.2));
     }
 }

@@ -17,6 +17,7 @@ mod links;
 mod metrics;
 mod observer;
 mod one_line;
+pub mod optimal;
 mod outputs;
 pub mod profiles;
 mod record;

@@ -11,6 +11,7 @@ mod interference;
 mod live;
 mod matching;
 mod model;
+mod optimal;
 mod quality;
 mod reference;
 mod regimes;
@@ -26,6 +27,7 @@ use crate::failure::Failure;
 pub(crate) use bench_live::BenchLiveArgs;
 pub(crate) use bench_live::start_times::StartTimesArgs;
 pub(crate) use daemon::step_of_a_run;
+pub(crate) use optimal::OptimalArgs;
 pub(crate) use quality::QualityArgs;
 pub(crate) use regimes::RegimesArgs;
 use std::io::Write;
@@ -41,6 +43,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Bench(BenchCommand::Starts(args)) => bench_live::start_times::run(&args),
         CliCommand::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
         CliCommand::Bench(BenchCommand::Quality(args)) => quality::run(&args),
+        CliCommand::Bench(BenchCommand::Optimal(args)) => optimal::run(&args),
         CliCommand::Bench(BenchCommand::Regimes(args)) => regimes::run(&args),
         CliCommand::Model(command) => model::run(&command),
         CliCommand::Device(command) => device::run(&command),

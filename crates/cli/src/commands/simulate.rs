@@ -15,7 +15,9 @@ use tandem_core::{ClosedForm, Interference, Shares};
 use tandem_models::device::DutyShares;
 use tandem_policies::{PolicySpec, REGISTRY};
 use tandem_python_policy::FirstError;
-use tandem_sim::interference::{Beliefs, Learning, ModelFile, PairTable, trace_beliefs};
+use tandem_sim::interference::{
+    Beliefs, Learning, ModelFile, MuriStages, PairTable, trace_beliefs,
+};
 use tandem_sim::profiles::{SoloProfiles, read_shares};
 use tandem_sim::report::PairHeatMap;
 use tandem_sim::trace::{ReadOptions, SacctCounts, Trace};
@@ -88,7 +90,8 @@ pub(crate) fn read_trace(
     path: &Path,
     input: &TraceInput,
 ) -> Result<(Trace, Option<PairTable>), Failure> {
-    let table = input.interference.as_deref().map(PairTable::read).transpose()?;
+    let table = input.interference.as_deref().filter(|&name| name != MuriStages::NAME);
+    let table = table.map(PairTable::read).transpose()?;
     let options = ReadOptions {
         format: input.format,
         skip_bad: input.skip_bad,
@@ -205,8 +208,12 @@ fn prepare(args: &SimulationArgs) -> Result<PreparedRun, Failure> {
         }
     };
     let solo = args.solo.as_deref().map(SoloProfiles::read).transpose()?;
+    let has_stages = args.input.interference.as_deref() == Some(MuriStages::NAME);
     let truth: Arc<dyn Interference> = match &measured {
         Some(measured) => measured.clone(),
+        None if has_stages => {
+            Arc::new(MuriStages::read(&mut trace, &args.trace.display().to_string())?)
+        }
         None => match args.unmeasured {
             UnmeasuredArg::ClosedForm => Arc::new(ClosedForm),
             UnmeasuredArg::Device => Arc::new(DutyShares::default()),
@@ -266,6 +273,10 @@ fn notes(args: &SimulationArgs, runs: &[SimRun]) -> Vec<String> {
         UnmeasuredArg::Device => "those of the device model, from utilisations and budgets",
     };
     notes.push(match &args.input.interference {
+        Some(name) if name == MuriStages::NAME => {
+            "Co-located jobs interleave the stages of their iterations, from the stage times of the trace."
+                .to_owned()
+        }
         Some(table) => format!(
             "Pair rates are measured ones from {}; for pairs that it lacks they are {unmeasured}.",
             Path::new(table).file_name().unwrap_or_default().to_string_lossy()

@@ -9,12 +9,14 @@
 //! | [`ScatterSharing`] | let gangs use free GPUs together with GPUs of several tenants |
 //! | [`preempt_and_share`] | preempt at reviews, then pair pending jobs with tenants by matching |
 //! | [`repair`] | match the pairs that stand anew, on a general graph |
+//! | [`place_groups`] | place groups of several jobs, with as few moves as it finds |
 //! | [`Reviews`] | preempt only at fixed intervals |
 //! | [`Hosts`], [`PairCandidates`] | find the tenants that can take a co-located job |
 //!
 //! `docs/developers/add-a-policy.md` walks through an example.
 
 mod finish;
+mod groups;
 mod hosts;
 mod keyed;
 mod pairing;
@@ -28,6 +30,7 @@ mod reviews;
 mod scatter;
 
 pub use finish::{Finish, Side};
+pub use groups::{group_rates, movable_jobs, place_groups};
 pub use hosts::{Host, Hosts, hosts_by_size};
 pub use keyed::{KeyedPolicy, keyed};
 pub use pairing::{PairCandidates, PairLimits, PairOffer, PairRates, partner, sub_batches_on};

@@ -4,10 +4,12 @@ mod beliefs;
 mod gavel;
 mod lucid;
 mod model_file;
+mod muri_stages;
 mod pair_data;
 
 pub use beliefs::{BeliefsError, Learning, trace_beliefs};
 pub use model_file::{GpuModel, ModelFile, ModelFileError};
+pub use muri_stages::MuriStages;
 pub use tandem_models::interference::Beliefs;
 
 use pair_data::class_profile;

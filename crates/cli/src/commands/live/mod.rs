@@ -6,6 +6,7 @@ mod dashboard;
 mod devices;
 mod doctor;
 mod explain;
+mod export;
 mod info;
 mod learned;
 mod logs;
@@ -47,6 +48,7 @@ pub(crate) fn run(command: LiveCommand) -> Result<(), Failure> {
         LiveCommand::Dashboard(args) => dashboard::run(&args),
         LiveCommand::Gpus(args) => devices::run(&args),
         LiveCommand::Usage(args) => learned::usage(&args),
+        LiveCommand::Export(args) => export::run(&args),
         LiveCommand::Reserve(args) => reserve::run(&args),
         LiveCommand::Token(command) => token::run(&command),
         LiveCommand::Classes(args) => learned::classes(&args),

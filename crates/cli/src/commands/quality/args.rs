@@ -23,7 +23,7 @@ pub(crate) struct QualityArgs {
         value_name = "LIST",
         value_enum,
         value_delimiter = ',',
-        default_value = "window,muri1,muri3,generated"
+        default_value = "window,muri1,muri3,pollux1,pollux2,pollux3,generated"
     )]
     pub(crate) traces: Vec<TraceName>,
     /// A further trace
@@ -85,6 +85,12 @@ pub(crate) enum TraceName {
     Muri1,
     /// Muri's third trace, on 8x8
     Muri3,
+    /// Pollux's first workload, on 16x4
+    Pollux1,
+    /// Pollux's second workload, on 16x4
+    Pollux2,
+    /// Pollux's third workload, on 16x4
+    Pollux3,
     /// 4,000 generated jobs of load 1, on 8x8
     Generated,
     /// No trace but that of --trace

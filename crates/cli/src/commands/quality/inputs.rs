@@ -16,6 +16,8 @@ use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions, assign_cla
 const GENERATED_JOBS: usize = 4000;
 const GENERATED_GPUS: u32 = 64;
 const CLUSTER: &str = "8x8";
+/// The cluster of Pollux's evaluation.
+const POLLUX_CLUSTER: &str = "16x4";
 /// Share of the measured pairs that a predictor is trained on.
 const TRAIN_PAIRS: f64 = 0.5;
 
@@ -188,6 +190,9 @@ fn read_named(args: &QualityArgs, name: TraceName) -> Result<TraceSource, Failur
     let muri = |name: &str, title: &str, file: &str| {
         read_source(name, title, &args.data.join(file), CLUSTER, &plain)
     };
+    let pollux = |name: &str, title: &str, file: &str| {
+        read_source(name, title, &args.data.join(file), POLLUX_CLUSTER, &plain)
+    };
     match name {
         TraceName::Window => {
             let partitions = args.data.join("venus/partitions.csv").display().to_string();
@@ -196,6 +201,9 @@ fn read_named(args: &QualityArgs, name: TraceName) -> Result<TraceSource, Failur
         }
         TraceName::Muri1 => muri("muri1", "Muri 1", "muri/trace1.csv"),
         TraceName::Muri3 => muri("muri3", "Muri 3", "muri/trace3.csv"),
+        TraceName::Pollux1 => pollux("pollux1", "Pollux 1", "pollux/workloads/workload-1.csv"),
+        TraceName::Pollux2 => pollux("pollux2", "Pollux 2", "pollux/workloads/workload-2.csv"),
+        TraceName::Pollux3 => pollux("pollux3", "Pollux 3", "pollux/workloads/workload-3.csv"),
         TraceName::Generated | TraceName::None => generated(args.seed),
     }
 }

@@ -36,15 +36,26 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
     let plan = QualityPlan::new(args, chosen, &inputs)?;
     let chart = args.out.with_extension("svg");
     // Opened and dropped: what cannot be written is to be noticed now.
-    for path in [&args.out, &chart] {
+    let stem = args.out.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let tables = args.out.with_file_name(format!("{stem}-tables.md"));
+    let csv = args.out.with_extension("csv");
+    for path in [&args.out, &chart, &tables, &csv] {
         OutputFile::open(path)?;
     }
     let found = simulate(args, &inputs, &plan)?;
-    let sections = page::sections(&plan, &inputs, &found);
-    let name = chart.file_name().unwrap_or_default().to_string_lossy();
-    let judged = plan.judged.as_deref();
-    let text = page::write(&sections, &command(), &name, judged);
+    let csv_name = format!("{stem}.csv");
+    let sections = page::sections(&plan, &inputs, &found, &csv_name);
+    let heading = page::Heading {
+        command: command(),
+        chart: &chart.file_name().unwrap_or_default().to_string_lossy(),
+        tables: &format!("{stem}-tables.md"),
+        judged: plan.judged.as_deref(),
+    };
+    let text = page::summary(&sections, &page::worst_cells(&plan, &found), &heading);
     OutputFile::open(&args.out)?.write(|out| out.write_all(text.as_bytes()))?;
+    let text = page::tables(&sections, &heading);
+    OutputFile::open(&tables)?.write(|out| out.write_all(text.as_bytes()))?;
+    OutputFile::open(&csv)?.write(|out| out.write_all(page::csv(&found).as_bytes()))?;
     let drawing = chart::draw(&plan, &inputs, &found);
     OutputFile::open(&chart)?.write(|out| out.write_all(drawing.as_bytes()))?;
     if args.json {
@@ -56,7 +67,10 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
         print(&verdict.line())?;
         verdict.misses.iter().try_for_each(|miss| print(&format!("  {miss}")))?;
     }
-    remark(&format!("wrote {} and {}", args.out.display(), chart.display()), args.quiet);
+    remark(
+        &format!("wrote {}, {} and {}", args.out.display(), tables.display(), chart.display()),
+        args.quiet,
+    );
     Ok(())
 }
 

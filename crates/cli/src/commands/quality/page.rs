@@ -8,6 +8,8 @@ use crate::table::{grouped, seconds};
 
 /// A longer list of misses is folded.
 const MISSES_SHOWN: usize = 8;
+/// Cells of the list of the worst.
+const WORST_SHOWN: usize = 10;
 
 /// A section: its heading, what was asked of it, and its text.
 pub(super) struct Section {
@@ -16,21 +18,20 @@ pub(super) struct Section {
     text: String,
 }
 
-/// Writes all sections, below `command`, which made them, and the chart.
-pub(super) fn write(
-    sections: &[Section],
-    command: &str,
-    chart: &str,
-    judged: Option<&str>,
-) -> String {
+/// What the pages say above their sections.
+pub(super) struct Heading<'a> {
+    /// The command that made them.
+    pub(super) command: String,
+    /// File names, as links.
+    pub(super) chart: &'a str,
+    pub(super) tables: &'a str,
+    pub(super) judged: Option<&'a str>,
+}
+
+/// The page to read: what holds, the chart, the worst cells, and links to the tables.
+pub(super) fn summary(sections: &[Section], worst: &str, heading: &Heading<'_>) -> String {
+    let Heading { command, chart, tables, judged } = heading;
     let mut text = "# Results\n\n".to_owned();
-    text += &format!(
-        "Written by `{command}`; simulated, so any machine gets the same figures. An interrupted run goes on where it was.\n\
-         What they mean for the choice of a policy is in [policies.md](policies.md); what a lower bound is, in [simulation.md](simulation.md#lower-bound).\n\n"
-    );
-    text += &format!(
-        "![Mean JCT of the sharing policies relative to the best exclusive policy, by load, for every trace and table]({chart})\n\n"
-    );
     if let Some(judged) = judged {
         text += &format!("## What holds of `{judged}`\n\n");
         for verdict in sections.iter().flat_map(|section| &section.verdicts) {
@@ -38,6 +39,23 @@ pub(super) fn write(
         }
         text.push('\n');
     }
+    text += &format!(
+        "![Mean JCT of the sharing policies relative to the best exclusive policy, by load, for every trace and table]({chart})\n\n{worst}"
+    );
+    text += "## Tables\n\n";
+    for section in sections {
+        text += &format!("- [{}]({tables}#{})\n", section.title, anchor(&section.title));
+    }
+    text += &format!(
+        "\nWritten by `{command}`; simulated, so any machine gets the same figures. An interrupted run goes on where it was.\n\
+         What they mean for the choice of a policy is in [policies.md](policies.md); what a lower bound is, in [simulation.md](simulation.md#lower-bound).\n"
+    );
+    text
+}
+
+/// The page of the tables.
+pub(super) fn tables(sections: &[Section], heading: &Heading<'_>) -> String {
+    let mut text = format!("# Tables of the results\n\nWritten by `{}`.\n\n", heading.command);
     for section in sections {
         text += &format!("## {}\n\n{}\n", section.title, section.text.trim_end());
         for verdict in section.verdicts.iter().filter(|verdict| !verdict.misses.is_empty()) {
@@ -46,6 +64,62 @@ pub(super) fn write(
         text.push('\n');
     }
     format!("{}\n", text.trim_end())
+}
+
+/// Every figure as CSV.
+pub(super) fn csv(found: &CaseResults) -> String {
+    let mut text =
+        "trace,table,load,spread,estimates,beliefs,gpu_mib,policy,mean_jct_s,p99_jct_s,goodput,bound_exclusive_s,bound_sharing_s\n"
+            .to_owned();
+    for (case, policy, figures) in found.iter() {
+        let QualityCase { trace, table, load, spread, estimates, .. } = case;
+        let beliefs = &case.beliefs;
+        let memory = case.gpu_mib.map(|mib| mib.to_string()).unwrap_or_default();
+        // A policy with several parameters has commas.
+        let policy = policy.replace(',', ";");
+        text += &format!(
+            "{trace},{table},{load},{spread},{estimates},{beliefs},{memory},{policy},{:.3},{:.3},{:.4},{:.3},{:.3}\n",
+            figures.avg_jct_s,
+            figures.p99_jct_s,
+            figures.goodput,
+            figures.least_exclusive_s,
+            figures.least_sharing_s
+        );
+    }
+    text
+}
+
+/// The link of a heading, as Markdown readers make it.
+fn anchor(title: &str) -> String {
+    let plain = |letter: char| match letter {
+        ' ' => Some('-'),
+        _ => (letter.is_alphanumeric() || letter == '-').then(|| letter.to_ascii_lowercase()),
+    };
+    title.chars().filter_map(plain).collect()
+}
+
+/// Cells of the grid in which the judged policy is worst off against the best other one.
+pub(super) fn worst_cells(plan: &QualityPlan, found: &CaseResults) -> String {
+    let Some(judged) = &plan.judged else { return String::new() };
+    let mut cells: Vec<(f64, &QualityCase, &str)> = Vec::new();
+    for case in &plan.grid {
+        let others = plan.names().filter(|name| name != judged);
+        if let Some((other, mean)) = found.best(case, others) {
+            cells.push((percent(found.mean(case, judged), mean), case, other));
+        }
+    }
+    cells.sort_by(|one, other| other.0.total_cmp(&one.0));
+    if cells.is_empty() {
+        return String::new();
+    }
+    let heads = ["trace; table", "load", "spread", "best other", "against it"];
+    let mut rows = MarkdownRows::new(&heads.map(str::to_owned));
+    for (against, case, other) in cells.into_iter().take(WORST_SHOWN) {
+        let cell = format!("{}; {}", case.trace, case.table);
+        let load = format!("×{}", case.load);
+        rows.push(&[cell, load, case.spread.clone(), format!("`{other}`"), signed(against)]);
+    }
+    format!("## Worst cells of `{judged}`\n\nMean JCT; above zero it loses.\n\n{}\n", rows.0)
 }
 
 /// Where a criterion does not hold; a long list is folded.
@@ -66,7 +140,13 @@ fn sentence(line: &str) -> String {
     format!("{first}{}.", letters.as_str())
 }
 
-pub(super) fn sections(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> Vec<Section> {
+/// The sections; `csv` is the file name of all figures.
+pub(super) fn sections(
+    plan: &QualityPlan,
+    inputs: &Inputs,
+    found: &CaseResults,
+    csv: &str,
+) -> Vec<Section> {
     let judged = plan.judged.as_deref();
     type Criteria = fn(&QualityPlan, &CaseResults, &str) -> Vec<CriterionVerdict>;
     let judge =
@@ -74,7 +154,7 @@ pub(super) fn sections(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults)
     let mut sections = vec![Section {
         title: "Every trace, table, load and spread penalty".to_owned(),
         verdicts: judge(verdict::of_grid),
-        text: grid(plan, inputs, found),
+        text: grid(plan, inputs, found, csv),
     }];
     let mut add = |title: &str, verdicts: Vec<CriterionVerdict>, text: String| {
         if !text.is_empty() {
@@ -174,22 +254,21 @@ fn change(value: f64, against: f64) -> String {
     if against.is_nan() { "-".to_owned() } else { signed(percent(value, against)) }
 }
 
-fn grid(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
+fn grid(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults, csv: &str) -> String {
     let Some(first) = plan.grid.first() else { return String::new() };
     let mut text = format!(
-        "Mean JCT in seconds with `--estimates {} --beliefs {}`. ×1.5 is the trace with its inter-arrival times divided by 1.5. A column with a spread \
-         penalty makes a gang on more nodes than needed lose that share of its rate. Jobs of traces that lack the classes of a table draw one at random; \
-         Muri's and the generated trace run on 8 nodes of 8 GPUs.\n",
-        first.estimates, first.beliefs
+        "Mean JCT in seconds with `--estimates {} --beliefs {}` and a spread penalty of {}. ×1.5 is the trace with its inter-arrival times divided by 1.5. \
+         Jobs of traces that lack the classes of a table draw one at random; Muri's and the generated trace run on 8 nodes of 8 GPUs. All cells, also of other \
+         spread penalties (a gang on more nodes than needed loses that share of its rate), are in [{csv}]({csv}).\n",
+        first.estimates, first.beliefs, first.spread
     );
     for trace in &inputs.traces {
         for table in &inputs.tables {
-            let here = |case: &&QualityCase| case.trace == trace.name && case.table == table.name;
+            let here = |case: &&QualityCase| {
+                case.trace == trace.name && case.table == table.name && case.spread == first.spread
+            };
             let cases: Vec<&QualityCase> = plan.grid.iter().filter(here).collect();
-            let heads = cases.iter().map(|case| match case.spread.as_str() {
-                "0" => format!("×{}", case.load),
-                spread => format!("×{}, spread {spread}", case.load),
-            });
+            let heads = cases.iter().map(|case| format!("×{}", case.load));
             text += &format!("\n### {}; {}\n\n", trace.title, table.title);
             text += &means(plan, found, &cases, heads.collect());
         }
@@ -205,17 +284,14 @@ fn tails(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults, judged: &str)
     if plan.exclusive().next().is_none() {
         return String::new();
     }
-    let mut heads = Vec::new();
-    for spread in &plan.spreads {
-        heads.extend(plan.loads.iter().map(|load| match spread.as_str() {
-            "0" => format!("×{load}"),
-            spread => format!("×{load}, spread {spread}"),
-        }));
-    }
+    let Some(spread) = plan.spreads.first() else { return String::new() };
+    let heads = plan.loads.iter().map(|load| format!("×{load}"));
     let mut rows = MarkdownRows::new(&prefixed("trace; table", heads));
     for trace in &inputs.traces {
         for table in &inputs.tables {
-            let here = |case: &&QualityCase| case.trace == trace.name && case.table == table.name;
+            let here = |case: &&QualityCase| {
+                case.trace == trace.name && case.table == table.name && case.spread == *spread
+            };
             let cells = plan.grid.iter().filter(here).map(|case| {
                 let best = found.best(case, plan.exclusive()).map_or(judged, |(best, _)| best);
                 let tail = |policy: &str| found.of(case, policy).p99_jct_s;
