@@ -458,6 +458,7 @@ fn requests_from_the_description_are_answered_as_it_says() {
         let ever = seen.keys().any(|(other, status)| *other == name && (200..300).contains(status));
         let rare = [
             "pause",
+            "requeue",
             "resume",
             "accum",
             "tokens/{id}",
