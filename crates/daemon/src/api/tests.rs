@@ -8,7 +8,8 @@ use crate::job::{JobState, StoredJob};
 use crate::meter::Meter;
 use crate::request::JobRequest;
 use crate::scheduler::{
-    Class, Input, JOURNAL_VERSION, Kept, Now, RecoveredRun, Scheduler, Setup, Start, Submission,
+    Input, JOURNAL_VERSION, Kept, LearnedClass, Now, RecoveredRun, Scheduler, Setup, Start,
+    Submission,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,8 +107,8 @@ fn setup() -> Setup {
 }
 
 /// A class whose speed alone is known: otherwise a predicted rate is not shown.
-fn measured_alone() -> Class {
-    Class { solo: BTreeMap::from([(1, 10.0)]), ..Class::default() }
+fn measured_alone() -> LearnedClass {
+    LearnedClass { solo: BTreeMap::from([(1, 10.0)]), ..LearnedClass::default() }
 }
 
 /// A scheduler that finds the first `count` of the jobs running.

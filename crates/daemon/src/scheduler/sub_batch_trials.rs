@@ -2,7 +2,7 @@
 //! the speed and the memory of that were measured; so a running job of the same class, alone on its devices,
 //! computes in twice as many for a while, until a pending one would fit beside others or nothing more is saved.
 
-use super::{Class, Phase, Scheduler, ToJob};
+use super::{LearnedClass, Phase, Scheduler, ToJob};
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{JobId, Memory, Span, SubBatch, Time, Tolerance};
 
@@ -181,12 +181,12 @@ fn smallest(option: &SubBatch) -> Memory {
 }
 
 /// Whether speed and memory with so many sub-batches are known.
-fn is_measured(class: &Class, parts: u32) -> bool {
+fn is_measured(class: &LearnedClass, parts: u32) -> bool {
     class.solo.contains_key(&parts) && class.memory.contains_key(&parts)
 }
 
 /// The number of sub-batches to try next; `None` if more are not expected to help.
-fn next_parts(class: &Class) -> Option<u32> {
+fn next_parts(class: &LearnedClass) -> Option<u32> {
     let measured: Vec<u32> =
         class.solo.keys().copied().filter(|&parts| is_measured(class, parts)).collect();
     let (&last, before) = measured.split_last()?;
@@ -209,8 +209,8 @@ mod tests {
     use super::*;
     use tandem_models::memory::ObservedMemory;
 
-    fn class(measured: &[(u32, u64, f64)]) -> Class {
-        let mut class = Class::default();
+    fn class(measured: &[(u32, u64, f64)]) -> LearnedClass {
+        let mut class = LearnedClass::default();
         for &(parts, mib, steps_per_s) in measured {
             let mut memory = ObservedMemory::default();
             memory.observe(Memory::from_mib(mib));
