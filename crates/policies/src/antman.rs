@@ -1,8 +1,8 @@
 //! AntMan (OSDI'20): jobs with a guarantee get whole GPUs in order of submission; a job that finds none runs
 //! opportunistically on GPUs whose tenant leaves enough unused.
 //!
-//! From the paper: no preemption of jobs with a guarantee (section 3.3); an opportunistic job goes to the GPUs
-//! with the lowest load that have the memory for it (section 4.2, local and global scheduler); it becomes an
+//! From the paper: no preemption of jobs with a guarantee; an opportunistic job goes to the GPUs
+//! with the lowest load that have the memory for it (its local and global scheduler); it becomes an
 //! ordinary tenant when it is alone.
 //!
 //! Ours: the paper's jobs carry a quota, traces do not, so every job has a guarantee if whole GPUs are free and

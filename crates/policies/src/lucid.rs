@@ -2,7 +2,7 @@
 //! host of equal gang size if the two together are light enough. The load of each job alone decides that, not
 //! measured pairs.
 //!
-//! From the paper: packing of equal gangs by a sharing score of each (section 3.3, indolent packing). By
+//! From the paper: packing of equal gangs by a sharing score of each (indolent packing). By
 //! parameters also the rest of its published code: jobs ranked by duration × GPUs (`order=service`), a guest
 //! that is at most twice as long as its host (`binder=time-aware`), and no packing while few jobs come
 //! (`busy_jobs=2`; the paper predicts the next hour, here the last one counts).

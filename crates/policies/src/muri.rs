@@ -1,15 +1,14 @@
 //! Muri (SIGCOMM'22): jobs of equal gang size are grouped by up to four on the same GPUs, so that one uses
 //! the GPU while another loads data or exchanges gradients.
 //!
-//! From the paper: at every scheduling interval jobs are ranked (section 4.2: `muri-s` by remaining time ×
+//! From the paper: at every scheduling interval jobs are ranked (`muri-s` by remaining time ×
 //! GPUs, `muri-l` by attained GPU time) and enough of them are admitted to fill the cluster with groups of
-//! four (Algorithm 1, line 3); groups are merged by maximum-weight matching in several rounds (lines 4 to 12,
-//! Blossom) whose weight is the interleaving efficiency γ (equation 4), as long as the groups need more GPUs
+//! four; groups are merged by maximum-weight matching in several rounds (Blossom) whose weight is the interleaving efficiency γ, as long as the groups need more GPUs
 //! than there are; a group that does less work than its jobs would one after the other is dissolved (the
 //! published code's `autopack`).
 //!
 //! Ours: a policy sees rates and not stages, so γ is the sum of the rates of a group over the number of
-//! resources, which equals equation 4 where a job's stages do not overlap. A group stays on the GPUs of one
+//! resources, which equals the paper's where a job's stages do not overlap. A group stays on the GPUs of one
 //! of its members where it can. Between reviews pending jobs only take free GPUs. Jobs that cannot be
 //! stopped keep their GPUs for themselves.
 

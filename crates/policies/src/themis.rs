@@ -1,9 +1,9 @@
 //! Themis (NSDI'20): finish-time fairness by auctions of leases.
 //!
 //! From the paper: ρ of a job is its finish time in the shared cluster over its finish time in a cluster of
-//! its own with a 1/N part of the GPUs (section 2.2). GPUs are leased; when leases end, they are offered to the
-//! 1 − f of the jobs that are worst off (section 5.1), and the winners maximise the product of the valuations
-//! 1 / ρ (section 5.2, partial allocation mechanism). What is left goes to the other jobs.
+//! its own with a 1/N part of the GPUs. GPUs are leased; when leases end, they are offered to the
+//! 1 − f of the jobs that are worst off, and the winners maximise the product of the valuations
+//! 1 / ρ (its partial allocation mechanism). What is left goes to the other jobs.
 //!
 //! Ours: every job is an app of its own with one gang, so a bid is all of its gang or nothing and the product
 //! is maximised greedily by the logarithm of the improvement per GPU; the hidden payments of the mechanism,

@@ -1,10 +1,10 @@
 //! Gavel (OSDI'20): a linear program divides the GPU time among jobs and pairs of jobs, and rounds realise it.
 //!
 //! From the paper: the allocation X gives every job, and with packing every pair, the fraction of time during
-//! which it runs (section 3.1). `objective=fairness` maximises the smallest normalised throughput, weighted by
-//! GPUs (section 4.1, equation 1); `objective=jct` minimises the total completion time. A new allocation is
+//! which it runs. `objective=fairness` maximises the smallest normalised throughput, weighted by
+//! GPUs; `objective=jct` minimises the total completion time. A new allocation is
 //! computed when jobs come or go. In each round the combinations run whose fraction is largest relative to
-//! the rounds that they have received (section 5, Algorithm 1).
+//! the rounds that they have received.
 //!
 //! Ours: the total completion time is linearised, each job's throughput counts 1 / remaining time. After the
 //! fairness of the poorest job the rest of the capacity goes to total throughput, by a small term instead of
