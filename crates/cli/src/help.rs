@@ -36,7 +36,10 @@ const GROUPS: [CommandGroup; 5] = [
             "man",
         ],
     },
-    CommandGroup { title: "Simulate and compare", commands: &["demo", "sim", "compare", "trace"] },
+    CommandGroup {
+        title: "Simulate and compare",
+        commands: &["demo", "sim", "compare", "trace", "export"],
+    },
     CommandGroup {
         title: "Research tools",
         commands: &["replay", "bench", "model", "matching", "device"],
