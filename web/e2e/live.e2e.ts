@@ -1,7 +1,7 @@
 // Pages against a real daemon with real jobs.
 
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import type { Browser } from "playwright-core";
+import type { Browser, Locator } from "playwright-core";
 import { Site, eventually, expectAccessible, expectFits, launch, open } from "./site.ts";
 import type { Watched } from "./site.ts";
 
@@ -86,13 +86,15 @@ describe("from the page", () => {
     await page.goto(page.url().replace(/#.*/, "") + `#/job/${id}`);
     const heading = page.getByRole("heading", { name: /steered/ });
     await heading.waitFor();
-    const press = async (name: string) => {
-      const button = page.getByRole("button", { name, exact: true });
+    const pressButton = async (button: Locator) => {
       await button.waitFor();
-      await page.locator("body").focus();
       for (let i = 0; i < 60 && !(await button.evaluate((node) => node === document.activeElement)); i++) await page.keyboard.press("Tab");
       expect(await button.evaluate((node) => node === document.activeElement)).toBe(true);
       await page.keyboard.press("Enter");
+    };
+    const press = async (name: string) => {
+      await page.locator("body").focus();
+      await pressButton(page.getByRole("button", { name, exact: true }));
     };
     await press("Pause");
     await heading.getByText("paused").waitFor();
@@ -107,8 +109,7 @@ describe("from the page", () => {
     await dialog.waitFor({ state: "detached" });
     expect((await site.info(id)).state).not.toBe("cancelled");
     await press("Cancel");
-    await page.keyboard.press("Tab");
-    await page.keyboard.press("Enter");
+    await pressButton(dialog.locator("button.danger"));
     await heading.getByText("cancelled").waitFor();
     expect((await site.info(id)).state).toBe("cancelled");
   });
