@@ -255,9 +255,9 @@ fn a_pair_that_never_met_is_predicted_by_what_both_do_alone() {
         rate.and_then(|(rate, _)| rate.parse::<f64>().ok()).unwrap_or_else(|| panic!("{reason}"))
     };
     let (busy, idle) = (rate_beside_it("busy"), rate_beside_it("idle"));
-    // With the optimism for pairs that were never measured.
-    assert!(busy < 0.95, "two that want all of the core: {busy}");
-    assert!(idle > busy + 0.05, "one that leaves most of it: {idle}, and {busy}");
+    // One standard deviation above what is expected, so that a pair that was never measured is tried.
+    assert!(busy < 1.0, "two that want all of the core: {busy}");
+    assert!(idle > busy, "one that leaves most of it: {idle}, and {busy}");
 }
 
 /// A script that draws a bar as tqdm does, with carriage returns on standard error.
