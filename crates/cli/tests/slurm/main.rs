@@ -5,6 +5,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod pages;
 mod reports;
 mod scale;
 mod stream;

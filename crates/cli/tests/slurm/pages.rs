@@ -1,0 +1,48 @@
+//! What the dashboard is told of a cluster: nodes and the partition are levels of the same picture.
+
+use crate::cluster::{ANN, Cluster, PATIENCE, until};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+/// What the daemon answers to a path.
+fn get(cluster: &Cluster, path: &str) -> Value {
+    let mut stream = UnixStream::connect(cluster.path("tandem.sock")).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: tandem\r\nConnection: close\r\n\r\n")
+        .expect("asked");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
+    assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+}
+
+#[test]
+fn nodes_and_the_partition_are_levels_of_the_picture() {
+    let Some(mut cluster) = Cluster::up(2, 2) else { return };
+    cluster.start_daemon();
+    let job = cluster.sbatch(ANN, &["--gres=gpu:1"], "sleep 300").to_string();
+    let runs = || cluster.jobs().get(&job).is_some_and(|job| job["state"] == "running");
+    assert!(until(PATIENCE, runs), "{:?} {}", cluster.jobs(), cluster.log());
+    let get = |path: &str| get(&cluster, path);
+    assert_eq!(get("/v1/info")["partition"], "tandem");
+    let devices = get("/v1/devices")["devices"].clone();
+    let nodes: Vec<&str> = devices
+        .as_array()
+        .expect("devices")
+        .iter()
+        .filter_map(|one| one["node"].as_str())
+        .collect();
+    assert_eq!(nodes, ["n0", "n0", "n1", "n1"]);
+    // The job is on a GPU of a node, now and in the forecast.
+    let timeline = get("/v1/timeline");
+    let placed = &timeline["placements"][0];
+    let device = placed["devices"][0].as_u64().expect("a device");
+    assert!((device as usize) < nodes.len() && placed["to"].is_null(), "{timeline}");
+    let jobs = get("/v1/jobs?state=active");
+    assert_eq!(jobs["jobs"][0]["devices"], placed["devices"]);
+    assert!(get("/v1/forecast")["placements"].as_array().is_some_and(|all| !all.is_empty()));
+    cluster.ok(cluster.by(ANN, "scancel").arg(&job));
+    let ended = || get("/v1/timeline")["placements"][0]["to"].is_string();
+    assert!(until(PATIENCE, ended), "{}", get("/v1/timeline"));
+}
