@@ -158,7 +158,7 @@ function UsageByUser({ shares }: { shares: SharesInfo | null }) {
           <table>
             <thead>
               <tr>
-                {["User", "Running", "Pending", "Jobs", "GPU-hours", "Part of all", "Shared GPU-hours"].map((name, i) => (
+                {["User", "Running", "Pending", "Jobs", "GPU time", "Part of all", "Shared GPU time"].map((name, i) => (
                   <th key={name} scope="col" class={i ? "right" : undefined}>
                     {name}
                   </th>
