@@ -62,7 +62,7 @@ pub(crate) enum LiveCommand {
     Gpus(GpusArgs),
     /// Show GPU time by user
     Usage(UsageArgs),
-    /// Write the history as a trace with the learned rates, for tandem compare
+    /// Write the history and the learned rates as a trace to compare
     Export(ExportArgs),
     /// Reserve GPUs for users or for maintenance, list and cancel these
     Reserve(ReserveArgs),
