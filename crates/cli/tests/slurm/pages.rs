@@ -35,6 +35,8 @@ fn nodes_and_the_partition_are_levels_of_the_picture() {
         .collect();
     assert_eq!(nodes, ["n0", "n0", "n1", "n1"]);
     // The job is on a GPU of a node, now and in the forecast.
+    let is_recorded = || get("/v1/timeline")["placements"][0]["devices"][0].is_u64();
+    assert!(until(PATIENCE, is_recorded), "{}", get("/v1/timeline"));
     let timeline = get("/v1/timeline");
     let placed = &timeline["placements"][0];
     let device = placed["devices"][0].as_u64().expect("a device");
