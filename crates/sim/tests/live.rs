@@ -237,10 +237,15 @@ impl Daemon {
     }
 }
 
+/// Rivals to compare with in the simulator. They do not take memory into account that processes of others
+/// hold on a GPU, which only a daemon knows.
+const SIMULATOR_ONLY: [&str; 6] = ["muri-s", "muri-l", "gavel", "themis", "tesserae", "antman"];
+
 #[test]
 fn every_policy_holds_under_random_events() {
     for seed in 1..=6 {
-        for policy in REGISTRY.iter().map(PolicySpec::of) {
+        let live = REGISTRY.iter().filter(|entry| !SIMULATOR_ONLY.contains(&entry.name));
+        for policy in live.map(PolicySpec::of) {
             for placement in [PlacementRule::Strict, PlacementRule::Scatter] {
                 let mut daemon = Daemon::new(&policy, placement, seed);
                 // Shown if a plan is illegal.
