@@ -29,6 +29,7 @@ class Fields(unittest.TestCase):
     def test_answers(self):
         for name in [
             "ArrayTask",
+            "LatencyInfo",
             "JobLine",
             "JobPrivate",
             "JobInfo",
@@ -37,6 +38,7 @@ class Fields(unittest.TestCase):
             "Explanation",
             "DaemonInfo",
             "Param",
+            "ServiceRequest",
         ]:
             declared = set(getattr(_types, name).__annotations__)
             self.assertEqual(declared, fields(self.schemas, name), name)

@@ -15,6 +15,8 @@ pub struct Capabilities {
     pub measures_memory: bool,
     /// Jobs come from a cluster, which keeps the queue, the time limits and the environment.
     pub keeps_queue: bool,
+    /// The share of a device that a run may use is enforced, and can be changed while it runs.
+    pub live_budgets: bool,
 }
 
 impl Capabilities {
@@ -26,6 +28,7 @@ impl Capabilities {
         moves: true,
         measures_memory: true,
         keeps_queue: false,
+        live_budgets: false,
     };
 
     /// The least that a cluster can do. A suspended job keeps its GPUs in the accounting of the cluster, and
@@ -37,5 +40,6 @@ impl Capabilities {
         moves: false,
         measures_memory: false,
         keeps_queue: true,
+        live_budgets: false,
     };
 }

@@ -3,6 +3,7 @@
 //!
 //! - `local` runs processes on this machine, on the devices of a provider (`providers`).
 //! - `slurm` places the jobs of a Slurm cluster.
+//! - `kubernetes` places the pods of a Kubernetes cluster, behind a feature of that name.
 //! - `cluster` and `relay` hold what every back end of a cluster needs: the jobs that it imports, the state
 //!   that each of them should be in, and the connection from a job on a node to the daemon.
 
@@ -10,6 +11,8 @@ mod capabilities;
 mod cluster;
 pub mod crash;
 mod event;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 pub mod local;
 mod op;
 mod program;

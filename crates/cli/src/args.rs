@@ -3,6 +3,7 @@
 use crate::commands::QualityArgs;
 use crate::daemon_args::DaemonArgs;
 use crate::device_args::DeviceCommand;
+use crate::kube_args::{KubeCommand, NodeArgs};
 use crate::live_args::LiveCommand;
 use crate::slurm_args::SlurmCommand;
 use crate::store_args::StoreCommand;
@@ -52,6 +53,11 @@ pub(crate) enum CliCommand {
     /// Install Tandem in a Slurm cluster, or remove it
     #[command(subcommand)]
     Slurm(SlurmCommand),
+    /// Install Tandem in a Kubernetes cluster, check or remove it
+    #[command(subcommand)]
+    Kube(KubeCommand),
+    /// Serve the kubelet of this node as the driver of its GPUs
+    Node(NodeArgs),
     /// Check, copy, restore or mend the store of a daemon
     #[command(subcommand)]
     Store(StoreCommand),
@@ -266,6 +272,10 @@ pub(crate) enum MatchingCommand {
 pub(crate) enum BenchCommand {
     /// A daemon under load: submissions, pages, starts
     Live(crate::commands::BenchLiveArgs),
+    /// A real service beside real training on one core of this machine, with and without budgets
+    Colocate(crate::commands::BenchColocateArgs),
+    /// The same real training jobs on this machine and in the simulator, under several policies
+    Fidelity(crate::commands::BenchFidelityArgs),
     /// How good the start times of `explain` are: coverage of their ranges and median error over several kinds
     /// of queue
     Starts(crate::commands::StartTimesArgs),

@@ -47,7 +47,7 @@ pub(crate) struct DaemonFlags {
     /// Policy: NAME[:key=value,...]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// Devices: auto, nvidia, cpu, fake, or slurm for those of a Slurm cluster
+    /// Devices: auto, nvidia, cpu, fake, or slurm or kubernetes for those of a cluster
     #[arg(long, value_name = "KIND")]
     provider: Option<String>,
     /// Number of devices: CPU cores or fake GPUs

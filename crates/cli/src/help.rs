@@ -31,6 +31,8 @@ const GROUPS: [CommandGroup; 5] = [
             "token",
             "store",
             "slurm",
+            "kube",
+            "node",
             "mcp",
             "completions",
             "man",

@@ -88,6 +88,21 @@ pub(crate) struct JobOptions {
     /// Its environment: ALL, NONE, or names and NAME=VALUE, separated by commas [default: ALL]
     #[arg(long, value_name = "LIST")]
     pub(crate) export: Option<String>,
+    /// It serves requests until it is cancelled, and is started again when it fails
+    #[arg(long)]
+    pub(crate) service: bool,
+    /// Latency that a service is promised beside other jobs: p99=100ms or p50=20ms
+    #[arg(long, value_name = "LATENCY")]
+    pub(crate) slo: Option<String>,
+    /// Requests per second that a service is to answer [default: measured]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) rate: Option<f64>,
+    /// Part of each GPU that it is sure of beside other jobs: 0.1 to 1
+    #[arg(long, value_name = "PART", allow_negative_numbers = true)]
+    pub(crate) share: Option<f64>,
+    /// How the output of a service shows a latency, with a group for the milliseconds: 'took (\S+) ms'
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) latency_regex: Option<String>,
     /// Time between the request to end and the end by force
     #[arg(long, value_name = "TIME", value_parser = units::span)]
     pub(crate) kill_grace: Option<f64>,
@@ -132,6 +147,11 @@ impl JobOptions {
             export: self.export.or(script.export),
             kill_grace: self.kill_grace.or(script.kill_grace),
             stop_signal: self.stop_signal.or(script.stop_signal),
+            service: self.service || script.service,
+            slo: self.slo.or(script.slo),
+            rate: self.rate.or(script.rate),
+            share: self.share.or(script.share),
+            latency_regex: self.latency_regex.or(script.latency_regex),
         }
     }
 }

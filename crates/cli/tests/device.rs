@@ -378,3 +378,33 @@ fn generated_traces_are_those_of_the_examples() {
         assert_eq!(read(&dir.path().join(name)), read(&examples.join(name)));
     }
 }
+
+/// The throughput of a mix may hide that one of its tenants starves.
+#[test]
+fn a_mix_that_ends_later_than_one_after_the_other_is_advised_against() {
+    let data = common::workspace().join("../shared/data/orion");
+    let names = ["bert_2_fwd", "efficientnet_4_fwd", "transformer_xl_4_fwd"];
+    let tenants: Vec<String> =
+        names.iter().map(|name| data.join(name).to_string_lossy().into_owned()).collect();
+    if !tenants.iter().all(|file| std::path::Path::new(file).exists()) {
+        println!("skipped: {} has no operator traces", data.display());
+        return;
+    }
+    let tenants = tenants.join(",");
+    for objective in ["nash", "stp"] {
+        let ran = common::finish(&mut common::tandem(&[
+            "device",
+            "allocate",
+            "--json",
+            "--objective",
+            objective,
+            "--tenants",
+            &tenants,
+        ]));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let answer = ran.json();
+        assert_eq!(answer["share"], false, "{answer}");
+        assert!(answer["advice"].as_str().is_some_and(|text| text.contains("makespan ratio 0.")));
+        assert!(answer.get("v").is_none(), "{answer}");
+    }
+}

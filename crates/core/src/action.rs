@@ -16,12 +16,19 @@ pub enum Action {
         /// The job.
         job: JobId,
     },
-    /// Save the state and continue on other GPUs, or on the same ones with other sub-batches or another
-    /// budget.
+    /// Save the state and continue on other GPUs, or on the same ones with other sub-batches, or another
+    /// budget where that needs a restart.
     Move {
         /// The job.
         job: JobId,
         /// Its new placement.
+        placement: Placement,
+    },
+    /// Continue where it is under another budget.
+    Budget {
+        /// The job.
+        job: JobId,
+        /// Its placement with the new budget.
         placement: Placement,
     },
     /// Start, or continue from the saved state.

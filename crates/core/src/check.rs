@@ -206,8 +206,10 @@ fn check_job(
         };
     };
     // Other sub-batches in the same place are fine: such a job changes them while it runs.
-    let moves =
-        |present: &Placement| present.gpus != placement.gpus || present.budget != placement.budget;
+    let moves = |present: &Placement| {
+        let is_capped_anew = present.budget != placement.budget && !state.rules().live_budgets;
+        present.gpus != placement.gpus || is_capped_anew
+    };
     if !known.spec.stoppable && known.placement().is_some_and(moves) {
         return Err(Illegal::NotStoppable(job));
     }
@@ -300,9 +302,10 @@ fn check_rates<'s>(
     gpu: GpuId,
 ) -> Result<(), Illegal> {
     let kind = state.cluster().gpu(gpu).kind;
-    let is_pairwise = interference.is_pairwise();
+    // Without promises nobody is capped, and finding a budget costs a search.
+    let is_uncapped = interference.is_pairwise() && !state.has_promises();
     let specs = || state.occupancy().tenants(gpu).iter().map(|&tenant| &state.job(tenant).spec);
-    let tenant = |spec: &'s JobSpec| match is_pairwise {
+    let tenant = |spec: &'s JobSpec| match is_uncapped {
         true => Tenant::uncapped(&spec.profile),
         false => Tenant { budget: planned_budget(state, plan, spec.id), profile: &spec.profile },
     };
@@ -317,7 +320,7 @@ fn check_rates<'s>(
             let b = unfit.map_or(spec.id, |other| other.id);
             return Err(Illegal::PairDoesNotFit { a: spec.id, b, gpu });
         };
-        if !spec.tolerance.accepts(rate.ppm()) {
+        if !spec.accepts(rate.ppm()) {
             return Err(Illegal::NotTolerated { job: spec.id, rate: rate.ppm(), gpu });
         }
     }

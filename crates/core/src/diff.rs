@@ -21,10 +21,20 @@ pub(crate) fn diff(state: &ClusterState, plan: &mut Plan, actions: &mut Vec<Acti
     }
 }
 
+/// Whether only the budget changes, where that is possible while a job runs.
+fn is_live_change(state: &ClusterState, present: &Placement, next: &Placement) -> bool {
+    state.rules().live_budgets
+        && present.budget != next.budget
+        && *present == Placement { budget: present.budget, ..next.clone() }
+}
+
 fn action_for(state: &ClusterState, job: JobId, placement: Placement) -> Option<Action> {
     let known = state.job(job);
     match known.placement() {
         None => Some(Action::Start { job, placement, restore: known.must_restore }),
+        Some(present) if is_live_change(state, present, &placement) => {
+            Some(Action::Budget { job, placement })
+        }
         // Other sub-batches or another budget need a restart, even on the same GPUs: a process reads its cap
         // when it starts.
         Some(present)

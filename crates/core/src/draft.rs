@@ -2,14 +2,17 @@
 //! occupancy follows the draft, the jobs do not. The engine rolls the occupancy back if the finished plan is
 //! illegal.
 
+use crate::budget::{BudgetMode, Budgets, Sharing};
 use crate::cluster::{Cluster, GpuId, GpuTypeId, PartitionId};
 use crate::interference::Interference;
-use crate::job::{Job, JobId, Reason};
+use crate::job::{Job, JobId, JobSpec, Reason};
 use crate::occupancy::Occupancy;
 use crate::plan::{Change, Placement, Plan};
 use crate::rate::{GangGpu, Tenant, rate_on_gpu};
 use crate::state::{ClusterState, Rules};
 use crate::units::{Memory, Ppm, Ratio, Time};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a policy works with while it plans for one partition.
 ///
@@ -44,6 +47,7 @@ pub struct Draft<'a> {
     beliefs_moved: bool,
     plan: &'a mut Plan,
     sharing_requested: bool,
+    budgets: BudgetMode,
 }
 
 impl<'a> Draft<'a> {
@@ -66,6 +70,7 @@ impl<'a> Draft<'a> {
             beliefs_moved,
             plan,
             sharing_requested,
+            budgets: BudgetMode::Off,
         }
     }
 
@@ -129,10 +134,78 @@ impl<'a> Draft<'a> {
         others: impl IntoIterator<Item = &'j Job>,
         kind: GpuTypeId,
     ) -> Option<Ratio> {
-        let others = others.into_iter().map(|other| self.tenant(other));
+        let others = others.into_iter();
+        if self.budgets != BudgetMode::Off && self.state.has_promises() {
+            let mut specs: SmallVec<[&JobSpec; 4]> = others.map(|other| &other.spec).collect();
+            specs.push(&job.spec);
+            return self.rate_among(job, &mut specs, kind);
+        }
+        let others = others.map(|other| self.tenant(other));
         let on = GangGpu { kind, factor: Ratio::ONE, others };
         let rate = rate_on_gpu(self.interference, self.tenant(job), on)?;
-        job.spec.tolerance.accepts(rate.ppm()).then_some(rate)
+        job.spec.accepts(rate.ppm()).then_some(rate)
+    }
+
+    /// The rate of a job among tenants under the budgets that would be chosen for them.
+    fn rate_among(&self, job: &Job, specs: &mut [&JobSpec], kind: GpuTypeId) -> Option<Ratio> {
+        // All of them have to see the same choice.
+        specs.sort_unstable_by_key(|spec| spec.id);
+        let sharing = Sharing { specs, interference: self.interference, kind };
+        let budgets = sharing.choose(self.budgets).ok()?;
+        let index = specs.iter().position(|spec| spec.id == job.id())?;
+        sharing.rate(index, &budgets).filter(|rate| job.spec.accepts(rate.ppm()))
+    }
+
+    /// Lets the plan choose budgets for jobs that share GPUs, where the driver can change them.
+    pub fn set_budgets(&mut self, mode: BudgetMode) {
+        self.budgets = if self.rules().live_budgets { mode } else { BudgetMode::Off };
+    }
+
+    /// Gives the tenants of every GPU that the plan touches, where somebody was promised something, or where
+    /// somebody is capped, the budgets that keep their promises. Where none do, budgets stay as they are.
+    pub fn settle_budgets(&mut self) {
+        if self.budgets == BudgetMode::Off
+            || !(self.state.has_promises() || self.state.capped().next().is_some())
+        {
+            return;
+        }
+        let mut touched: BTreeSet<JobId> = BTreeSet::new();
+        let changed = self.plan.changes().iter().map(|(job, _)| *job);
+        for job in changed.chain(self.state.capped()).chain(self.state.promised()) {
+            let present = self.find(job).and_then(Job::placement);
+            for gpu in present.into_iter().chain(self.placement(job)).flat_map(|at| at.gpus.iter())
+            {
+                touched.extend(self.tenants(*gpu));
+            }
+        }
+        // The promise of a neighbour may have ended with it.
+        let mut chosen: BTreeMap<GpuId, Option<Budgets>> = BTreeMap::new();
+        for job in touched {
+            if self.job(job).spec.partition != self.partition() {
+                continue;
+            }
+            let Some(present) = self.placement(job).cloned() else { continue };
+            // A gang has one budget: that of the GPU where it is least.
+            let mut least: Option<Ppm> = None;
+            for &gpu in present.gpus.iter() {
+                let on_gpu = chosen.entry(gpu).or_insert_with(|| self.budgets_on(gpu));
+                let index = self.tenants(gpu).iter().position(|&tenant| tenant == job);
+                let budget = on_gpu.as_ref().zip(index).and_then(|(all, at)| all.get(at));
+                least = budget.map(|&budget| least.map_or(budget, |l| l.min(budget))).or(least);
+            }
+            if let Some(budget) = least.filter(|&budget| budget != present.budget) {
+                self.place(job, Placement { budget, ..present });
+            }
+        }
+    }
+
+    /// The budgets of the tenants of a GPU that keep their promises; `None` if none do.
+    fn budgets_on(&self, gpu: GpuId) -> Option<Budgets> {
+        let specs: SmallVec<[&JobSpec; 4]> =
+            self.tenants(gpu).iter().map(|&tenant| &self.job(tenant).spec).collect();
+        let kind = self.cluster().gpu(gpu).kind;
+        let sharing = Sharing { specs: &specs, interference: self.interference, kind };
+        sharing.choose(self.budgets).ok()
     }
 
     /// The believed rates of two jobs that share a GPU of `kind`; `None` if they do not fit or one of them

@@ -143,6 +143,7 @@ impl Engine {
     ///         # profile: Profile::default(),
     ///         # sub_batches: SubBatches::default(),
     ///         # tolerance: Tolerance::Any,
+    ///         # promise: Promise::default(),
     ///         # priority: 0,
     ///         # stoppable: true,
     ///         # restore: Span::ZERO,
@@ -402,6 +403,7 @@ impl Engine {
                 self.state.place(*job, placement.clone(), self.now);
             }
             Action::Move { job, placement } => self.state.place(*job, placement.clone(), self.now),
+            Action::Budget { job, placement } => self.state.set_budget(*job, placement.budget),
             Action::Pause { job } => self.set_paused(*job, true),
             Action::Resume { job } => self.set_paused(*job, false),
         }

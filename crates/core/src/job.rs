@@ -1,5 +1,6 @@
 //! A job: specification, state and progress.
 
+use crate::budget::Promise;
 use crate::cluster::{PartitionId, id};
 use crate::plan::Placement;
 use crate::shares::{JobShare, Limit, LimitOf};
@@ -87,6 +88,8 @@ pub struct JobSpec {
     pub sub_batches: SubBatches,
     /// The slow-down that it accepts.
     pub tolerance: Tolerance,
+    /// What else it was promised beside others.
+    pub promise: Promise,
     /// From −[`PRIORITY_MAX`] to [`PRIORITY_MAX`]; 0 is the default, and two steps double the weight.
     pub priority: i8,
     /// Whether it can be stopped and continued later. No plan drops or moves a job that cannot.
@@ -108,6 +111,8 @@ pub struct JobDescription {
     pub sub_batches: SubBatches,
     /// The slow-down that it accepts.
     pub tolerance: Tolerance,
+    /// What else it was promised beside others.
+    pub promise: Promise,
     /// Whether it can be stopped and continued later.
     pub stoppable: bool,
 }
@@ -120,16 +125,19 @@ impl JobSpec {
             profile: self.profile,
             sub_batches: self.sub_batches.clone(),
             tolerance: self.tolerance,
+            promise: self.promise,
             stoppable: self.stoppable,
         }
     }
 
     pub(crate) fn describe(&mut self, description: JobDescription) {
-        let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } = description;
+        let JobDescription { estimate, profile, sub_batches, tolerance, promise, stoppable } =
+            description;
         self.estimate = estimate;
         self.profile = profile;
         self.sub_batches = sub_batches;
         self.tolerance = tolerance;
+        self.promise = promise;
         self.stoppable = stoppable;
     }
 
@@ -279,6 +287,13 @@ impl Job {
         self.state = SchedulingState::Placed { placement, since: now };
     }
 
+    /// Continues where it is under another budget; the driver reports the next rate.
+    pub(crate) fn set_budget(&mut self, budget: Ppm) {
+        if let SchedulingState::Placed { placement, .. } = &mut self.state {
+            placement.budget = budget;
+        }
+    }
+
     /// Returns the job to the queue with its progress saved.
     pub(crate) fn unplace(&mut self, now: Time) {
         self.halt(now);
@@ -310,6 +325,7 @@ mod tests {
             profile: Profile::default(),
             sub_batches: SubBatches::default(),
             tolerance: Tolerance::Any,
+            promise: Promise::default(),
             priority: 0,
             stoppable: true,
             restore: Span::ZERO,

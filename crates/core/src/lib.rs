@@ -3,6 +3,7 @@
 
 mod action;
 mod bitset;
+mod budget;
 mod check;
 mod cluster;
 mod diff;
@@ -24,6 +25,7 @@ mod sub_batch;
 mod units;
 
 pub use action::Action;
+pub use budget::{BudgetMode, Budgets, Promise, promise_in_the_way};
 pub use check::Illegal;
 pub use cluster::{
     Cluster, ClusterBuilder, Gpu, GpuId, GpuType, GpuTypeId, Node, NodeId, Partition, PartitionId,
@@ -41,7 +43,9 @@ pub use job_map::JobMap;
 pub use occupancy::{Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Placement};
 pub use policy::Policy;
-pub use rate::{GangGpu, HalfIfUnfit, Tenant, gang_rate, rate_on_gpu};
+pub use rate::{
+    GangGpu, HalfIfUnfit, Tenant, cap_for_rate, gang_rate, rate_on_gpu, rate_under_cap,
+};
 pub use shares::{
     Account, AccountId, FairShare, JobShare, Limit, LimitOf, Limits, Reservation, Shares, UserShare,
 };

@@ -1,14 +1,14 @@
 //! The rate law: how fast a gang runs beside its co-located jobs.
 //!
-//! On each GPU a job runs at the product of its pair rates with the other tenants, or at the model's
-//! group rate where budgets or groups count. A gang trains synchronously, so the slowest of its GPUs
+//! On each GPU a job runs at the product of its pair rates with the other tenants, each as far as the
+//! other's budget goes, or at the model's group rate where groups count. A gang trains synchronously, so the slowest of its GPUs
 //! sets its rate. Gradient accumulation costs its part of that. The check, the simulated world, the
 //! policies and the daemon all use these functions.
 
 use crate::cluster::GpuTypeId;
 use crate::interference::Interference;
 use crate::job::Profile;
-use crate::units::{Ppm, Ratio};
+use crate::units::{PPM_ONE, Ppm, Ratio, Utilisation};
 use smallvec::SmallVec;
 
 /// A job on a GPU, as the rate law and the interference models see it.
@@ -109,9 +109,49 @@ where
         let others: SmallVec<[Tenant<'a>; 8]> = others.into_iter().collect();
         return Some(factor.times(interference.group_rate(job, &others, kind)?));
     }
-    others.into_iter().try_fold(factor, |rate, other| {
-        Some(rate.times(interference.pair_rate(job.profile, other.profile, kind)?))
-    })
+    let beside = others.into_iter().try_fold(factor, |rate, other| {
+        let pair_rate = interference.pair_rate(job.profile, other.profile, kind)?;
+        Some(rate.times(rate_under_cap(pair_rate, other.budget)))
+    })?;
+    match job.budget {
+        Ppm::ONE => Some(beside),
+        budget => Some(beside.min(factor.times(own_cap_rate(job.profile, budget)))),
+    }
+}
+
+/// What a job keeps of its speed beside another with this budget, if it keeps `rate` beside it without a
+/// cap: `r / (r + v (1 − r))`.
+#[inline]
+pub fn rate_under_cap(rate: Ratio, budget: Ppm) -> Ratio {
+    if budget == Ppm::ONE || rate >= Ratio::ONE || rate == Ratio::ZERO {
+        return rate;
+    }
+    let lost = Ratio::ONE.minus(rate).times(part(budget));
+    rate.times(rate.plus(lost).inverse())
+}
+
+/// The largest budget of another job at which a job keeps `wanted`, if it keeps `rate` beside it without
+/// a cap.
+pub fn cap_for_rate(rate: Ratio, wanted: Ppm) -> Ppm {
+    let wanted = part(wanted);
+    if rate >= wanted {
+        return Ppm::ONE;
+    }
+    // r (1 − y) / (y (1 − r))
+    let lost = wanted.times(Ratio::ONE.minus(rate));
+    let kept = rate.times(Ratio::ONE.minus(wanted));
+    kept.times(lost.inverse()).ppm().min(Ppm::ONE)
+}
+
+/// The rate that a job can have within its own budget: all of it if it needs no more.
+fn own_cap_rate(profile: &Profile, budget: Ppm) -> Ratio {
+    let util = profile.gpu_util.unwrap_or(Utilisation::FULL).0.clamp(1, Utilisation::FULL.0);
+    let needed = u64::from(util) * u64::from(PPM_ONE / Utilisation::FULL.0);
+    Ratio::new(u64::from(budget.0), needed).min(Ratio::ONE)
+}
+
+fn part(of: Ppm) -> Ratio {
+    Ratio::new(u64::from(of.0), u64::from(PPM_ONE))
 }
 
 /// A model for jobs that are on their GPUs already: beside a job that it does not fit with by the model, a
@@ -139,7 +179,7 @@ mod tests {
     use crate::interference::ClosedForm;
     use crate::job::ClassId;
     use crate::sub_batch::SubBatch;
-    use crate::units::{Memory, Utilisation};
+    use crate::units::Memory;
     use proptest::prelude::*;
 
     const KIND: GpuTypeId = GpuTypeId(0);
@@ -231,6 +271,28 @@ mod tests {
         assert_eq!(rate(tenant(300_000), &[]), Ppm(300_000));
         assert_eq!(rate(tenant(300_000), &[tenant(700_000)]), Ppm(300_000));
         assert_eq!(rate(tenant(500_000), &[tenant(500_000), tenant(250_000)]), Ppm(400_000));
+    }
+
+    #[test]
+    fn a_capped_neighbour_costs_less_and_a_cap_bounds_its_owner() {
+        let (full, half) = (busy(100), busy(50));
+        let tenant = |profile, budget| Tenant { profile, budget: Ppm(budget) };
+        let rate = |job, other| {
+            gang_rate(&ClosedForm, job, Ratio::ONE, [gpu(Ratio::ONE, &[other])]).unwrap().ppm()
+        };
+        // The fair division of two that want everything: 1 / (1 + v).
+        let all = tenant(&full, 1_000_000);
+        assert_eq!(rate(all, all), Ppm(500_000));
+        assert_eq!(rate(all, tenant(&full, 250_000)), Ppm(800_000));
+        assert_eq!(rate(tenant(&full, 250_000), all), Ppm(250_000));
+        assert_eq!(rate(tenant(&half, 250_000), tenant(&half, 250_000)), Ppm(500_000));
+        for (rate, wanted) in [(500_000, 800_000), (625_000, 833_334), (900_000, 950_000)] {
+            let rate = Ratio::new(rate, 1_000_000);
+            let cap = cap_for_rate(rate, Ppm(wanted));
+            let kept = rate_under_cap(rate, cap).ppm();
+            assert!(kept.0.abs_diff(wanted) <= 1, "{kept:?} of {wanted}");
+        }
+        assert_eq!(cap_for_rate(Ratio::HALF, Ppm(400_000)), Ppm::ONE);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::job_map::JobMap;
 use crate::occupancy::{Occupancy, PlacementRule};
 use crate::plan::{Change, Placement, Plan};
 use crate::units::{Memory, Ppm, Time, Work};
+use std::collections::BTreeSet;
 use std::ops::Add;
 use std::sync::Arc;
 
@@ -20,11 +21,18 @@ pub struct Rules {
     pub tenants_max: usize,
     /// Memory of each tenant's context on a GPU, beyond its own.
     pub context: Memory,
+    /// Budgets can be changed while jobs run. Where they cannot, no policy sets any.
+    pub live_budgets: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
-        Self { placement: PlacementRule::Strict, tenants_max: 1, context: Memory::default() }
+        Self {
+            placement: PlacementRule::Strict,
+            tenants_max: 1,
+            context: Memory::default(),
+            live_budgets: false,
+        }
     }
 }
 
@@ -39,6 +47,10 @@ pub struct ClusterState {
     pub(crate) occupancy: Occupancy,
     /// Placed jobs, by partition.
     placed: Vec<BitSet>,
+    /// Jobs that were promised something beside others.
+    promised: BTreeSet<JobId>,
+    /// Placed jobs with a budget below the whole.
+    capped: BTreeSet<JobId>,
 }
 
 impl ClusterState {
@@ -48,6 +60,8 @@ impl ClusterState {
             placed: vec![BitSet::default(); cluster.partitions().len()],
             jobs: JobMap::default(),
             submitted: 0,
+            promised: BTreeSet::new(),
+            capped: BTreeSet::new(),
             cluster,
             rules,
         }
@@ -102,6 +116,9 @@ impl ClusterState {
         assert_eq!(spec.id.index(), self.submitted, "job ids are dense, in order of submission");
         self.submitted += 1;
         let id = spec.id;
+        if spec.has_promise() {
+            self.promised.insert(id);
+        }
         self.jobs.insert(id, Job::new(spec));
         id
     }
@@ -133,6 +150,10 @@ impl ClusterState {
     pub(crate) fn describe(&mut self, job: JobId, description: JobDescription) {
         self.vacate(job);
         self.jobs[job].spec.describe(description);
+        match self.jobs[job].spec.has_promise() {
+            true => self.promised.insert(job),
+            false => self.promised.remove(&job),
+        };
         if let Some(present) = self.job(job).placement().cloned() {
             self.occupy(job, &present);
         }
@@ -180,7 +201,38 @@ impl ClusterState {
         if target.placement().is_none() {
             self.placed[target.spec.partition.index()].insert(job.index());
         }
+        let budget = placement.budget;
         target.place(placement, now);
+        self.note_budget(job, budget);
+    }
+
+    /// Changes the budget of a placed job, which goes on.
+    pub(crate) fn set_budget(&mut self, job: JobId, budget: Ppm) {
+        self.jobs[job].set_budget(budget);
+        self.note_budget(job, budget);
+    }
+
+    fn note_budget(&mut self, job: JobId, budget: Ppm) {
+        if budget < Ppm::ONE {
+            self.capped.insert(job);
+        } else if !self.capped.is_empty() {
+            self.capped.remove(&job);
+        }
+    }
+
+    /// Whether a job that has not ended was promised something beside others.
+    pub fn has_promises(&self) -> bool {
+        !self.promised.is_empty()
+    }
+
+    /// Jobs that have not ended and were promised something beside others, by id.
+    pub fn promised(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.promised.iter().copied()
+    }
+
+    /// Placed jobs with a budget below the whole, by id.
+    pub fn capped(&self) -> impl Iterator<Item = JobId> + '_ {
+        self.capped.iter().copied()
     }
 
     /// Returns a placed job, already removed from the occupancy, to the queue.
@@ -188,6 +240,7 @@ impl ClusterState {
         let target = &mut self.jobs[job];
         target.unplace(now);
         self.placed[target.spec.partition.index()].remove(job.index());
+        self.note_budget(job, Ppm::ONE);
     }
 
     /// Removes a job from the occupancy, if it is placed.
@@ -205,6 +258,8 @@ impl ClusterState {
             self.occupancy.release(job, &placement.gpus, memory);
             self.placed[ended.spec.partition.index()].remove(job.index());
         }
+        self.promised.remove(&job);
+        self.note_budget(job, Ppm::ONE);
         self.jobs.remove(job);
     }
 

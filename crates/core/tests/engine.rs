@@ -89,6 +89,7 @@ fn spec(id: u32, gpus: u32, memory_mib: u64) -> JobSpec {
         profile: Profile { memory: Memory::from_mib(memory_mib), ..Profile::default() },
         sub_batches: SubBatches::default(),
         tolerance: Tolerance::Any,
+        promise: tandem_core::Promise::default(),
         priority: 0,
         stoppable: true,
         restore: Span::ZERO,

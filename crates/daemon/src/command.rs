@@ -254,9 +254,9 @@ impl Admission<'_> {
                 }
                 conflict(format!("job {job} is not paused by a user"))
             }
-            JobAction::Requeue if self.scheduler.setup().keeps_queue => {
-                conflict(format!("job {job} is one of Slurm's; use scontrol requeue"))
-            }
+            JobAction::Requeue if self.scheduler.setup().keeps_queue => conflict(format!(
+                "job {job} is one of the cluster's; requeue it there (scontrol requeue, kubectl)"
+            )),
             JobAction::Requeue if is_absent => {
                 conflict(format!("job {job} is not running; it is in the queue"))
             }
@@ -299,7 +299,8 @@ impl Admission<'_> {
         history: &dyn PastJobs,
     ) -> Result<Accepted, Refusal> {
         if self.scheduler.setup().keeps_queue {
-            let message = "this daemon schedules the jobs of Slurm; submit with sbatch";
+            let message =
+                "this daemon schedules the jobs of a cluster; submit there (sbatch, kubectl)";
             return Err(Refusal::Infeasible(message.to_owned()));
         }
         self.check_priority(caller, checked.request().priority)?;

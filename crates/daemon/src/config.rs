@@ -37,6 +37,8 @@ pub struct Config {
     pub nvidia: NvidiaConfig,
     /// `[slurm]`
     pub slurm: SlurmConfig,
+    /// `[kubernetes]`
+    pub kubernetes: KubernetesConfig,
 }
 
 /// `[daemon]`
@@ -108,6 +110,8 @@ pub enum ProviderKind {
     Fake,
     /// The GPUs of a Slurm cluster, which runs the jobs.
     Slurm,
+    /// The GPUs of a Kubernetes cluster, which runs the pods.
+    Kubernetes,
 }
 
 /// `[jobs]`
@@ -192,6 +196,17 @@ pub struct SlurmConfig {
     pub listen: Option<String>,
     /// File with the secret that relays share with the daemon.
     pub secret_file: PathBuf,
+}
+
+/// `[kubernetes]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct KubernetesConfig {
+    /// The namespace of Tandem's Lease.
+    pub namespace: String,
+    /// GPU memory of a pod without an annotation; 0 lets it run alone.
+    pub job_memory_mib: u64,
+    /// Interval between two lists of pods and claims.
+    pub poll_s: f64,
 }
 
 impl Config {

@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
+#[cfg(feature = "kubernetes")]
+use tandem_backends::kubernetes;
 use tandem_backends::local::LocalError;
 use tandem_backends::{Foreign, ProcessLimits, Provider, slurm};
 use tandem_policies::PolicySpec;
@@ -41,22 +43,32 @@ pub enum BackendChoice {
         /// Memory that a job takes on each GPU if it says nothing; such jobs stay alone if absent.
         job_memory_bytes: Option<u64>,
     },
+    /// Kubernetes.
+    #[cfg(feature = "kubernetes")]
+    Kubernetes {
+        /// How it is used.
+        options: kubernetes::KubernetesOptions,
+        /// Memory that a pod takes on each GPU if it says nothing; such pods stay alone if absent.
+        job_memory_bytes: Option<u64>,
+    },
 }
 
 impl BackendChoice {
-    /// `cpu`, `nvidia`, `fake` or `slurm`.
+    /// `cpu`, `nvidia`, `fake`, `slurm` or `kubernetes`.
     pub fn name(&self) -> &'static str {
         match self {
             BackendChoice::Local(provider) => provider.name(),
             BackendChoice::Slurm { .. } => "slurm",
+            #[cfg(feature = "kubernetes")]
+            BackendChoice::Kubernetes { .. } => "kubernetes",
         }
     }
 
     /// The partition of the cluster whose jobs are placed.
     fn partition(&self) -> Option<&str> {
         match self {
-            BackendChoice::Local(_) => None,
             BackendChoice::Slurm { options, .. } => Some(&options.partition),
+            _ => None,
         }
     }
 }
@@ -143,6 +155,10 @@ pub enum DaemonError {
     /// Slurm.
     #[error(transparent)]
     Slurm(#[from] slurm::SlurmError),
+    /// Kubernetes.
+    #[cfg(feature = "kubernetes")]
+    #[error("{0}")]
+    Kubernetes(#[from] kubernetes::KubeError),
     /// The thread that decides is gone.
     #[error("the scheduler ended by a fault of its own; start it again, jobs go on")]
     Died,

@@ -17,8 +17,8 @@ use crate::scheduler::{Estimate, Scheduler};
 use draws::{Deadline, ReducedQueue};
 use std::sync::Arc;
 use tandem_core::{
-    GangGpu, GpuId, Interference, JobId, JobSpec, Placement, Ppm, Ratio, Span, Tenant, Time,
-    Tolerance, Work, rate_on_gpu,
+    BudgetMode, GangGpu, GpuId, Interference, JobId, JobSpec, Placement, Ppm, Ratio, Span, Tenant,
+    Time, Tolerance, Work, promise_in_the_way, rate_on_gpu,
 };
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::{self, Forecast, ForecastOptions, SnapshotJob};
@@ -264,7 +264,8 @@ impl Question {
         left_out: Work,
     ) {
         let since = |at: Time| at.since(self.present.now).0 as f64 / 1e6;
-        let start = |forecast: &Forecast| forecast.jobs[target].start.map(since);
+        let start =
+            |forecast: &Forecast| forecast.jobs[target].start.map(since).filter(draws::is_foreseen);
         let starts: Vec<f64> = forecasts.iter().filter_map(start).collect();
         answer.draws = u32::try_from(forecasts.len()).unwrap_or(u32::MAX);
         answer.draws_started = u32::try_from(starts.len()).unwrap_or(u32::MAX);
@@ -356,6 +357,31 @@ fn tenant(job: &tandem_core::Job) -> Tenant<'_> {
     Tenant { profile: &job.spec.profile, budget }
 }
 
+/// The job whose promise is in the way of sharing a device.
+fn broken_promise(
+    scheduler: &Scheduler,
+    spec: &JobSpec,
+    tenants: &[JobId],
+    gpu: GpuId,
+) -> Option<String> {
+    let engine = scheduler.engine().state();
+    let specs: Vec<&JobSpec> =
+        tenants.iter().map(|&entry| &engine.job(entry).spec).chain([spec]).collect();
+    if !specs.iter().any(|spec| spec.has_promise()) {
+        return None;
+    }
+    let mode = match engine.rules().live_budgets {
+        true => BudgetMode::Competitive,
+        false => BudgetMode::Off,
+    };
+    let kind = engine.cluster().gpu(gpu).kind;
+    let entry = promise_in_the_way(&specs, scheduler.engine().learner(), kind, mode)?;
+    Some(match entry == spec.id {
+        true => "this one".to_owned(),
+        false => format!("job {}", scheduler.job_of(entry)),
+    })
+}
+
 /// What keeps a job from each device; it is not in its own way.
 fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Vec<DeviceReason> {
     let engine = scheduler.engine().state();
@@ -411,6 +437,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Ve
         if used + spec.profile.memory.0 > capacity {
             let free = tandem_core::Memory(capacity.saturating_sub(used));
             return format!("{who}, {free} are free, {} are needed", spec.profile.memory);
+        }
+        if let Some(whose) = broken_promise(scheduler, spec, &tenants, gpu) {
+            return format!("{who}, and no budgets would keep the promise of {whose}");
         }
         let others = tenants.iter().map(|&entry| (entry, tenant(engine.job(entry))));
         let others: Vec<(JobId, Tenant<'_>)> = others.collect();

@@ -209,6 +209,68 @@ pub struct StoredJob {
     /// Its progress at the time of writing, if it ran.
     #[serde(skip_serializing_if = "is_default")]
     pub going: Option<Going>,
+    /// What was measured of it as a service.
+    #[serde(skip_serializing_if = "is_default")]
+    pub latency: LatencyRecord,
+    /// The part of its devices that the feedback on promises leaves it, in parts per million; as planned if
+    /// absent.
+    #[serde(skip_serializing_if = "is_default")]
+    pub budget_ppm: Option<u32>,
+}
+
+/// The requests that a service has answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LatencyRecord {
+    /// Requests so far.
+    pub requests: u64,
+    /// Time for which latencies are known.
+    pub observed_us: u64,
+    /// The part of it in which the promise was kept.
+    pub kept_us: u64,
+    /// The last window: requests,
+    pub window_requests: u64,
+    /// its length,
+    pub window_us: u64,
+    /// half of the latencies were below this,
+    pub p50_us: u64,
+    /// and 99 of 100 below this.
+    pub p99_us: u64,
+}
+
+impl LatencyRecord {
+    /// Adds a window, in which the promise was kept or not.
+    pub fn add(&mut self, window: RequestWindow, is_kept: bool) {
+        let RequestWindow { requests, window_us, p50_us, p99_us } = window;
+        self.requests = self.requests.saturating_add(requests);
+        self.observed_us = self.observed_us.saturating_add(window_us);
+        self.kept_us = self.kept_us.saturating_add(if is_kept { window_us } else { 0 });
+        (self.window_requests, self.window_us) = (requests, window_us);
+        (self.p50_us, self.p99_us) = (p50_us, p99_us);
+    }
+
+    /// Requests per second in the last window.
+    pub fn rate_per_s(&self) -> Option<f64> {
+        (self.window_us > 0).then(|| self.window_requests as f64 * 1e6 / self.window_us as f64)
+    }
+
+    /// The part of the time in which the promise was kept.
+    pub fn kept(&self) -> Option<f64> {
+        (self.observed_us > 0).then(|| self.kept_us as f64 / self.observed_us as f64)
+    }
+}
+
+/// Requests that a service answered in a window of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestWindow {
+    /// How many.
+    pub requests: u64,
+    /// Length of the window.
+    pub window_us: u64,
+    /// Half of them took at most this.
+    pub p50_us: u64,
+    /// 99 of 100 took at most this.
+    pub p99_us: u64,
 }
 
 /// What the process of a job can do, by its own word.

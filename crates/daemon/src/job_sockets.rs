@@ -3,7 +3,8 @@
 
 use crate::cycle::Message;
 use crate::history::{Scalars, scalars_of};
-use crate::output_tail::{OutputTail, StepFinder, follow};
+use crate::job::RequestWindow;
+use crate::output_tail::{OutputTail, StepFinder, follow, follow_latencies};
 use crate::progress::ProgressTracker;
 use crate::request::progress_pattern;
 use crate::scheduler::{ToJob, socket};
@@ -62,6 +63,8 @@ pub enum FromJob {
         /// The number of steps at which it is done, if the output tells.
         total: Option<u64>,
     },
+    /// Requests that a service answered.
+    Requests(RequestWindow),
     /// The job is about to exit.
     Bye {
         /// All of its work is done.
@@ -84,26 +87,63 @@ struct ProtocolLine {
     #[serde(default)]
     done: Option<bool>,
     #[serde(default)]
+    p50_ms: Option<f64>,
+    #[serde(default)]
+    p99_ms: Option<f64>,
+    #[serde(default)]
+    dt: Option<f64>,
+    #[serde(default)]
     loss: Value,
     #[serde(default)]
     scalars: Value,
 }
 
-/// Decodes a line: `None` for an unknown operation, an error for a malformed line.
-pub(crate) fn parse(line: &[u8]) -> Result<Option<FromJob>, ()> {
-    let line: ProtocolLine = serde_json::from_slice(line).map_err(|_| ())?;
+/// Decodes a line: `None` for an unknown operation; for a malformed line what is wrong with it.
+pub(crate) fn parse(line: &[u8]) -> Result<Option<FromJob>, String> {
+    let line: ProtocolLine =
+        serde_json::from_slice(line).map_err(|_| "it is no line of the job protocol".to_owned())?;
     let has = |cap: &str| line.caps.iter().any(|have| have == cap);
     Ok(match line.op.as_str() {
         "hello" => Some(FromJob::Hello { accum: has("accum"), stop: has("stop") }),
         "step" => {
             let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
             let scalars = scalars_of(&line.loss, &line.scalars);
-            let (n, total) = (line.n.ok_or(())?, line.total);
+            let n = line.n.ok_or("a report of steps has no number n")?;
+            let total = line.total;
             Some(FromJob::Steps { n, total, accum, scalars })
         }
+        "requests" => Some(FromJob::Requests(requests(&line)?)),
         "bye" => Some(FromJob::Bye { done: line.done.unwrap_or(true) }),
         _ => None,
     })
+}
+
+/// The longest window of requests, in seconds.
+const WINDOW_MAX_S: f64 = 3600.0;
+
+/// The window of a report of requests: `dt` in seconds, latencies in milliseconds.
+fn requests(line: &ProtocolLine) -> Result<RequestWindow, String> {
+    let requests = line.n.ok_or("a report of requests has no number n")?;
+    let dt = line.dt.unwrap_or(1.0);
+    if !(dt > 0.0 && dt <= WINDOW_MAX_S) {
+        return Err(format!(
+            "dt of a report of requests is {dt}; give 0 to {WINDOW_MAX_S} seconds"
+        ));
+    }
+    let (p50, p99) = match (line.p50_ms, line.p99_ms) {
+        _ if requests == 0 => (0.0, 0.0),
+        (Some(p50), Some(p99)) => (p50, p99),
+        (None, Some(p99)) => (p99, p99),
+        _ => return Err("a report of requests has no latency p99_ms".to_owned()),
+    };
+    // An hour is more than anybody waits, and fits everywhere.
+    let is_latency = |ms: f64| (0.0..=3.6e6).contains(&ms);
+    if !is_latency(p50) || !is_latency(p99) || p50 > p99 {
+        return Err(format!("latencies of requests are p50 {p50} ms, p99 {p99} ms; ignored"));
+    }
+    let us = |value: f64| value.round() as u64;
+    let window_us = us(dt * 1e6).max(1);
+    Ok(RequestWindow { requests, window_us, p50_us: us(p50 * 1e3), p99_us: us(p99 * 1e3) })
 }
 
 fn encode(message: ToJob) -> String {
@@ -192,6 +232,16 @@ impl JobSockets {
         }
     }
 
+    /// Reads the latencies of a service from its output, as the user of the job.
+    pub fn tail_latencies(&mut self, job: u64, pattern: &str, file: PathBuf, owner: Option<Owner>) {
+        let Some(open) = self.by_job.get_mut(&job) else { return };
+        let Ok(pattern) = progress_pattern(pattern) else { return };
+        let tail = follow_latencies(job, OutputTail::new(file, owner), pattern, self.inbox.clone());
+        if let Some(previous) = open.tail.replace(self.runtime.spawn(tail).abort_handle()) {
+            previous.abort();
+        }
+    }
+
     /// Sends a message to a job if it is connected.
     pub fn send(&self, job: u64, message: ToJob) {
         if let Some(open) = self.by_job.get(&job) {
@@ -241,7 +291,7 @@ async fn serve(
                         continue;
                     }
                 }
-                let mut next = JobConnection::new(stream);
+                let mut next = JobConnection::new(job, stream);
                 if let Some(setting) = setting {
                     next.send(setting);
                 }
@@ -319,6 +369,7 @@ impl MessageBudget {
 }
 
 struct JobConnection {
+    job: u64,
     reader: BufReader<tokio::net::unix::OwnedReadHalf>,
     writer: tokio::net::unix::OwnedWriteHalf,
     buffer: Vec<u8>,
@@ -327,10 +378,10 @@ struct JobConnection {
 }
 
 impl JobConnection {
-    fn new(stream: UnixStream) -> Self {
+    fn new(job: u64, stream: UnixStream) -> Self {
         let (reader, writer) = stream.into_split();
         let reader = BufReader::new(reader);
-        Self { reader, writer, buffer: Vec::new(), bad: 0, last_report: None }
+        Self { job, reader, writer, buffer: Vec::new(), bad: 0, last_report: None }
     }
 
     /// Never blocks: a job that does not read its socket misses messages; settings are repeated when it
@@ -362,7 +413,11 @@ impl JobConnection {
                         return Some(said);
                     }
                 }
-                Err(()) => {
+                Err(problem) => {
+                    // One line, however many follow.
+                    if self.bad == 0 {
+                        tracing::warn!("job {}: {problem}", self.job);
+                    }
                     self.bad += 1;
                     if self.bad >= BAD_LINES_MAX {
                         return None;
@@ -408,7 +463,23 @@ mod tests {
         assert_eq!(said(r#"{"op":"sing"}"#), Ok(None));
         for bad in ["", "hello", "[]", r#"{"n":1}"#, r#"{"op":"step"}"#, r#"{"op":"step","n":-1}"#]
         {
-            assert_eq!(said(bad), Err(()), "{bad}");
+            assert!(said(bad).is_err(), "{bad}");
+        }
+        let window =
+            RequestWindow { requests: 50, window_us: 2_000_000, p50_us: 3500, p99_us: 9000 };
+        let report = r#"{"op":"requests","n":50,"p50_ms":3.5,"p99_ms":9,"dt":2}"#;
+        assert_eq!(said(report), Ok(Some(FromJob::Requests(window))));
+        let idle = RequestWindow { window_us: 1_000_000, ..RequestWindow::default() };
+        assert_eq!(said(r#"{"op":"requests","n":0}"#), Ok(Some(FromJob::Requests(idle))));
+        for bad in [
+            r#"{"op":"requests","n":5}"#,
+            r#"{"op":"requests","n":-5,"p99_ms":1}"#,
+            r#"{"op":"requests","n":5,"p99_ms":-1}"#,
+            r#"{"op":"requests","n":5,"p50_ms":9,"p99_ms":1}"#,
+            r#"{"op":"requests","n":5,"p99_ms":1,"dt":0}"#,
+            r#"{"op":"requests","n":5,"p99_ms":1,"dt":-2}"#,
+        ] {
+            assert!(said(bad).is_err(), "{bad}");
         }
         assert_eq!(encode(ToJob::Accum(4)), "{\"op\":\"set\",\"accum\":4}\n");
     }

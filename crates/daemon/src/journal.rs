@@ -186,6 +186,9 @@ fn action_text(action: &Action) -> String {
     };
     match action {
         Action::Stop { job } => format!("stop {}", job.0),
+        Action::Budget { job, placement } => {
+            format!("cap {} to {} ppm", job.0, placement.budget.0)
+        }
         Action::Pause { job } => format!("pause {}", job.0),
         Action::Resume { job } => format!("resume {}", job.0),
         Action::Move { job, placement } => format!("move {} to {}", job.0, at(placement)),

@@ -2,6 +2,7 @@
 //! bars.
 
 use crate::cycle::Message;
+use crate::job::RequestWindow;
 use crate::job_sockets::{FromJob, LINE_MAX};
 use crate::progress::{Printed, ProgressTracker};
 use regex::Regex;
@@ -85,6 +86,12 @@ impl OutputTail {
 
     /// The last steps in the output that is new.
     fn read_progress(&mut self, finder: &mut StepFinder) -> Option<Printed> {
+        let lines = self.read_lines(|byte| finder.is_end(byte))?;
+        finder.find(&lines)
+    }
+
+    /// The complete lines in the output that is new.
+    fn read_lines(&mut self, is_end: impl Fn(u8) -> bool) -> Option<String> {
         let is_deleted = |file: &File| file.metadata().map_or(true, |data| data.nlink() == 0);
         if self.file.as_ref().is_none_or(is_deleted) {
             self.open();
@@ -100,7 +107,7 @@ impl OutputTail {
         let mut file = self.file.as_ref()?;
         file.seek(SeekFrom::Start(self.offset)).ok()?;
         self.offset += file.take(READ_MAX).read_to_end(&mut self.partial).ok()? as u64;
-        let Some(end) = self.partial.iter().rposition(|&byte| finder.is_end(byte)) else {
+        let Some(end) = self.partial.iter().rposition(|&byte| is_end(byte)) else {
             if self.partial.len() as u64 > LINE_MAX {
                 self.partial.clear();
             }
@@ -108,7 +115,7 @@ impl OutputTail {
         };
         let lines = String::from_utf8_lossy(&self.partial[..end]).into_owned();
         self.partial.drain(..=end);
-        finder.find(&lines)
+        Some(lines)
     }
 }
 
@@ -154,5 +161,86 @@ pub(crate) async fn follow(
         if inbox.send(Message::StoredJob { job, said: FromJob::Printed { n, total } }).is_err() {
             return;
         }
+    }
+}
+
+/// Shortest window of latencies.
+const LATENCY_WINDOW: Duration = Duration::from_secs(1);
+/// Latencies of a window that are kept: enough for its percentiles.
+const LATENCIES_MAX: usize = 100_000;
+
+/// Polls the output of a service for the latencies of its requests, in milliseconds, and reports them window
+/// by window.
+pub(crate) async fn follow_latencies(
+    job: u64,
+    mut file: OutputTail,
+    pattern: Regex,
+    inbox: Sender<Message>,
+) {
+    let opened = tokio::task::spawn_blocking(move || {
+        file.seek_to_end();
+        file
+    });
+    let Ok(mut file) = opened.await else { return };
+    let mut latencies: Vec<f64> = Vec::new();
+    let mut since = std::time::Instant::now();
+    loop {
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let pattern = pattern.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let lines = file.read_lines(|byte| byte == b'\n').unwrap_or_default();
+            (latencies_in(&pattern, &lines), file)
+        });
+        let Ok((found, next)) = read.await else { return };
+        file = next;
+        let room = LATENCIES_MAX - latencies.len();
+        latencies.extend(found.into_iter().take(room));
+        if since.elapsed() < LATENCY_WINDOW || latencies.is_empty() {
+            continue;
+        }
+        let window = window_of(&mut latencies, since.elapsed());
+        since = std::time::Instant::now();
+        latencies.clear();
+        if inbox.send(Message::StoredJob { job, said: FromJob::Requests(window) }).is_err() {
+            return;
+        }
+    }
+}
+
+/// The latencies that lines show, in milliseconds; what is no latency is skipped.
+fn latencies_in(pattern: &Regex, lines: &str) -> Vec<f64> {
+    let found = pattern.captures_iter(lines);
+    let numbers = found.filter_map(|found| found.get(1)?.as_str().parse::<f64>().ok());
+    numbers.filter(|ms| (0.0..=3.6e6).contains(ms)).collect()
+}
+
+fn window_of(latencies: &mut [f64], length: Duration) -> RequestWindow {
+    latencies.sort_unstable_by(f64::total_cmp);
+    let at = |part: f64| {
+        let rank = (part * latencies.len() as f64).ceil() as usize;
+        let ms = latencies.get(rank.saturating_sub(1)).copied().unwrap_or(0.0);
+        (ms * 1e3).round() as u64
+    };
+    RequestWindow {
+        requests: latencies.len() as u64,
+        window_us: u64::try_from(length.as_micros()).unwrap_or(u64::MAX),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_found_in_lines_and_summed_up() {
+        let pattern = Regex::new(r"took (\S+) ms").unwrap();
+        let lines = "GET / took 3.5 ms\nGET / took -1 ms\ntook x ms\nGET / took 9 ms\n";
+        let mut found = latencies_in(&pattern, lines);
+        assert_eq!(found, [3.5, 9.0]);
+        let window = window_of(&mut found, Duration::from_secs(2));
+        assert_eq!((window.requests, window.window_us), (2, 2_000_000));
+        assert_eq!((window.p50_us, window.p99_us), (3500, 9000));
     }
 }

@@ -176,6 +176,7 @@ impl Publisher {
             submit_time: crate::time::iso(job.submit_us),
             start_time: job.start_us.map(crate::time::iso),
             end_time: job.end_us.map(crate::time::iso),
+            latency: crate::api::latency(job),
         }
     }
 

@@ -3,6 +3,7 @@
 mod check;
 mod dependency;
 mod selector;
+mod service;
 mod signal;
 mod tasks;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 pub use check::{CheckedRequest, progress_pattern};
 pub use dependency::DependencyName;
 pub use selector::Selector;
+pub use service::{LatencyPromise, Percentile, ServiceRequest};
 pub use tasks::{TASKS_MAX, Tasks, parse_numbers};
 
 use serde::{Deserialize, Serialize};
@@ -141,6 +143,13 @@ pub struct JobRequest {
     /// The reservation in which it runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<u32>,
+    /// What it is promised as a service; absent for a job that ends by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceRequest>,
+    /// The part of each GPU that it is sure of beside others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.1, maximum = 1)]
+    pub share: Option<f64>,
     /// Bytes that it takes in the store with its environment; known once it was read or stored.
     #[serde(skip)]
     #[schema(ignore)]
@@ -191,6 +200,8 @@ impl Default for JobRequest {
             qos: None,
             mail: None,
             reservation: None,
+            service: None,
+            share: None,
             stored_bytes: 0,
         }
     }

@@ -4,6 +4,7 @@
 pub mod device;
 pub mod errors;
 pub mod expectation;
+pub mod feedback;
 pub mod history;
 pub mod interference;
 mod least_squares;

@@ -10,7 +10,7 @@
 //! Ours: a policy sees rates and not stages, so γ is the sum of the rates of a group over the number of
 //! resources, which equals the paper's where a job's stages do not overlap. A group stays on the GPUs of one
 //! of its members where it can. Between reviews pending jobs only take free GPUs. Jobs that cannot be
-//! stopped keep their GPUs for themselves.
+//! stopped keep their GPUs for themselves. A job that is restoring is not moved.
 
 use crate::Entry;
 use crate::kit::{

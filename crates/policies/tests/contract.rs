@@ -68,7 +68,7 @@ fn a_run_hands_out_its_actions_if_asked() {
                         starts[job.index()] = first.or(Some(*now));
                     }
                     Action::Stop { job } | Action::Move { job, .. } => stops[job.index()] += 1,
-                    Action::Pause { .. } | Action::Resume { .. } => {}
+                    Action::Budget { .. } | Action::Pause { .. } | Action::Resume { .. } => {}
                 }
             }
         }

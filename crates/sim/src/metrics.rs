@@ -34,6 +34,24 @@ pub struct Metrics {
     pub decisions: u64,
     /// The most jobs that were submitted and not finished at one time.
     pub active_jobs_max: u64,
+    /// Services and training apart; absent if the trace has no services.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub services: Option<ServiceMetrics>,
+}
+
+/// Services of a trace, and the jobs that are none.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ServiceMetrics {
+    /// Number of services.
+    pub count: u64,
+    /// Share of their time on GPUs in which they kept their promises.
+    pub kept: f64,
+    /// The least such share of one service.
+    pub kept_min: f64,
+    /// Mean of first start − submit of services.
+    pub avg_wait_s: f64,
+    /// Mean of end − submit of all other jobs.
+    pub training_avg_jct_s: f64,
 }
 
 /// Measured times, which differ from run to run.
@@ -93,7 +111,35 @@ impl Metrics {
             restores: world.restores,
             decisions: counts.decisions,
             active_jobs_max: counts.active_jobs_max,
+            services: ServiceMetrics::compute(workload, world),
         }
+    }
+}
+
+impl ServiceMetrics {
+    fn compute(workload: &Workload, world: &World<'_>) -> Option<Self> {
+        let (mut count, mut served, mut kept, mut waited) = (0_u64, 0_u128, 0_u128, 0_u128);
+        let (mut training, mut total, mut kept_min) = (0_u64, 0_u128, 1.0_f64);
+        for (job, outcome) in workload.jobs.iter().zip(&world.outcomes) {
+            let (start, end) = outcome.start.zip(outcome.end)?;
+            if job.spec.promise.is_service {
+                count += 1;
+                waited += u128::from(start.since(job.spec.submit).0);
+                served += u128::from(job.duration.0);
+                kept += u128::from(outcome.kept.0);
+                kept_min = kept_min.min(ratio(outcome.kept.0.into(), job.duration.0.into()));
+            } else {
+                training += 1;
+                total += u128::from(end.since(job.spec.submit).0);
+            }
+        }
+        (count > 0).then(|| Self {
+            count,
+            kept: ratio(kept, served),
+            kept_min,
+            avg_wait_s: seconds(waited) / count as f64,
+            training_avg_jct_s: seconds(total) / training.max(1) as f64,
+        })
     }
 }
 

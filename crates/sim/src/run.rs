@@ -210,6 +210,7 @@ impl<'a> Simulation<'a> {
             placement: options.placement,
             tenants_max: policy.entry.tenants_max,
             context: options.context,
+            live_budgets: true,
         };
         let cluster = workload.cluster.clone();
         let gpus = u32::try_from(cluster.gpus().len()).expect("GPUs are counted in u32");

@@ -3,7 +3,7 @@
 use crate::interference::PairTable;
 use crate::profiles::SoloProfiles;
 use crate::shares::SharesFile;
-use crate::trace::{BadRow, Class, Problem, Trace, TraceError, TraceJob};
+use crate::trace::{BadRow, Class, Problem, Trace, TraceError, TraceJob, TraceService};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tandem_core::{
     ClassId, Cluster, JobId, JobSpec, MICROS_PER_SECOND, Memory, Occupancy, PartitionId,
-    PlacementRule, Profile, Shares, Span, SubBatches, Time, UserId,
+    PlacementRule, Ppm, Profile, Promise, Shares, Span, SubBatches, Time, UserId, Utilisation,
 };
 use tandem_models::history;
 use tandem_models::sub_batches;
@@ -267,6 +267,18 @@ impl Workload {
     }
 }
 
+/// What a service counts as when jobs are ranked.
+const SERVICE_ESTIMATE: Span = Span::from_secs(60);
+
+fn promise(row: &TraceJob) -> Promise {
+    let of_service = |service: TraceService| Promise {
+        is_service: true,
+        least_rate: service.least_rate(row.gpu_util.unwrap_or(Utilisation::FULL)),
+        floor: Ppm::ZERO,
+    };
+    row.service.map_or_else(Promise::default, of_service)
+}
+
 /// A row as a job; load, order and noise are applied when all rows are known.
 fn prepare(
     row: &TraceJob,
@@ -281,6 +293,8 @@ fn prepare(
         Estimates::History => history::UNKNOWN,
         Estimates::Trace => row.estimate.expect("admission refuses a job without an estimate"),
     };
+    // A service has no end that could come sooner: it is as urgent as a short job.
+    let estimate = if row.service.is_some() { SERVICE_ESTIMATE } else { estimate };
     let spec = JobSpec {
         id,
         user: row.user,
@@ -296,8 +310,10 @@ fn prepare(
         },
         sub_batches: SubBatches::default(),
         tolerance: row.tolerance,
+        promise: promise(row),
         priority: row.priority,
-        stoppable: true,
+        // A service is never taken from its GPUs.
+        stoppable: row.service.is_none(),
         // The value of published systems; policies do not know the true cost.
         restore: Span::from_secs(if row.gpus <= 8 { 40 } else { 60 }),
         share: row.share,

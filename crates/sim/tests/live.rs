@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use tandem_core::{
     Action, ClosedForm, Cluster, Engine, Event, GpuId, JobDescription, JobId, JobSpec, Memory,
-    OnIllegal, PartitionId, Placement, PlacementRule, Ppm, Profile, Progress, Ratio, Rules, Span,
-    SubBatch, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
+    OnIllegal, PartitionId, Placement, PlacementRule, Ppm, Profile, Progress, Promise, Ratio,
+    Rules, Span, SubBatch, SubBatches, Time, Tolerance, UserId, Utilisation, Work,
 };
 use tandem_policies::{PolicySpec, REGISTRY};
 
@@ -41,12 +41,17 @@ impl Users {
                 false => SubBatches::default(),
             },
             tolerance: tolerance[rng.random_range(0..20_usize) / 9],
+            promise: Promise {
+                is_service: rng.random_bool(0.1),
+                least_rate: Ppm([0, 0, 0, 700_000][rng.random_range(0..4_usize)]),
+                floor: Ppm([0, 0, 0, 300_000][rng.random_range(0..4_usize)]),
+            },
             stoppable: rng.random_bool(0.7),
         }
     }
 
     fn spec(&mut self, id: usize, submit: Time) -> JobSpec {
-        let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } =
+        let JobDescription { estimate, profile, sub_batches, tolerance, promise, stoppable } =
             self.description(GPU_MIB);
         JobSpec {
             id: JobId(u32::try_from(id).unwrap()),
@@ -58,6 +63,7 @@ impl Users {
             profile,
             sub_batches,
             tolerance,
+            promise,
             priority: 0,
             stoppable,
             restore: Span::from_secs(40),
@@ -89,6 +95,7 @@ impl Daemon {
             placement,
             tenants_max: policy.entry.tenants_max,
             context: Memory::from_mib(100),
+            live_budgets: true,
         };
         let interference = Box::new(ClosedForm);
         let build = || policy.build();
@@ -198,7 +205,7 @@ impl Daemon {
                     let stays = was.is_some_and(|was| was.gpus == placement.gpus);
                     assert!(stays || stoppable(&self.engine, &job), "{}: {job:?}", self.text);
                 }
-                Action::Pause { .. } | Action::Resume { .. } => {}
+                Action::Budget { .. } | Action::Pause { .. } | Action::Resume { .. } => {}
             }
         }
         self.engine.state().assert_consistent();
@@ -237,15 +244,10 @@ impl Daemon {
     }
 }
 
-/// Rivals to compare with in the simulator. They do not take memory into account that processes of others
-/// hold on a GPU, which only a daemon knows.
-const SIMULATOR_ONLY: [&str; 6] = ["muri-s", "muri-l", "gavel", "themis", "tesserae", "antman"];
-
 #[test]
 fn every_policy_holds_under_random_events() {
     for seed in 1..=6 {
-        let live = REGISTRY.iter().filter(|entry| !SIMULATOR_ONLY.contains(&entry.name));
-        for policy in live.map(PolicySpec::of) {
+        for policy in REGISTRY.iter().map(PolicySpec::of) {
             for placement in [PlacementRule::Strict, PlacementRule::Scatter] {
                 let mut daemon = Daemon::new(&policy, placement, seed);
                 // Shown if a plan is illegal.

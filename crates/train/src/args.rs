@@ -56,6 +56,12 @@ pub(crate) struct TrainArgs {
     /// Print one JSON object at the end instead of lines
     #[arg(long)]
     pub(crate) json: bool,
+    /// Answer requests that arrive at random, so many per second, instead of training; --steps bounds them
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) serve: Option<f64>,
+    /// CPU time that a request takes at least
+    #[arg(long, value_name = "MS", default_value_t = 0.0, requires = "serve", value_parser = milliseconds)]
+    pub(crate) request_ms: f64,
     /// Additional memory to occupy
     #[arg(long, value_name = "MIB")]
     pub(crate) allocate: Option<usize>,
@@ -65,6 +71,17 @@ pub(crate) struct TrainArgs {
     /// Exit code of --fail-at
     #[arg(long, value_name = "CODE", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) fail_code: u8,
+}
+
+/// Requests per second.
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (0.001..=1e5).contains(rate));
+    rate.ok_or_else(|| "give 0.001 to 100000 requests per second".to_owned())
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let ms = text.parse().ok().filter(|ms| (0.0..=6e4).contains(ms));
+    ms.ok_or_else(|| "give 0 to 60000 milliseconds".to_owned())
 }
 
 impl TrainArgs {

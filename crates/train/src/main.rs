@@ -1,6 +1,8 @@
 //! `tandem-train`, the sample job of the demo and the tests: trains a small model on generated data, on one
 //! core.
 //!
+//! With `--serve` it answers requests with the same model instead, under a load of its own making.
+//!
 //! It is a real training job. It speaks the job protocol, computes a batch in as many parts as it is told
 //! without changing the result, saves checkpoints, and continues from them bit by bit.
 
@@ -13,6 +15,7 @@ mod model;
 mod optimiser;
 mod report;
 mod run;
+mod serve;
 
 use args::TrainArgs;
 use clap::Parser;

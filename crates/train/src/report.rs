@@ -128,6 +128,22 @@ impl Reporter {
         }
     }
 
+    /// Reports requests that were answered in the last `dt` seconds.
+    pub(crate) fn requests(&mut self, n: usize, p50_ms: f64, p99_ms: f64, dt: f64) {
+        self.connect();
+        if let Some(line) = &mut self.line {
+            let op =
+                json!({ "op": "requests", "n": n, "p50_ms": p50_ms, "p99_ms": p99_ms, "dt": dt });
+            line.push(&op);
+        }
+    }
+
+    /// Takes leave without a report of steps.
+    pub(crate) fn leave(&mut self, done: bool) {
+        let (_, reported) = self.reported;
+        self.bye(reported, 1, done);
+    }
+
     fn report(&mut self, n: u64, accum: usize) {
         let (since, before) = self.reported;
         if n <= before {

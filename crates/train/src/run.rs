@@ -8,6 +8,7 @@ use crate::losses::Losses;
 use crate::model::SampleModel;
 use crate::optimiser::Optimiser;
 use crate::report::Reporter;
+use crate::serve::serve;
 use rayon::ThreadPoolBuilder;
 use rustix::time::{ClockId, clock_gettime};
 use std::io::Write;
@@ -38,7 +39,10 @@ pub(crate) struct Trained {
 pub(crate) fn run(args: &TrainArgs) -> Result<Trained, TrainError> {
     let socket = std::env::var_os("TANDEM_SOCK").filter(|path| !path.is_empty()).map(PathBuf::from);
     // Parallel arithmetic runs in the pool that it is called from.
-    ThreadPoolBuilder::new().num_threads(1).build()?.install(|| train(args, socket))
+    ThreadPoolBuilder::new().num_threads(1).build()?.install(|| match args.serve {
+        Some(rate) => serve(args, rate, socket),
+        None => train(args, socket),
+    })
 }
 
 fn train(args: &TrainArgs, socket: Option<PathBuf>) -> Result<Trained, TrainError> {
@@ -116,7 +120,7 @@ fn idle(work: Duration, gap: u8) {
     }
 }
 
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }

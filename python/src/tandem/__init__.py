@@ -7,12 +7,14 @@ from tandem._api import TandemError, Unreachable, Untrusted
 from tandem._async_client import AsyncClient
 from tandem._client import Client
 from tandem._job import Job
+from tandem._service import Service
 from tandem._simulate import compare, simulate
 
 __all__ = [
     "AsyncClient",
     "Client",
     "Job",
+    "Service",
     "TandemError",
     "Unreachable",
     "Untrusted",

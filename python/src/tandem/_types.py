@@ -16,6 +16,18 @@ class ArrayTask(TypedDict, total=False):
     at_a_time: int | None
 
 
+class LatencyInfo(TypedDict, total=False):
+    """The latency of a service against its promise."""
+
+    slo: str | None
+    requests: int
+    rate_per_s: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    is_kept: bool | None
+    kept: float | None
+
+
 class JobLine(_JobClass, total=False):
     """What everyone may know about a job."""
 
@@ -38,6 +50,7 @@ class JobLine(_JobClass, total=False):
     exit_code: int | None
     external: str | None
     task: ArrayTask | None
+    latency: LatencyInfo | None
 
 
 class JobPrivate(TypedDict, total=False):
@@ -156,6 +169,14 @@ class Param(TypedDict):
     values: list[str]
 
 
+class ServiceRequest(TypedDict, total=False):
+    """What makes a job a service."""
+
+    slo: str | None
+    rate_per_s: float | None
+    latency_regex: str | None
+
+
 class JobOptions(TypedDict, total=False):
     """How a job is submitted, besides its command. ``class_`` is the API's ``class``."""
 
@@ -181,6 +202,8 @@ class JobOptions(TypedDict, total=False):
     requeue: bool | None
     reservation: int | None
     retries: int | None
+    service: ServiceRequest | None
+    share: float | None
     slurm_env: bool | None
     stderr: str | None
     stdout: str | None

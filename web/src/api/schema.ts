@@ -1089,6 +1089,7 @@ export interface components {
              * @description The job.
              */
             id: number;
+            latency?: components["schemas"]["LatencyInfo"] | null;
             /** @description Its name. */
             name?: string;
             /** @description Reason of the state. */
@@ -1261,6 +1262,7 @@ export interface components {
              * @description Job id.
              */
             id: number;
+            latency?: components["schemas"]["LatencyInfo"] | null;
             /** @description Its name. */
             name: string;
             /**
@@ -1467,6 +1469,14 @@ export interface components {
              * @default 0
              */
             retries?: number;
+            /** @default null */
+            service?: components["schemas"]["ServiceRequest"] | null;
+            /**
+             * Format: double
+             * @description The part of each GPU that it is sure of beside others.
+             * @default null
+             */
+            share?: number | null;
             /**
              * @description Set the variables that Slurm sets: SLURM_JOB_ID, SLURM_ARRAY_TASK_ID and the like.
              * @default false
@@ -1530,6 +1540,38 @@ export interface components {
          * @enum {string}
          */
         JobState: "pending" | "running" | "paused" | "held" | "completing" | "completed" | "failed" | "cancelled" | "timeout" | "oom" | "unknown";
+        /** @description The latency of a service against its promise. */
+        LatencyInfo: {
+            /** @description Whether the last window kept the promise. */
+            is_kept?: boolean | null;
+            /**
+             * Format: double
+             * @description The part of the time in which the promise was kept.
+             */
+            kept?: number | null;
+            /**
+             * Format: double
+             * @description Half of the requests of the last window took at most this.
+             */
+            p50_ms?: number | null;
+            /**
+             * Format: double
+             * @description 99 of 100 requests of the last window took at most this.
+             */
+            p99_ms?: number | null;
+            /**
+             * Format: double
+             * @description Requests per second in the last window; absent before the first report, like the next two.
+             */
+            rate_per_s?: number | null;
+            /**
+             * Format: int64
+             * @description Requests so far.
+             */
+            requests: number;
+            /** @description What it is promised, such as `p99=100ms`; absent if nothing is. */
+            slo?: string | null;
+        };
         /** @description What jobs may have at once; no limit where absent. */
         LimitsInfo: {
             /**
@@ -1912,6 +1954,25 @@ export interface components {
          * @enum {string}
          */
         Scope: "read" | "submit" | "operate";
+        /** @description What makes a job a service. It runs until it is cancelled, and is started again when it fails. */
+        ServiceRequest: {
+            /**
+             * @description How its output shows the latency of a request, with one group for the milliseconds: `took (\S+) ms`.
+             * @default null
+             */
+            latency_regex?: string | null;
+            /**
+             * Format: double
+             * @description The most requests per second that it is to answer; measured if absent.
+             * @default null
+             */
+            rate_per_s?: number | null;
+            /**
+             * @description The latency that it is promised: `p99=100ms`.
+             * @default null
+             */
+            slo?: string | null;
+        };
         /** @description The share of an account or a user. */
         ShareInfo: {
             /** @description What its jobs may have. */

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The period of a CPU quota, in microseconds.
-const PERIOD_US: u64 = 100_000;
+/// The period of a CPU quota, in microseconds: short, because a job beside a service may use all of its quota
+/// at once, and a request waits for that.
+const PERIOD_US: u64 = 20_000;
 /// The smallest quota that the kernel accepts.
 const QUOTA_MIN_US: u64 = 1_000;
 /// Memory that a group counts beyond the resident memory of its processes: page tables, kernel stacks, dirty
@@ -274,11 +275,11 @@ mod tests {
         let group = group(own.path(), CgroupVersion::V2, &run);
         assert_eq!(group.create(17, Enforcement::Advisory).1, Enforcement::Cgroup);
         let read = |file: &str| fs::read_to_string(own.path().join("run").join(file)).unwrap();
-        assert_eq!((read("cpu.weight"), read("cpu.max")), ("25".into(), "25000 100000".into()));
+        assert_eq!((read("cpu.weight"), read("cpu.max")), ("25".into(), "5000 20000".into()));
         assert_eq!(read("memory.max"), ((320u64 + 10 + 16) << 20).to_string());
         assert_eq!((read("memory.swap.max"), read("cgroup.procs")), ("0".into(), "17".into()));
         group.update(&allocation(2, 1_000_000)).unwrap();
-        assert_eq!((read("cpu.weight"), read("cpu.max")), ("200".into(), "max 100000".into()));
+        assert_eq!((read("cpu.weight"), read("cpu.max")), ("200".into(), "max 20000".into()));
         assert!(!group.had_oom_kill());
         let events = "low 0\nhigh 0\nmax 12\noom 1\noom_kill 0\noom_group_kill 0\n";
         fs::write(own.path().join("run/memory.events"), events).unwrap();
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(read("cpu.shares"), "1024");
         assert_eq!(
             (read("cpu.cfs_period_us"), read("cpu.cfs_quota_us")),
-            ("100000".into(), "100000".into())
+            ("20000".into(), "20000".into())
         );
         assert_eq!(read("memory.limit_in_bytes"), (16u64 << 20).to_string());
         assert_eq!(read("memory.memsw.limit_in_bytes"), (16u64 << 20).to_string());

@@ -79,6 +79,22 @@ impl Cgroups {
         self.cpu.is_ok() && self.memory.is_ok()
     }
 
+    /// Whether the CPU time of a group can be bounded, beyond a weight: some kernels have no quotas.
+    pub fn have_quotas(&self) -> bool {
+        let Ok(parent) = &self.cpu else { return false };
+        let dir = parent.dir.join(format!("{PREFIX}-quota-{}", std::process::id()));
+        if fs::create_dir(&dir).is_err() {
+            return false;
+        }
+        let file = match parent.version {
+            CgroupVersion::V2 => "cpu.max",
+            CgroupVersion::V1 => "cpu.cfs_quota_us",
+        };
+        let exists = dir.join(file).exists();
+        let _ = fs::remove_dir(&dir);
+        exists
+    }
+
     /// Removes groups of this daemon that have no processes and whose runs have no records.
     pub(super) fn remove_leftovers(&self, state: &Path, prefix: &str) {
         for parent in [&self.cpu, &self.memory].into_iter().flatten() {

@@ -154,6 +154,7 @@ impl Backend for LocalBackend {
         Capabilities {
             pause_forbidden: provider.pause_forbidden(),
             pause_frees_device: provider.pause_frees_device(),
+            live_budgets: provider.limited_by_cgroups() && self.shared.cgroups.have_quotas(),
             ..Capabilities::LOCAL
         }
     }

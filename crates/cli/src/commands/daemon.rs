@@ -108,6 +108,7 @@ fn greet(options: &DaemonOptions, provider: &str) {
         "cpu" => "CPU cores as devices: real processes, real sharing",
         "fake" => "fake GPUs: real processes on devices that exist only as numbers",
         "slurm" => "jobs of Slurm; users go on with sbatch",
+        "kubernetes" => "pods of Kubernetes; users go on with kubectl",
         _ => "NVIDIA GPUs",
     };
     eprintln!("tandem: ready at {} ({devices})", options.socket.display());
@@ -124,10 +125,12 @@ fn greet(options: &DaemonOptions, provider: &str) {
     }
 }
 
-/// Shares between users; Slurm has its own unless a file says otherwise.
+/// Shares between users; a cluster has its own unless a file says otherwise.
 fn people(config: &Config) -> Result<People, Failure> {
     let file = config.daemon.shares.as_deref();
-    if file.is_none() && config.daemon.provider == ProviderKind::Slurm {
+    let is_cluster =
+        matches!(config.daemon.provider, ProviderKind::Slurm | ProviderKind::Kubernetes);
+    if file.is_none() && is_cluster {
         return Ok(People::default());
     }
     tandem_daemon::people::read(file).map_err(Failure::bad_input)
@@ -171,10 +174,12 @@ fn relays(config: &Config) -> Result<Option<RelayOptions>, Failure> {
 
 /// The back end that carries out decisions.
 fn backend(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failure> {
-    if config.daemon.provider != ProviderKind::Slurm {
-        return Ok(BackendChoice::Local(provider(config)?));
-    }
     let tenants_max = if config.sharing.enabled { policy.entry.tenants_max } else { 1 };
+    match config.daemon.provider {
+        ProviderKind::Slurm => {}
+        ProviderKind::Kubernetes => return kubernetes_backend(config, tenants_max as u64),
+        _ => return Ok(BackendChoice::Local(provider(config)?)),
+    }
     let options = slurm::SlurmOptions {
         partition: config.slurm.partition.clone(),
         tenants_max: tenants_max as u64,
@@ -184,6 +189,23 @@ fn backend(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failur
     };
     let job_memory_mib = Some(config.slurm.job_memory_mib).filter(|&mib| mib > 0);
     Ok(BackendChoice::Slurm { options, job_memory_bytes: job_memory_mib.map(|mib| mib << 20) })
+}
+
+#[cfg(feature = "kubernetes")]
+fn kubernetes_backend(config: &Config, tenants_max: u64) -> Result<BackendChoice, Failure> {
+    let options = tandem_backends::kubernetes::KubernetesOptions {
+        tenants_max,
+        poll_every: Duration::from_secs_f64(config.kubernetes.poll_s),
+        namespace: config.kubernetes.namespace.clone(),
+    };
+    let job_memory_mib = Some(config.kubernetes.job_memory_mib).filter(|&mib| mib > 0);
+    let job_memory_bytes = job_memory_mib.map(|mib| mib << 20);
+    Ok(BackendChoice::Kubernetes { options, job_memory_bytes })
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn kubernetes_backend(_: &Config, _: u64) -> Result<BackendChoice, Failure> {
+    Err(super::kube::not_built())
 }
 
 /// The configured devices; by default GPUs if there are any, else CPU cores.
@@ -210,7 +232,7 @@ fn provider(config: &Config) -> Result<Box<dyn Provider>, Failure> {
             let memory = config.daemon.fake_memory_mib << 20;
             return Ok(Box::new(Fake::new(count, "fake", memory)));
         }
-        ProviderKind::Slurm | ProviderKind::Auto => match nvidia() {
+        ProviderKind::Slurm | ProviderKind::Kubernetes | ProviderKind::Auto => match nvidia() {
             Err(ProviderError::Absent(_)) => cpu(),
             made => made,
         },

@@ -81,16 +81,32 @@ pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// A daemon that ends with the demo.
-struct Daemon {
+pub(super) struct Daemon {
     child: Child,
-    folder: tempfile::TempDir,
+    pub(super) folder: tempfile::TempDir,
 }
 
 impl Daemon {
-    fn start(policy: &str) -> Result<Self, Failure> {
+    /// `learned` is the state folder of a daemon that has ended, from whose knowledge this one goes on.
+    pub(super) fn start(
+        policy: &str,
+        devices: u32,
+        learned: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let folder = tempfile::tempdir()?;
+        if let Some(learned) = learned {
+            copy_folder(learned, &folder.path().join("state"))?;
+        }
         let child = Command::new(std::env::current_exe()?)
-            .args(["daemon", "--provider", "cpu", "--devices", "1", "--policy", policy])
+            .args([
+                "daemon",
+                "--provider",
+                "cpu",
+                "--policy",
+                policy,
+                "--devices",
+                &devices.to_string(),
+            ])
             .arg("--state")
             .arg(folder.path().join("state"))
             .arg("--socket")
@@ -104,7 +120,7 @@ impl Daemon {
     }
 
     /// Waits until the daemon answers.
-    fn client(&mut self) -> Result<Client, Failure> {
+    pub(super) fn client(&mut self) -> Result<Client, Failure> {
         let mut client = Client::new(Address::Unix(self.folder.path().join("daemon.sock")), None)?;
         let patience = Instant::now() + Duration::from_secs(20);
         loop {
@@ -118,17 +134,26 @@ impl Daemon {
             }
         }
     }
-}
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
+    /// Cancels what runs and stops the daemon. Its folder stays until this is dropped.
+    pub(super) fn end(&mut self) {
         // Jobs outlive their daemon, but must not outlive the demo.
         let socket = self.folder.path().join("daemon.sock");
         if let Ok(mut client) = Client::new(Address::Unix(socket), None)
             && let Ok(page) = client.jobs(&JobQuery::default())
         {
-            for job in page.jobs.iter().filter(|job| !job.state.is_over()) {
-                let _ = client.cancel(job.id);
+            let live: Vec<u64> =
+                page.jobs.iter().filter(|job| !job.state.is_over()).map(|job| job.id).collect();
+            for &id in &live {
+                let _ = client.cancel(id);
+            }
+            // The daemon has to see them end.
+            let is_over = |client: &mut Client, id: u64| {
+                client.job(id).map_or(true, |job| job.job.line.state.is_over())
+            };
+            let patience = Instant::now() + Duration::from_secs(20);
+            while !live.iter().all(|&id| is_over(&mut client, id)) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
         let _ = self.child.kill();
@@ -136,9 +161,30 @@ impl Drop for Daemon {
     }
 }
 
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    std::fs::set_permissions(to, std::fs::metadata(from)?.permissions())?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_folder(&entry.path(), &to.join(entry.file_name()))?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
 fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<MeasuredPolicy, Failure> {
     remark(&format!("under {policy} ..."), quiet);
-    let mut daemon = Daemon::start(policy)?;
+    let mut daemon = Daemon::start(policy, 1, None)?;
     let mut client = daemon.client()?;
     // The first job of a class runs alone, and the daemon learns its memory and speed.
     let first = submit(&mut client, job, daemon.folder.path(), STEPS / 2)?;

@@ -167,9 +167,40 @@ fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), 
     }
     if args.json {
         let modes: Vec<Value> = outcomes.iter().map(|outcome| to_json(outcome, &case)).collect();
-        return print(&json!({ "schema": SCHEMA, "modes": modes }).to_string());
+        let mut object = json!({ "schema": SCHEMA, "modes": modes });
+        if let Some(advice) = advice(&outcomes, &case) {
+            object["advice"] = json!(advice);
+        }
+        return print(&object.to_string());
     }
-    print(&outcomes_table(&outcomes, &case))
+    let mut text = outcomes_table(&outcomes, &case);
+    if let Some(advice) = advice(&outcomes, &case) {
+        text += &format!("\n{advice}");
+    }
+    print(&text)
+}
+
+/// Advice against sharing where all of them together take longer than one after the other, whatever the
+/// throughput: that rewards starving one of them.
+fn advice(outcomes: &[ModeResult], case: &DeviceCase) -> Option<String> {
+    let shared = outcomes.iter().filter(|outcome| outcome.mode.name() != "sequential");
+    let best = shared.max_by(|a, b| a.measured.stp().total_cmp(&b.measured.stp()))?;
+    ends_later(best, case).then(|| against(best, case))
+}
+
+/// Whether all tenants together end later than one after the other. Servers have no end.
+fn ends_later(outcome: &ModeResult, case: &DeviceCase) -> bool {
+    let has_servers = case.tenants.iter().any(|tenant| tenant.requests.is_some());
+    !has_servers && outcome.makespan_ratio(&case.tenants) < 1.0
+}
+
+fn against(outcome: &ModeResult, case: &DeviceCase) -> String {
+    format!(
+        "do not share so: {} has the most throughput, {:.2}, but all tenants together would end later than one after the other (makespan ratio {:.2})",
+        outcome.mode.name(),
+        outcome.measured.stp(),
+        outcome.makespan_ratio(&case.tenants),
+    )
 }
 
 fn to_json(outcome: &ModeResult, case: &DeviceCase) -> Value {
@@ -240,7 +271,8 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
         write_chart(page, &case, &outcomes, chart.chart_ms)?;
     }
     let found = outcomes.last().expect("there are modes");
-    let shares = pays(&outcomes);
+    let is_late = ends_later(found, &case);
+    let shares = pays(&outcomes) && !is_late;
     let by_stp = |a: &&ModeResult, b: &&ModeResult| a.measured.stp().total_cmp(&b.measured.stp());
     let best = outcomes.iter().max_by(by_stp).expect("there are modes");
     if args.json {
@@ -250,6 +282,9 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
             "model": model.name(), "tenants": names,
             "best_mode": best.mode.name(), "best_stp": best.measured.stp(),
         });
+        if is_late {
+            object["advice"] = json!(against(found, &case));
+        }
         // Budgets that break a promise are not printed.
         if shares {
             let (Value::Object(object), Value::Object(more)) = (&mut object, to_json(found, &case))
@@ -260,6 +295,9 @@ fn run_allocate(args: &DeviceArgs, model: ModelArg, chart: &ChartArgs) -> Result
             object.insert("floor".to_owned(), json!(floors(&found.budgets)));
         }
         return print(&object.to_string());
+    }
+    if is_late {
+        return print(&against(found, &case));
     }
     if !shares {
         return print(&format!(

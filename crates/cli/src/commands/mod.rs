@@ -1,5 +1,7 @@
 //! One file per command.
 
+mod bench_colocate;
+mod bench_fidelity;
 mod bench_live;
 mod daemon;
 mod daemon_control;
@@ -8,6 +10,7 @@ mod demo_live;
 mod device;
 mod device_law;
 mod interference;
+mod kube;
 mod live;
 mod matching;
 mod model;
@@ -24,6 +27,8 @@ mod trace;
 
 use crate::args::{BenchCommand, Cli, CliCommand};
 use crate::failure::Failure;
+pub(crate) use bench_colocate::BenchColocateArgs;
+pub(crate) use bench_fidelity::BenchFidelityArgs;
 pub(crate) use bench_live::BenchLiveArgs;
 pub(crate) use bench_live::start_times::StartTimesArgs;
 pub(crate) use daemon::step_of_a_run;
@@ -40,6 +45,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Trace(command) => trace::run(command),
         CliCommand::Matching(command) => matching::run(&command),
         CliCommand::Bench(BenchCommand::Live(args)) => bench_live::run(&args),
+        CliCommand::Bench(BenchCommand::Colocate(args)) => bench_colocate::run(&args),
+        CliCommand::Bench(BenchCommand::Fidelity(args)) => bench_fidelity::run(&args),
         CliCommand::Bench(BenchCommand::Starts(args)) => bench_live::start_times::run(&args),
         CliCommand::Bench(BenchCommand::Matching(args)) => matching::bench(&args),
         CliCommand::Bench(BenchCommand::Quality(args)) => quality::run(&args),
@@ -49,6 +56,8 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Device(command) => device::run(&command),
         CliCommand::Daemon(args) => daemon::daemon(&args),
         CliCommand::Slurm(command) => slurm::run(&command),
+        CliCommand::Kube(command) => kube::run(&command),
+        CliCommand::Node(args) => kube::node(&args),
         CliCommand::Store(command) => store::run(&command),
         CliCommand::Replay { file, json } => replay::replay(&file, json),
         CliCommand::Reference { out } => reference::write(&out),

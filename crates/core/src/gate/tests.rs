@@ -54,6 +54,7 @@ impl Bench {
             profile: Profile { memory: Memory::from_mib(400), ..Profile::default() },
             sub_batches: SubBatches::default(),
             tolerance: Tolerance::Any,
+            promise: crate::Promise::default(),
             priority: 0,
             stoppable: true,
             restore: Span::ZERO,

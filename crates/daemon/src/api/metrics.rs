@@ -2,6 +2,7 @@
 
 use crate::cycle::{Present, Turns};
 use crate::job::JobState;
+use crate::request::Percentile;
 use crate::scheduler::Phase;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -25,6 +26,12 @@ struct JobLabel {
 struct JobOnGpu {
     job_id: u64,
     gpu: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Quantile {
+    job_id: u64,
+    quantile: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -56,6 +63,7 @@ pub(super) fn text(present: &Present<'_>) -> String {
             utilization.get_or_create(&JobOnGpu { job_id: id, gpu }).set(rate);
         }
     }
+    services(present, &mut registry);
     let memory = Family::<GpuLabel, Gauge>::default();
     for (gpu, sample) in (0..).zip(present.devices) {
         let used = i64::try_from(sample.memory_used_bytes).unwrap_or(i64::MAX);
@@ -93,6 +101,51 @@ pub(super) fn text(present: &Present<'_>) -> String {
         Ok(()) => out,
         Err(_) => String::new(),
     }
+}
+
+/// Latencies of services against their promises.
+fn services(present: &Present<'_>, registry: &mut Registry) {
+    let latency = Family::<Quantile, Share>::default();
+    let promised = Family::<Quantile, Share>::default();
+    let kept = Family::<JobLabel, Share>::default();
+    let requests = Family::<JobLabel, Gauge>::default();
+    for active in present.scheduler.jobs().filter(|active| active.job.request.is_service()) {
+        let (job_id, record) = (active.job.id, &active.job.latency);
+        let label = |quantile: &str| Quantile { job_id, quantile: quantile.to_owned() };
+        let seconds = |us: u64| us as f64 / 1e6;
+        if record.window_requests > 0 {
+            latency.get_or_create(&label("0.5")).set(seconds(record.p50_us));
+            latency.get_or_create(&label("0.99")).set(seconds(record.p99_us));
+        }
+        if let Some(promise) = active.job.request.latency_promise() {
+            let quantile = match promise.percentile {
+                Percentile::P50 => "0.5",
+                Percentile::P99 => "0.99",
+            };
+            promised.get_or_create(&label(quantile)).set(seconds(promise.limit_us));
+        }
+        if let Some(part) = record.kept() {
+            kept.get_or_create(&JobLabel { job_id }).set(part);
+        }
+        let count = i64::try_from(record.requests).unwrap_or(i64::MAX);
+        requests.get_or_create(&JobLabel { job_id }).set(count);
+    }
+    registry.register(
+        "tandem_service_latency_seconds",
+        "Latency of a service in its last window",
+        latency,
+    );
+    registry.register(
+        "tandem_service_promised_seconds",
+        "Latency that a service is promised",
+        promised,
+    );
+    registry.register(
+        "tandem_service_kept_ratio",
+        "Part of the time in which a service kept its promise",
+        kept,
+    );
+    registry.register("tandem_service_requests", "Requests answered by a service", requests);
 }
 
 /// Histogram of cycle durations.

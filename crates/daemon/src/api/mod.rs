@@ -27,6 +27,7 @@ mod whatif;
 pub use auth::Tcp;
 pub use bodies::BodyBudget;
 pub use reservations::{NewReservation, ReservationInfo, ReservationList, ReservationRequest};
+pub(crate) use responses::latency;
 pub use routes::openapi;
 pub(crate) use routes::serve;
 pub use token_routes::{NewToken, TokenInfo, TokenList, TokenRequest};

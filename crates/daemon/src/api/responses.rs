@@ -1,8 +1,8 @@
 //! Builds the JSON responses from the state of the scheduler.
 
 use super::types::{
-    ClassInfo, Classes, DaemonInfo, DeviceInfo, Devices, JobInfo, JobLine, JobPrivate, PairInfo,
-    SCHEMA,
+    ClassInfo, Classes, DaemonInfo, DeviceInfo, Devices, JobInfo, JobLine, JobPrivate, LatencyInfo,
+    PairInfo, SCHEMA,
 };
 use crate::cycle::Present;
 use crate::job::StoredJob;
@@ -42,7 +42,28 @@ pub(super) fn line(job: &StoredJob, view: Option<&View>, may_see_all: bool) -> J
         run_s: ran_us as f64 / SECOND,
         shared_s: view.map_or(job.shared_us, |view| view.shared_us) as f64 / SECOND,
         exit_code: job.exit_code,
+        latency: latency(job),
     }
+}
+
+/// The latency of a service against its promise.
+pub(crate) fn latency(job: &StoredJob) -> Option<LatencyInfo> {
+    let service = job.request.service.as_ref()?;
+    let record = &job.latency;
+    let last = Some(record).filter(|record| record.window_requests > 0);
+    let ms = |us: u64| us as f64 / 1e3;
+    let promise = job.request.latency_promise();
+    Some(LatencyInfo {
+        slo: service.slo.clone(),
+        requests: record.requests,
+        rate_per_s: record.rate_per_s(),
+        p50_ms: last.map(|record| ms(record.p50_us)),
+        p99_ms: last.map(|record| ms(record.p99_us)),
+        is_kept: last
+            .zip(promise)
+            .map(|(record, promise)| promise.is_kept_by(record.p50_us, record.p99_us)),
+        kept: promise.and_then(|_| record.kept()),
+    })
 }
 
 /// Everything about a job; `env` only if the caller may see it.

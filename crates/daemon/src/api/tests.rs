@@ -95,6 +95,7 @@ fn setup() -> Setup {
         people: Default::default(),
         process: Default::default(),
         class_rules: crate::class::ClassRules::default(),
+        live_budgets: false,
         learn: false,
         believe_rates: true,
         restore_s: 0.0,

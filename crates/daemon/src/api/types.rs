@@ -94,6 +94,28 @@ pub struct JobLine {
     pub shared_s: f64,
     /// Exit code, 128 + signal for a signal, 253 if it ran out of memory.
     pub exit_code: Option<i32>,
+    /// The latency of a service; absent for other jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyInfo>,
+}
+
+/// The latency of a service against its promise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LatencyInfo {
+    /// What it is promised, such as `p99=100ms`; absent if nothing is.
+    pub slo: Option<String>,
+    /// Requests so far.
+    pub requests: u64,
+    /// Requests per second in the last window; absent before the first report, like the next two.
+    pub rate_per_s: Option<f64>,
+    /// Half of the requests of the last window took at most this.
+    pub p50_ms: Option<f64>,
+    /// 99 of 100 requests of the last window took at most this.
+    pub p99_ms: Option<f64>,
+    /// Whether the last window kept the promise.
+    pub is_kept: Option<bool>,
+    /// The part of the time in which the promise was kept.
+    pub kept: Option<f64>,
 }
 
 /// One job.
@@ -513,6 +535,9 @@ pub struct JobChange {
     /// End.
     #[serde(default)]
     pub end_time: Option<String>,
+    /// The latency of a service; absent for other jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyInfo>,
 }
 
 /// An error response.

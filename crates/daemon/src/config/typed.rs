@@ -2,8 +2,8 @@
 
 use super::resolve::Origins;
 use super::{
-    ClientConfig, Config, DaemonConfig, JobsConfig, LearningConfig, NvidiaConfig, ProviderKind,
-    SharingConfig, SlurmConfig,
+    ClientConfig, Config, DaemonConfig, JobsConfig, KubernetesConfig, LearningConfig, NvidiaConfig,
+    ProviderKind, SharingConfig, SlurmConfig,
 };
 use crate::limits::RequestLimits;
 use serde_json::Value;
@@ -41,6 +41,7 @@ pub(super) fn typed(origins: &Origins) -> Config {
                 Some("nvidia") => ProviderKind::Nvidia,
                 Some("fake") => ProviderKind::Fake,
                 Some("slurm") => ProviderKind::Slurm,
+                Some("kubernetes") => ProviderKind::Kubernetes,
                 _ => ProviderKind::Auto,
             },
             devices: whole("daemon.devices")
@@ -79,6 +80,7 @@ pub(super) fn typed(origins: &Origins) -> Config {
             enabled: switch("sharing.enabled"),
         },
         nvidia: nvidia(&path, &switch),
+        kubernetes: kubernetes_config(&text, &whole, &number),
         slurm: SlurmConfig {
             partition: text("slurm.partition").unwrap_or_default(),
             gpu_memory_mib: whole("slurm.gpu_memory_mib").unwrap_or_default(),
@@ -125,5 +127,18 @@ fn nvidia(path: &dyn Fn(&str) -> Option<PathBuf>, switch: &dyn Fn(&str) -> bool)
         mps: switch("nvidia.mps"),
         mps_control: path("nvidia.mps_control").unwrap_or_default(),
         pause: switch("nvidia.pause"),
+    }
+}
+
+/// `[kubernetes]`
+fn kubernetes_config(
+    text: &dyn Fn(&str) -> Option<String>,
+    whole: &dyn Fn(&str) -> Option<u64>,
+    number: &dyn Fn(&str) -> Option<f64>,
+) -> KubernetesConfig {
+    KubernetesConfig {
+        namespace: text("kubernetes.namespace").unwrap_or_default(),
+        job_memory_mib: whole("kubernetes.job_memory_mib").unwrap_or_default(),
+        poll_s: number("kubernetes.poll_s").unwrap_or_default(),
     }
 }

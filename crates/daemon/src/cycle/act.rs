@@ -69,6 +69,11 @@ impl Cycle {
         if job.external.is_none() {
             // Only root can become somebody else.
             let owner = (self.uid == 0).then_some(Owner { uid: job.uid, gid: job.gid });
+            let service = job.request.service.as_ref();
+            if let Some(pattern) = service.and_then(|service| service.latency_regex.as_deref()) {
+                self.sockets.tail_latencies(id, pattern, job.stdout(), owner);
+                return;
+            }
             let pattern = job.request.progress_regex.as_deref();
             let mut files = vec![job.stdout()];
             // Bars go to standard error.
@@ -81,6 +86,9 @@ impl Cycle {
         for job in &outcome.changed {
             let mut hasher = std::hash::DefaultHasher::new();
             (job.state.name(), &job.reason, &job.devices).hash(&mut hasher);
+            // A service also when it begins or ceases to keep its promise.
+            let is_kept = crate::api::latency(job).and_then(|latency| latency.is_kept);
+            is_kept.hash(&mut hasher);
             let shown = hasher.finish();
             if self.published.get(&job.id) != Some(&shown) {
                 self.publisher.publish(now, job);

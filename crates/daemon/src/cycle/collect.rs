@@ -162,6 +162,7 @@ impl Cycle {
                 let accum = self.sub_batches(job);
                 self.meter.steps(job, StepReport { n, total, accum }, now.time(), &self.scheduler)
             }
+            FromJob::Requests(window) => vec![Fact::Requests { job, window }],
             FromJob::Bye { done } => vec![Fact::Bye { job, done }],
         }
     }

@@ -152,6 +152,11 @@ fn open_backend(
             let backend = Box::new(SlurmBackend::new(options, sink)?);
             Ok(Opened { backend, groups: None, job_memory_bytes })
         }
+        #[cfg(feature = "kubernetes")]
+        BackendChoice::Kubernetes { options, job_memory_bytes } => {
+            let opened = tandem_backends::kubernetes::KubernetesBackend::new(options, sink)?;
+            Ok(Opened { backend: Box::new(opened), groups: None, job_memory_bytes })
+        }
     }
 }
 
@@ -169,6 +174,7 @@ fn setup(options: &DaemonOptions, backend: &dyn Backend, sockets: &Path) -> Setu
         moves: can.moves,
         measures_memory: can.measures_memory,
         keeps_queue: can.keeps_queue,
+        live_budgets: can.live_budgets,
         class_rules: options.class_rules.clone(),
         learn: true,
         believe_rates: true,

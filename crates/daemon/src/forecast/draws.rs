@@ -46,6 +46,16 @@ impl Deadline {
     }
 }
 
+/// A service does not end in what can be foreseen: a hundred years.
+const NEVER: Span = Span::from_secs(3_153_600_000);
+/// What is further away waits for the end of a service.
+const FORESEEN_S: f64 = 1e9;
+
+/// Whether so many seconds from now can be foreseen.
+pub(super) fn is_foreseen(seconds: &f64) -> bool {
+    *seconds < FORESEEN_S
+}
+
 /// Sets the durations of a draw.
 pub(super) fn draw(jobs: &mut [SnapshotJob], estimates: &[Estimate], draw: u32) {
     let mut random = ChaCha8Rng::seed_from_u64(u64::from(draw));
@@ -59,6 +69,9 @@ pub(super) fn draw(jobs: &mut [SnapshotJob], estimates: &[Estimate], draw: u32) 
 
 /// The duration of a job that is off by so many standard deviations, its own and those of its class.
 fn duration(job: &SnapshotJob, estimate: &Estimate, own: f64, off: f64) -> Span {
+    if estimate.basis == EstimateBasis::Service {
+        return NEVER;
+    }
     let factor = (estimate.own * own + estimate.common * off).exp();
     let done = (job.done.0 / Work::of(Span(1)).0) as f64;
     let expected = job.spec.estimate.0 as f64;
@@ -150,6 +163,7 @@ pub(super) fn extrapolate(
 
 /// Earliest, median and latest of what the draws say, with what no draw covers.
 pub(super) fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
+    values.retain(is_foreseen);
     values.sort_by(f64::total_cmp);
     let middle = *values.get(values.len() / 2)?;
     let (first, last) = (*values.first()?, *values.last()?);

@@ -122,6 +122,7 @@ impl JobRequest {
             }
         }
         self.check_numbers()?;
+        self.check_service()?;
         self.check_texts()
     }
 
@@ -181,10 +182,7 @@ impl JobRequest {
             return Err(bad("mail", "is no address; give ann or ann@example.org"));
         }
         if let Some(pattern) = &self.progress_regex {
-            let regex = progress_pattern(pattern).map_err(|error| {
-                let text = error.to_string();
-                bad("progress_regex", text.lines().last().unwrap_or("is no pattern").to_owned())
-            })?;
+            let regex = checked_pattern("progress_regex", pattern)?;
             if regex.captures_len() < 2 {
                 return Err(bad(
                     "progress_regex",
@@ -242,4 +240,16 @@ impl JobRequest {
 pub fn progress_pattern(pattern: &str) -> Result<regex::Regex, regex::Error> {
     let mut builder = regex::RegexBuilder::new(pattern);
     builder.size_limit(PATTERN_MAX_BYTES).dfa_size_limit(1 << 20).build()
+}
+
+fn checked_pattern(field: &'static str, pattern: &str) -> Result<regex::Regex, BadRequest> {
+    progress_pattern(pattern).map_err(|error| {
+        let text = error.to_string();
+        bad(field, text.lines().last().unwrap_or("is no pattern").to_owned())
+    })
+}
+
+/// A pattern that finds latencies in what a service prints.
+pub(super) fn latency_pattern(pattern: &str) -> Result<regex::Regex, BadRequest> {
+    checked_pattern("latency_regex", pattern)
 }

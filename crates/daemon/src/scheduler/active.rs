@@ -1,6 +1,7 @@
 //! A job that has not ended, and the phase of its process.
 
 use super::RateSource;
+use super::services::ServiceState;
 use crate::job::{JobState, StoredJob};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
@@ -98,6 +99,8 @@ pub struct Active {
     /// Killed if it has not exited by then.
     pub(super) leave_by: Option<Time>,
     pub(super) unmet: Vec<Dependency>,
+    /// Of a service.
+    pub(super) service: ServiceState,
 }
 
 impl Active {
@@ -118,6 +121,7 @@ impl Active {
             begin: None,
             leave_by: None,
             unmet,
+            service: ServiceState::default(),
         }
     }
 

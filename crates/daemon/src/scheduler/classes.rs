@@ -2,6 +2,7 @@
 //! each other.
 
 use super::class_names::Definitions;
+use super::services::LatencyAlone;
 use crate::class::ClassDefinition;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,9 @@ pub struct LearnedClass {
     /// Part of the time in which it uses its devices when it could always have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duty: Option<f64>,
+    /// Latencies alone, of services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyAlone>,
     /// Durations alone of the jobs that have finished, the latest last, in microseconds.
     pub durations_us: Vec<u64>,
     /// Measured rates beside one other job, by its class.
@@ -272,6 +276,11 @@ impl ClassTable {
         let (Some(before), Some(after)) = (before, self.expected(name)) else { return true };
         let ratio = after.median.0 as f64 / before.median.0.max(1) as f64;
         !(1.0 / ESTIMATE_CHANGE..ESTIMATE_CHANGE).contains(&ratio)
+    }
+
+    /// The latency of a class alone, which a service of it reported.
+    pub fn set_latency(&mut self, name: &str, alone: LatencyAlone) {
+        self.learn(name).latency = Some(alone);
     }
 
     /// A class showed how much of the time it uses its devices.

@@ -25,7 +25,8 @@ impl Scheduler {
         submit: Time,
     ) -> JobSpec {
         let description = self.description(active, class);
-        let JobDescription { estimate, profile, sub_batches, tolerance, stoppable } = description;
+        let JobDescription { estimate, profile, sub_batches, tolerance, promise, stoppable } =
+            description;
         let (share, priority) = self.share_of(&active.job);
         JobSpec {
             id,
@@ -37,6 +38,7 @@ impl Scheduler {
             profile,
             sub_batches,
             tolerance,
+            promise,
             priority,
             stoppable,
             restore: Span((self.setup.restore_s * 1e6) as u64),
@@ -54,6 +56,7 @@ impl Scheduler {
         let is_known = !self.setup.learn || self.is_known(active);
         let tolerance = match request.tolerance() {
             _ if job.oom_retried || !is_known => Tolerance::Alone,
+            _ if self.setup.learn && self.why_service_alone(active).is_some() => Tolerance::Alone,
             _ if gang > 1 && !self.setup.gangs_share => Tolerance::Alone,
             tolerance => tolerance,
         };
@@ -73,8 +76,14 @@ impl Scheduler {
             },
             sub_batches,
             tolerance,
-            stoppable: self.setup.pause_frees_device || (active.can_stop() && self.setup.moves),
+            promise: self.promise(active),
+            // A service is never taken from its devices.
+            stoppable: !request.is_service() && self.may_be_stopped(active),
         }
+    }
+
+    fn may_be_stopped(&self, active: &Active) -> bool {
+        self.setup.pause_frees_device || (active.can_stop() && self.setup.moves)
     }
 
     /// Why a job shares its devices with nobody; `None` if it may.
@@ -84,6 +93,8 @@ impl Scheduler {
             Some("as requested")
         } else if active.job.oom_retried {
             Some("after it ran out of memory")
+        } else if let Some(why) = self.why_service_alone(active).filter(|_| self.setup.learn) {
+            Some(why)
         } else if self.setup.learn && !self.is_known(active) {
             Some("until its class is known")
         } else if active.job.request.gang() > 1 && !self.setup.gangs_share {
@@ -102,6 +113,7 @@ impl Scheduler {
         // A job that reports steps must also have shown its solo speed, and any other how much it uses its
         // devices.
         let is_measured = match active.job.caps.reports {
+            _ if active.job.request.is_service() => class.duty.is_some(),
             true => !class.solo.is_empty(),
             false => !class.solo.is_empty() || class.duty.is_some(),
         };

@@ -27,6 +27,8 @@ pub enum EstimateBasis {
     Others,
     /// The time limit.
     Limit,
+    /// It runs until it is cancelled.
+    Service,
     /// Nothing is known.
     Guess,
 }
@@ -42,6 +44,7 @@ impl EstimateBasis {
             Self::Class(count) => format!("the last {count} finished jobs of its class"),
             Self::Others => "jobs of other classes".to_owned(),
             Self::Limit => "its time limit".to_owned(),
+            Self::Service => "none: it runs until it is cancelled".to_owned(),
             Self::Guess => "a guess: nothing is known of its class".to_owned(),
         }
     }
@@ -84,6 +87,9 @@ impl Scheduler {
     /// How long a job takes.
     pub fn estimate(&self, active: &Active) -> Estimate {
         let (job, request) = (&active.job, &active.job.request);
+        if request.is_service() {
+            return Estimate::new(super::services::ESTIMATE, DECLARED, EstimateBasis::Service);
+        }
         let seconds = |seconds: f64| Span((seconds * 1e6).round() as u64);
         let limit = request.time_limit_s.map(seconds);
         let within = |estimate: Estimate| Estimate {

@@ -43,6 +43,7 @@ impl Scheduler {
         let (oom_retried, retried) = (active.job.oom_retried, active.job.retried);
         let retries = active.job.request.retries;
         let signal = active.job.request.stop_signal();
+        let is_service = active.job.request.is_service();
         self.gone(id);
         self.processes.forget(run);
         if let (None, Some(cause)) = (&cause, exit.cause) {
@@ -56,6 +57,9 @@ impl Scheduler {
             }
             (Some(ending), status) => {
                 self.end_as_asked(id, &ending, was_asked && saved(status, bye, signal));
+            }
+            (None, _) if exit.oom && oom_retried && is_service => {
+                self.restart_service(run, "out of memory");
             }
             (None, _) if exit.oom && oom_retried => {
                 self.jobs.get_mut(id).expect("its run has just ended").job.exit_code =
@@ -74,7 +78,9 @@ impl Scheduler {
                     ExitStatus::Code(code) => format!("exit code {code}"),
                     ExitStatus::Signal(signal) => format!("signal {signal}"),
                 };
-                if retried < retries {
+                if is_service {
+                    self.restart_service(run, &reason);
+                } else if retried < retries {
                     self.jobs.get_mut(id).expect("its run has just ended").job.retried += 1;
                     self.re_enter(id, format!("{reason}; tried again"), false);
                 } else {
@@ -113,20 +119,7 @@ impl Scheduler {
         let id = run.job;
         self.gone(id);
         self.processes.forget(run);
-        let at = self.now.time() + POSTPONED;
-        let Some(active) = self.jobs.get_mut(id) else { return };
-        active.job.placed = false;
-        active.job.entered_us = None;
-        active.begin = Some(at);
-        if let Some(entry) = self.jobs.take_entry(id) {
-            self.planner.tell(Event::Cancelled { job: entry });
-        }
-        self.jobs.add_timer(at, id);
-        self.jobs.set_reason(
-            id,
-            Some(format!("{reason}; tried again in {} s", POSTPONED.0 / 1_000_000)),
-        );
-        self.jobs.mark_changed(id);
+        self.wait_outside(id, POSTPONED, reason);
     }
 
     pub(super) fn lost(&mut self, run: RunId, reason: &str) {
@@ -137,10 +130,12 @@ impl Scheduler {
     fn ended_without_exit(&mut self, run: RunId, state: JobState, reason: String) {
         let Some(active) = self.jobs.of_run(run) else { return };
         let cause = active.job.ending.clone();
+        let is_service = active.job.request.is_service();
         self.gone(run.job);
         self.processes.forget(run);
         match cause {
             Some(ending) => self.end_as_asked(run.job, &ending, false),
+            None if is_service => self.restart_service(run, &reason),
             None => self.end_job(run.job, state, Some(reason)),
         }
     }

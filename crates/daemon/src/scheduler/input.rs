@@ -2,7 +2,7 @@
 //! replays a run.
 
 use super::Booking;
-use crate::job::JobState;
+use crate::job::{JobState, RequestWindow};
 use crate::request::{Dependency, DependencyName, JobRequest, Selector};
 use serde::{Deserialize, Serialize};
 use tandem_backends::BackendEvent;
@@ -274,6 +274,13 @@ pub enum Fact {
         rate: f64,
         /// Standard deviation of the measurement.
         noise: f64,
+    },
+    /// A service answered requests.
+    Requests {
+        /// The job.
+        job: u64,
+        /// How many in which time, and how long they took.
+        window: RequestWindow,
     },
     /// Memory of processes on a device that are not ours.
     Foreign {

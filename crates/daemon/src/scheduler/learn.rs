@@ -53,6 +53,7 @@ impl Scheduler {
             Fact::Pair { class, beside, rate, noise } => {
                 self.observe(class, &[vec![beside.clone()]], *rate, *noise);
             }
+            Fact::Requests { job, window } => self.requests(*job, *window),
             Fact::Foreign { device, bytes, processes } => {
                 let device = *device;
                 let gpu = GpuId(device);

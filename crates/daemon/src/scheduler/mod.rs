@@ -31,6 +31,7 @@ mod rates;
 mod reconcile;
 mod recover;
 mod relocate;
+mod services;
 mod sharing;
 mod sharing_requests;
 mod start;
@@ -45,6 +46,7 @@ pub use estimates::{Estimate, EstimateBasis};
 pub use input::{Fact, Input, JobAction, Now, RateSource, Report, Submission};
 pub use jobs::UserLoad;
 pub(crate) use launch::socket;
+pub use services::LatencyAlone;
 pub use sharing::{Booking, People};
 pub(crate) use start::drained_devices;
 pub use start::{JOURNAL_VERSION, Kept, KeptRow, RecoveredRun, Start};
@@ -105,6 +107,9 @@ pub struct Setup {
     /// Jobs come from a cluster, which enforces their limits and retries them itself.
     #[serde(default)]
     pub keeps_queue: bool,
+    /// The share of a device that a process may use can be changed while it runs.
+    #[serde(default)]
+    pub live_budgets: bool,
     /// Shares and limits between users.
     #[serde(default)]
     pub people: People,
@@ -243,6 +248,8 @@ impl Scheduler {
             if active.begin.is_some_and(|begin| begin <= now) {
                 active.begin = None;
                 self.try_enter(id);
+            } else if active.service.alone_until.is_some_and(|until| until <= now) {
+                self.unpart(id);
             } else if active.phase == Phase::Asked && active.leave_by.is_some_and(|by| by <= now) {
                 active.leave_by = None;
                 self.end_process(id);
@@ -266,6 +273,7 @@ impl Scheduler {
             let (Action::Stop { job }
             | Action::Pause { job }
             | Action::Move { job, .. }
+            | Action::Budget { job, .. }
             | Action::Start { job, .. }
             | Action::Resume { job }) = action;
             self.processes.mark(self.planner.job_of(job));

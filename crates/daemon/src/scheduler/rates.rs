@@ -91,6 +91,11 @@ impl Scheduler {
         let class_of = |job: u64| self.jobs.get(job).map(|active| active.job.class.clone());
         let mut beside: Vec<Vec<String>> = Vec::new();
         for &device in &active.allocation.as_ref()?.devices {
+            let is_capped = |job: u64| self.jobs.get(job).is_some_and(|one| budget(one) < Ppm::ONE);
+            // Beliefs are about jobs that compete freely; the rate law adds what caps change.
+            if is_capped(id) || self.devices.others(id, device).any(is_capped) {
+                return None;
+            }
             let others: Vec<String> =
                 self.devices.others(id, device).filter_map(class_of).collect();
             if !others.is_empty() && !beside.contains(&others) {

@@ -80,9 +80,11 @@ impl Scheduler {
 
     fn allocation(&self, id: u64, placement: &Placement) -> DeviceAllocation {
         let job = &self.jobs.expect(id).job;
+        let devices: Vec<u32> = placement.gpus.iter().map(|gpu| gpu.0).collect();
+        let fed_back = self.fed_back_budget(id, &devices);
         DeviceAllocation {
-            devices: placement.gpus.iter().map(|gpu| gpu.0).collect(),
-            share_ppm: placement.budget.0.min(job.request.share_ppm()),
+            devices,
+            share_ppm: fed_back.unwrap_or(placement.budget.0).min(job.request.share_ppm()),
             memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
             sub_batches: job.accum.or(job.trial).unwrap_or(placement.sub_batches),
         }

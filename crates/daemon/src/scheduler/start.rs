@@ -196,7 +196,7 @@ impl Scheduler {
         learner: Box<dyn Learner>,
     ) -> (Self, StepOutcome) {
         let cluster = Arc::new(cluster(&start.setup));
-        let rules = rules(policy, start.setup.share);
+        let rules = rules(policy, start.setup.share, start.setup.live_budgets);
         let shares = Arc::new(Shares::default());
         let gated = || shares.gate(policy.build());
         let engine = Engine::new(cluster, rules, learner, OnIllegal::Refuse, gated);
@@ -242,11 +242,12 @@ impl Scheduler {
 }
 
 /// What every plan has to respect.
-fn rules(policy: &PolicySpec, share: bool) -> Rules {
+fn rules(policy: &PolicySpec, share: bool, live_budgets: bool) -> Rules {
     Rules {
         placement: PlacementRule::Strict,
         tenants_max: if share { policy.entry.tenants_max } else { 1 },
         context: Memory::default(),
+        live_budgets,
     }
 }
 

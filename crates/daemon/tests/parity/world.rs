@@ -192,6 +192,7 @@ fn setup(policy: &str) -> Setup {
         people: Default::default(),
         process: Default::default(),
         class_rules: tandem_daemon::class::ClassRules::default(),
+        live_budgets: false,
         learn: false,
         believe_rates: false,
         restore_s: 40.0,

@@ -347,6 +347,7 @@ fn setup(policy: &str) -> Setup {
         share: true,
         pause_frees_device: true,
         may_pause: true,
+        live_budgets: false,
         learn: false,
         believe_rates: true,
         restore_s: 1.0,

@@ -11,7 +11,7 @@
 //! further programs. The program has at most [`JOBS_MAX`] jobs, the poorest or the shortest, and for each at
 //! most [`PARTNERS_MAX`] partners of its gang size, the best. GPUs that a round leaves free go to pending jobs
 //! in order of submission. The rates of a pair do not depend on the GPU type; all GPUs of a partition count
-//! the same.
+//! the same. A job that is restoring is not moved.
 
 mod program;
 

@@ -1,6 +1,9 @@
 //! Groups of several jobs of equal gang size on the same GPUs.
 
-use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Memory, Placement, Ratio};
+use crate::kit::restore_ms;
+use tandem_core::{
+    Draft, GpuId, GpuTypeId, Job, JobId, Memory, Placement, Ratio, SchedulingState, Time,
+};
 
 /// The believed rates of jobs that all run on the same GPUs, in the order given: those on the GPU type where
 /// each is slowest, because groups are formed before their GPUs are known. `None` if they do not fit into memory
@@ -27,9 +30,18 @@ pub fn group_rates(draft: &Draft<'_>, jobs: &[JobId]) -> Option<Vec<Ratio>> {
     jobs.iter().map(rate).collect()
 }
 
-/// Running jobs that a plan may stop or move.
+/// Running jobs that a plan may stop or move. A job that is restoring is not one of them: where restores
+/// take longer than the interval between reviews, jobs would restore for ever.
 pub fn movable_jobs(draft: &Draft<'_>) -> Vec<JobId> {
-    draft.placed().filter(|job| job.spec.stoppable).map(Job::id).collect()
+    let now = draft.now();
+    let movable = |job: &&Job| job.spec.stoppable && !is_restoring(job, now);
+    draft.placed().filter(movable).map(Job::id).collect()
+}
+
+fn is_restoring(job: &Job, now: Time) -> bool {
+    let SchedulingState::Placed { since, .. } = job.state else { return false };
+    let restore_us = 1000 * restore_ms(job).unsigned_abs();
+    job.must_restore && now.since(since).0 < restore_us
 }
 
 /// Places every group on GPUs of its own, with as few moves as it finds: a group stays where one of its
@@ -76,8 +88,14 @@ fn place_group(draft: &mut Draft<'_>, group: &[JobId]) -> bool {
     true
 }
 
+/// Places the members of a group on the same GPUs. A member waits if processes of others hold the memory
+/// that it needs there.
 fn place_all(draft: &mut Draft<'_>, group: &[JobId], gpus: &[GpuId]) {
     for &job in group {
-        draft.place(job, Placement::on(gpus.iter().copied()));
+        let memory = draft.job(job).spec.profile.memory + draft.rules().context;
+        draft.drop(job);
+        if gpus.iter().all(|&gpu| draft.occupancy().has_memory(gpu, memory)) {
+            draft.place(job, Placement::on(gpus.iter().copied()));
+        }
     }
 }

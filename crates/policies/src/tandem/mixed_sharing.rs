@@ -193,6 +193,10 @@ impl Search<'_, '_> {
         for tenant in jobs() {
             let others = jobs().filter(|other| other.id() != tenant.id());
             let then = ppm(rate_beside(draft, tenant, others.chain([self.job]), gpu)?);
+            if tenant.spec.promise.is_service {
+                // It has no end that could come later: its promise is all that counts.
+                continue;
+            }
             let present = rate(draft, tenant.id(), None).max(1);
             let value = self.review.values.of(tenant.id());
             cost = cost.saturating_add(times((present - then).max(0), value.delay_cost));

@@ -37,7 +37,7 @@ use crate::spec::{Param, Settings, Value};
 use fairness::Fairness;
 use mixed_sharing::share_mixed;
 use preemption::place_by_value;
-use tandem_core::{Draft, Job, JobId, Reason, Time};
+use tandem_core::{BudgetMode, Draft, Job, JobId, Reason, Time};
 use tuning::{TUNING, Tuning};
 use unshare::{colocated_by_saving, unshare_losing, unshare_onto_free_gpus};
 use value::{JobValues, is_settled, queue_key};
@@ -73,10 +73,16 @@ const PART: Param = Param {
     help: "end sharing when GPUs fall free or sharing turns out not to pay",
 };
 
+const BUDGETS: Param = Param {
+    name: "budgets",
+    default: Value::Choice { word: "competitive", of: &["off", "strict", "competitive"] },
+    help: "how the parts of a GPU are capped to keep promises: never, adding up to it, or competing",
+};
+
 pub(crate) const ENTRY: Entry = Entry {
     name: "tandem",
     summary: "most value per GPU first, sharing wherever all jobs together gain from it",
-    params: &[SLICE, FAIRNESS, PATIENCE, TENANTS, PREEMPT, SHARE, MIX, PART, ACCUMULATE],
+    params: &[SLICE, FAIRNESS, PATIENCE, TENANTS, PREEMPT, SHARE, MIX, PART, ACCUMULATE, BUDGETS],
     tuning: TUNING,
     tenants_max: TENANTS_MAX,
     build: |settings| keyed(Tandem::new(settings)),
@@ -92,6 +98,7 @@ struct Parts {
     mix: bool,
     unshare: bool,
     accumulate: bool,
+    budgets: BudgetMode,
     tenants_max: usize,
     patience: u64,
 }
@@ -140,6 +147,11 @@ impl Tandem {
             mix: settings.flag(MIX.name),
             unshare: settings.flag(PART.name),
             accumulate: settings.flag(ACCUMULATE.name),
+            budgets: match settings.choice(BUDGETS.name) {
+                "strict" => BudgetMode::Strict,
+                "competitive" => BudgetMode::Competitive,
+                _ => BudgetMode::Off,
+            },
             tenants_max,
             patience: settings.whole(PATIENCE.name),
         };
@@ -169,7 +181,10 @@ impl KeyedPolicy for Tandem {
 
     fn plan(&mut self, queue: &mut Queue<u128>, draft: &mut Draft<'_>) {
         let now = draft.now();
+        draft.set_budgets(self.parts.budgets);
         if queue.is_empty() && self.colocated.is_empty() {
+            // A job that ended may have been the one that others were capped for.
+            draft.settle_budgets();
             return;
         }
         // Pairs are judged anew as soon as a belief about them moves.
@@ -183,6 +198,7 @@ impl KeyedPolicy for Tandem {
             unshare_onto_free_gpus(draft, &self.at_review(), &self.colocated);
             true
         };
+        draft.settle_budgets();
         draft.explain_others(Reason::Outranked);
         // A review that changed nothing would change nothing again before the next event.
         if changed {

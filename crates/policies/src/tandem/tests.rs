@@ -72,11 +72,41 @@ fn co_located_jobs_separate_when_gpus_fall_free_and_that_pays() {
 fn no_job_is_slowed_down_more_than_it_accepts() {
     // Beside each other both run at 1 / 1.4 of their speed.
     let rows = |most: &str| format!("a,u,0,1,9000,70,100,{most}\nb,u,10,1,9000,70,100,\n");
-    let shares = |most: &str| {
-        let run = run_columns("tandem", "1x1", ",max_slowdown", &rows(most));
-        run.outcomes[0].shared.0 > 0
-    };
+    let run = |policy: &str, most: &str| run_columns(policy, "1x1", ",max_slowdown", &rows(most));
+    let shares = |most: &str| run("tandem:budgets=off", most).outcomes[0].shared.0 > 0;
     assert!(shares("") && shares("1.4") && !shares("1.39"));
+    // Where the other can be capped, they share all the same, and the promise is kept.
+    for mode in ["tandem:budgets=strict", "tandem"] {
+        for most in [1.3, 1.2] {
+            let run = run(mode, &most.to_string());
+            assert!(run.outcomes[0].shared.0 > 0, "{mode} {most}");
+            assert!(ends(&run)[0] <= 9000.0 * most + 1.0, "{mode} {most}: {:?}", ends(&run));
+        }
+    }
+}
+
+/// Without caps the services would break their promises: 1 / 1.4 of their speed, where they need 0.86.
+#[test]
+fn training_gets_most_beside_services_where_budgets_compete() {
+    let mut rows = String::new();
+    for service in 0..4 {
+        rows += &format!("s{service},u,0,1,40000,40,100,service,100,40\n");
+    }
+    for job in 0..40 {
+        rows += &format!("t{job},u,{},1,2000,100,100,training,,\n", 60 * (job + 1));
+    }
+    let mean_jct = |mode: &str| {
+        let policy = format!("tandem:budgets={mode}");
+        let run = run_columns(&policy, "1x6", ",kind,rate_per_s,slo_ms", &rows);
+        for service in &run.outcomes[..4] {
+            assert!(service.kept.0 >= 39_600_000_000, "{mode}: {service:?}");
+        }
+        let submitted = |job: usize| 60.0 * (job + 1) as f64;
+        ends(&run)[4..].iter().enumerate().map(|(job, end)| end - submitted(job)).sum::<f64>()
+            / 40.0
+    };
+    let [off, strict, competitive] = ["off", "strict", "competitive"].map(mean_jct);
+    assert!(competitive < strict && strict < off, "{competitive} {strict} {off}");
 }
 
 #[test]

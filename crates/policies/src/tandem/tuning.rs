@@ -62,8 +62,9 @@ tuning! {
     /// late gang of g delays them.
     queue_cost_percent: i64 = 100;
 
-    /// Multiples of the restore time for which a restored job keeps its GPUs. It bounds thrashing: every
-    /// job makes progress whatever later reviews decide.
+    /// Multiples of the restore time for which a restored job is neither moved nor separated from its
+    /// co-located jobs: beliefs that swing would otherwise move it again and again. A job of more value
+    /// may preempt it before, since that ends with the shortest job.
     settle_restores: u64 = 2;
 
     /// Milliseconds. The time over which sharing is judged: afterwards other GPUs fall free.

@@ -28,7 +28,7 @@ fn saving(
     let mut first_end_ms = end_ms(job, own);
     let weight = |job: JobId| values.of(job).weight;
     let mut speed_up = i128::from(ONE - own) * i128::from(weight(job));
-    for other in others {
+    for other in others.filter(|&other| !is_service(draft, other)) {
         let now = present(other);
         first_end_ms = first_end_ms.min(end_ms(other, now));
         // A neighbour at full speed gains nothing, and its rate without the job is costly to compute.
@@ -39,6 +39,11 @@ fn saving(
     let saved = speed_up * i128::from(first_end_ms) / i128::from(ONE);
     let cost = i128::from(restore_ms(draft.job(job))) * i128::from(weight(job));
     i64::try_from((saved - cost) / i128::from(ONE)).unwrap_or(i64::MAX)
+}
+
+/// A service has no end that could come sooner: once its promise is kept, it loses nothing beside others.
+fn is_service(draft: &Draft<'_>, job: JobId) -> bool {
+    draft.job(job).spec.promise.is_service
 }
 
 /// The co-located jobs under the plan so far, in order of submission.
@@ -151,6 +156,9 @@ pub(super) fn unshare_losing(draft: &mut Draft<'_>, review: &Review<'_>) -> bool
         for &other in &others {
             let present = present(other);
             is_refused |= present == 0;
+            if is_service(draft, other) {
+                continue;
+            }
             lasts_ms = lasts_ms.min(end_ms(other, present));
             let lost = without(other) - present;
             let cost = value(other).delay_cost.saturating_add(waiting_for(value(other)));

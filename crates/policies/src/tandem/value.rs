@@ -53,9 +53,8 @@ pub(super) fn queue_key(job: &Job, now: Time) -> u128 {
     (size << 20) / u128::from(priority_weight(job.spec.priority).unsigned_abs())
 }
 
-/// Whether a running job may be preempted or moved: it can be stopped, and if it had to restore, it has
-/// made use of that for as long as [`Tuning::settle_restores`] says. So every job makes progress,
-/// whatever later reviews decide.
+/// Whether a running job may be moved: it can be stopped, and if it had to restore, it has made use of
+/// that for as long as [`Tuning::settle_restores`] says.
 pub(super) fn is_settled(job: &Job, now: Time, tuning: &Tuning) -> bool {
     let SchedulingState::Placed { since, .. } = job.state else { return true };
     let stays_us = tuning.settle_restores * 1000 * restore_ms(job).unsigned_abs();
@@ -107,7 +106,7 @@ impl Context<'_> {
         };
         // Taking turns pays only if the newcomer is shorter by more than the restore.
         let without_restore_ms = remaining_ms - restore_ms(job);
-        let may_stop = is_settled(job, now, tuning) && without_restore_ms > 0;
+        let may_stop = job.spec.stoppable && without_restore_ms > 0;
         let loss = if may_stop { value_at(without_restore_ms) } else { i64::MAX };
         let gpus = job.spec.gpus;
         JobValue {

@@ -73,6 +73,9 @@ pub(super) struct Layout {
     pub(super) account: &'static str,
     pub(super) tier: &'static str,
     pub(super) reservation: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) rate_per_s: &'static str,
+    pub(super) slo_ms: &'static str,
     /// Power of ten from a number in a time column to microseconds.
     pub(super) time_scale: i32,
     /// Power of ten from a utilisation to thousandths of a percent.
@@ -104,6 +107,9 @@ const EMPTY: Layout = Layout {
     account: "",
     tier: "",
     reservation: "",
+    kind: "",
+    rate_per_s: "",
+    slo_ms: "",
     time_scale: 6,
     util_scale: 3,
     delimiter: b',',
@@ -131,6 +137,9 @@ const TANDEM: Layout = Layout {
     account: "account",
     tier: "tier",
     reservation: "reservation",
+    kind: "kind",
+    rate_per_s: "rate_per_s",
+    slo_ms: "slo_ms",
     ..EMPTY
 };
 
@@ -376,6 +385,7 @@ impl Layout {
         ]);
         all.extend([self.amp, self.memory, self.gpu_util, self.bandwidth_util]);
         all.extend([self.exclusive, self.slowdown_max, self.priority]);
+        all.extend([self.kind, self.rate_per_s, self.slo_ms]);
         all.extend([self.account, self.tier, self.reservation]);
         all.retain(|name| !name.is_empty());
         all
@@ -404,6 +414,9 @@ pub(super) struct Columns {
     pub(super) bandwidth_util: Option<Field>,
     pub(super) exclusive: Option<Field>,
     pub(super) slowdown_max: Option<Field>,
+    pub(super) kind: Option<Field>,
+    pub(super) rate_per_s: Option<Field>,
+    pub(super) slo_ms: Option<Field>,
     pub(super) priority: Option<Field>,
     pub(super) account: Option<Field>,
     pub(super) tier: Option<Field>,
@@ -456,6 +469,9 @@ impl Columns {
             bandwidth_util: optional(layout.bandwidth_util),
             exclusive: optional(layout.exclusive),
             slowdown_max: optional(layout.slowdown_max),
+            kind: optional(layout.kind),
+            rate_per_s: optional(layout.rate_per_s),
+            slo_ms: optional(layout.slo_ms),
             priority: optional(layout.priority),
             account: optional(layout.account),
             tier: optional(layout.tier),

@@ -223,6 +223,7 @@ impl Population {
                 tolerance: Tolerance::Any,
                 priority: 0,
                 share: tandem_core::JobShare::default(),
+                service: None,
             });
         }
         size

@@ -289,6 +289,7 @@ mod tests {
             tolerance: tandem_core::Tolerance::Any,
             priority: 0,
             share: tandem_core::JobShare::default(),
+            service: None,
         }
     }
 

@@ -20,7 +20,7 @@ pub use read::{ReadOptions, SoloSpeeds, parse, read};
 pub use sacct::SacctCounts;
 pub use write::write;
 
-use tandem_core::{ClassId, JobShare, Memory, Span, Time, Tolerance, UserId, Utilisation};
+use tandem_core::{ClassId, JobShare, Memory, Ppm, Span, Time, Tolerance, UserId, Utilisation};
 
 /// A trace as read: jobs in file order, interned names.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +80,30 @@ pub struct TraceJob {
     pub priority: i8,
     /// What it counts for among the jobs of others; its account is an index into `Trace::accounts`.
     pub share: JobShare,
+    /// What it is promised, if it is a service: its duration is then the time until it is cancelled.
+    pub service: Option<TraceService>,
+}
+
+/// A service of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceService {
+    /// Requests per second, in thousandths.
+    pub rate_milli: u32,
+    /// The 99th percentile of the latency that it is promised, in microseconds; `None` if none is.
+    pub slo_us: Option<u32>,
+}
+
+impl TraceService {
+    /// The least rate at which a service with this utilisation keeps its promise. Requests arrive at random
+    /// and take an exponential time of mean s alone, so that 99 of 100 take at most s ln 100 / (y − u) at
+    /// rate y and utilisation u.
+    pub fn least_rate(self, gpu_util: Utilisation) -> Ppm {
+        let Some(slo_us) = self.slo_us.filter(|&slo| slo > 0) else { return Ppm::ZERO };
+        let util = f64::from(gpu_util.0.min(Utilisation::FULL.0)) / f64::from(Utilisation::FULL.0);
+        let service_s = util * 1000.0 / f64::from(self.rate_milli.max(1));
+        let needed = util + service_s * 100_f64.ln() * 1e6 / f64::from(slo_us);
+        Ppm((needed.clamp(0.0, 1.0) * 1e6).ceil() as u32)
+    }
 }
 
 impl Trace {

@@ -127,6 +127,18 @@ pub enum Problem {
         /// The text.
         text: String,
     },
+    /// A kind of jobs that does not exist.
+    #[error("not training or service: '{text}'")]
+    NotAKind {
+        /// The text.
+        text: String,
+    },
+    /// A service lacks what its promise depends on.
+    #[error("a service needs {missing}")]
+    NotAService {
+        /// What it lacks.
+        missing: &'static str,
+    },
     /// A slow-down limit out of range.
     #[error("not a slow-down from 1 to 1000: '{text}'")]
     NotASlowdown {

@@ -320,6 +320,7 @@ impl<'a> Reader<'a> {
         let priority = row.optional(columns.priority, |field| row.priority(field))?.unwrap_or(0);
         let tier = row.optional(columns.tier, |field| row.priority(field))?.unwrap_or(0);
         let reservation = row.optional(columns.reservation, |field| row.whole(field))?;
+        let service = row.service(columns, gpu_util)?;
         let mut duration = self.duration(row, gpus)?;
         let class = self.class_id(row)?;
         let columns = &self.columns;
@@ -357,6 +358,7 @@ impl<'a> Reader<'a> {
             tolerance,
             priority,
             share: JobShare { account, tier, reservation },
+            service,
         };
         self.trace.jobs.push(job);
         Ok(())

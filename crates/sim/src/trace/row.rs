@@ -1,5 +1,6 @@
 //! One row of a trace, and its fields as numbers, times and flags.
 
+use super::TraceService;
 use super::formats::Columns;
 use super::problem::{BadRow, Problem};
 use crate::decimal::{DecimalError, parse_scaled, parse_short};
@@ -156,6 +157,35 @@ impl<'a> TraceRow<'a, '_> {
             (_, Some(most)) => Tolerance::Slowdown(most),
             _ => Tolerance::Any,
         })
+    }
+
+    /// What a service is promised; `None` for a job that ends by itself.
+    pub(super) fn service(
+        &self,
+        columns: &Columns,
+        gpu_util: Option<Utilisation>,
+    ) -> Result<Option<TraceService>, Box<BadRow>> {
+        let Some(kind) = columns.kind else { return Ok(None) };
+        match self.text(kind) {
+            "" | "training" => return Ok(None),
+            "service" => {}
+            text => return Err(self.bad(kind.name, Problem::NotAKind { text: text.to_owned() })),
+        }
+        let thousandths = |field: Field| match u32::try_from(self.scaled(field, 3)?) {
+            Ok(0) => {
+                Err(self.bad(field.name, Problem::NotAService { missing: "a positive number" }))
+            }
+            Ok(value) => Ok(value),
+            Err(_) => Err(self.overflow(field)),
+        };
+        let rate_milli = self.optional(columns.rate_per_s, thousandths)?;
+        let slo_us = self.optional(columns.slo_ms, thousandths)?;
+        let missing = |missing| self.bad(kind.name, Problem::NotAService { missing });
+        if slo_us.is_some() && gpu_util.is_none() {
+            return Err(missing("gpu_util"));
+        }
+        let rate_milli = rate_milli.ok_or_else(|| missing("rate_per_s"))?;
+        Ok(Some(TraceService { rate_milli, slo_us }))
     }
 
     pub(super) fn priority(&self, field: Field) -> Result<i8, Box<BadRow>> {

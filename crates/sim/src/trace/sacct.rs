@@ -377,6 +377,7 @@ impl<'a> SacctReader<'a> {
                 tolerance: Tolerance::Any,
                 priority: 0,
                 share: tandem_core::JobShare::default(),
+                service: None,
             });
         }
         trace.sacct = Some(counts);

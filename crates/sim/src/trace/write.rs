@@ -65,6 +65,8 @@ impl TraceFormat {
 
 /// Columns that few traces have: they are written if any job has a value.
 const OPTIONAL: [&str; 3] = ["exclusive", "max_slowdown", "priority"];
+/// The same, of traces with services.
+const SERVICES: [&str; 3] = ["kind", "rate_per_s", "slo_ms"];
 /// The same, of traces of several people.
 const SHARES: [&str; 3] = ["account", "tier", "reservation"];
 
@@ -78,6 +80,9 @@ pub fn write(trace: &Trace, format: TraceFormat, out: &mut impl Write) -> io::Re
     let has_limits = |job: &TraceJob| job.tolerance != Tolerance::Any || job.priority != 0;
     if format == TraceFormat::Tandem && trace.jobs.iter().any(has_limits) {
         columns.extend(OPTIONAL);
+    }
+    if format == TraceFormat::Tandem && trace.jobs.iter().any(|job| job.service.is_some()) {
+        columns.extend(SERVICES);
     }
     let has_share = |job: &TraceJob| job.share != JobShare::default();
     if format == TraceFormat::Tandem && trace.jobs.iter().any(has_share) {
@@ -142,6 +147,9 @@ fn field(trace: &Trace, index: usize, job: &TraceJob, format: TraceFormat, colum
             Tolerance::Slowdown(most) => Seconds(u64::from(most)).to_string(),
             Tolerance::Any | Tolerance::Alone => String::new(),
         },
+        "kind" => if job.service.is_some() { "service" } else { "training" }.to_owned(),
+        "rate_per_s" => thousandths(job.service.map(|service| u64::from(service.rate_milli))),
+        "slo_ms" => thousandths(job.service.and_then(|service| service.slo_us).map(u64::from)),
         "priority" => job.priority.to_string(),
         "account" => {
             job.share.account.map_or(String::new(), |account| trace.accounts.get(account.0).clone())

@@ -49,6 +49,8 @@ pub struct JobOutcome {
     pub end: Option<Time>,
     /// Time during which at least one of its GPUs had another tenant.
     pub shared: Span,
+    /// Time during which it kept its promise, of a service.
+    pub kept: Span,
     /// How often a plan took its GPUs.
     pub preemptions: u32,
     /// How often it lost a GPU.
@@ -74,6 +76,8 @@ struct WorldJob {
     /// The nodes whose links it uses; none within one node, or where links cost nothing.
     links: Vec<NodeId>,
     shared_since: Option<Time>,
+    /// Since when a service keeps its promise.
+    kept_since: Option<Time>,
     /// Completions scheduled under an older version are void.
     version: u32,
 }
@@ -91,6 +95,7 @@ impl WorldJob {
             sub_batch_rate: Ratio::ONE,
             links: Vec::new(),
             shared_since: None,
+            kept_since: None,
             version: 0,
         }
     }
@@ -271,7 +276,10 @@ impl<'a> World<'a> {
                     self.remove(*job, now);
                     self.outcomes[job.index()].preemptions += 1;
                 }
-                Action::Start { .. } | Action::Pause { .. } | Action::Resume { .. } => {}
+                Action::Start { .. }
+                | Action::Budget { .. }
+                | Action::Pause { .. }
+                | Action::Resume { .. } => {}
             }
         }
         for action in actions {
@@ -281,6 +289,7 @@ impl<'a> World<'a> {
                     self.place(*job, placement, *restore, now);
                 }
                 Action::Move { job, placement } => self.place(*job, placement, true, now),
+                Action::Budget { job, placement } => self.set_budget(*job, placement.budget),
                 Action::Pause { job } => self.set_paused(*job, true),
                 Action::Resume { job } => self.set_paused(*job, false),
             }
@@ -330,6 +339,7 @@ impl<'a> World<'a> {
             sub_batch_rate,
             links,
             shared_since: None,
+            kept_since: None,
             version: before.map_or(0, |job_state| job_state.version),
         };
         self.active.insert(job, job_state);
@@ -365,6 +375,9 @@ impl<'a> World<'a> {
         if let Some(since) = job_state.shared_since.take() {
             self.outcomes[job.index()].shared += now.since(since);
         }
+        if let Some(since) = job_state.kept_since.take() {
+            self.outcomes[job.index()].kept += now.since(since);
+        }
         let gpus = job_state.gpus.take().unwrap_or_default();
         if let Some(links) = &mut self.links {
             links.remove(job, &std::mem::take(&mut job_state.links), &mut self.stale_rates);
@@ -393,6 +406,13 @@ impl<'a> World<'a> {
         }
         if let Some(links) = &self.links {
             links.touch(&self.active[job].links, &mut self.stale_rates);
+        }
+    }
+
+    fn set_budget(&mut self, job: JobId, budget: Ppm) {
+        self.active[job].budget = budget;
+        for gpu in self.active[job].gpus() {
+            self.stale_rates.extend(self.tenants[gpu.index()].iter());
         }
     }
 

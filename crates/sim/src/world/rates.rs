@@ -26,7 +26,12 @@ impl World<'_> {
     fn update_rate(&mut self, job: JobId, now: Time) {
         let shares = self.meters.shared_gpus > 0
             && self.active[job].gpus().iter().any(|gpu| self.tenants[gpu.index()].len() > 1);
-        let rate = self.rate(job, shares);
+        let mut rate = self.rate(job, shares);
+        if self.spec(job).promise.is_service {
+            self.note_promise(job, rate, now);
+            // It ends when it is cancelled, however fast it is.
+            rate = if self.active[job].paused { Ppm::ZERO } else { Ppm::ONE };
+        }
         if self.observer.is_some() {
             let colocated = if shares { self.colocated(job) } else { None };
             self.watch(job, colocated, now);
@@ -54,6 +59,23 @@ impl World<'_> {
             self.completions.push(Reverse(Completion::new(at + span, job, job_state.version)));
         }
         self.reports.push(Event::Progress { job, progress: job_state.progress });
+    }
+
+    /// Counts the time in which a service keeps its promise.
+    #[cold]
+    fn note_promise(&mut self, job: JobId, rate: Ppm, now: Time) {
+        let least = self.spec(job).promise.least_rate;
+        let job_state = &mut self.active[job];
+        // A cap slows down every request, although on average it may leave room.
+        let is_kept = rate.min(job_state.budget) >= least && !job_state.paused;
+        match (is_kept, job_state.kept_since) {
+            (true, None) => job_state.kept_since = Some(now),
+            (false, Some(since)) => {
+                job_state.kept_since = None;
+                self.outcomes[job.index()].kept += now.since(since);
+            }
+            _ => {}
+        }
     }
 
     /// Tells the observer the co-located jobs of a job from now on, and reports the measurement until now.

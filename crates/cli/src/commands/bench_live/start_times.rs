@@ -7,6 +7,7 @@ use super::server::BenchDaemon;
 use super::starts::body;
 use crate::commands::{print, remark};
 use crate::failure::Failure;
+use crate::random::Random;
 use crate::table;
 use clap::Args;
 use serde_json::{Value, json};
@@ -51,19 +52,6 @@ pub(crate) struct StartTimesArgs {
     /// No messages
     #[arg(long)]
     quiet: bool,
-}
-
-/// A small seeded generator (SplitMix64): the same seed gives the same queues.
-struct Random(u64);
-
-impl Random {
-    /// A number below `most`.
-    fn below(&mut self, most: u64) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) % most) as usize
-    }
 }
 
 /// A kind of queue: what arrives when.

@@ -16,7 +16,7 @@ use tandem_daemon::job::JobState;
 /// Jobs per answer.
 const PAGE: u32 = 1000;
 const MIB: f64 = 1_048_576.0;
-const TRACE_COLUMNS: [&str; 14] = [
+pub(in crate::commands) const TRACE_COLUMNS: [&str; 14] = [
     "job_id",
     "user",
     "submit_s",
@@ -33,7 +33,7 @@ const TRACE_COLUMNS: [&str; 14] = [
     "priority",
 ];
 /// The columns of Lucid's table that `--interference` reads.
-const RATE_COLUMNS: [&str; 10] = [
+pub(in crate::commands) const RATE_COLUMNS: [&str; 10] = [
     "model1",
     "dataset1",
     "batchsize1",
@@ -119,20 +119,20 @@ fn ended_jobs(client: &mut Client, args: &ExportArgs) -> Result<(Vec<JobInfo>, u
 }
 
 /// Seconds since 1970.
-fn seconds(time: &str) -> Option<f64> {
+pub(in crate::commands) fn seconds(time: &str) -> Option<f64> {
     let at: jiff::Timestamp = time.parse().ok()?;
     Some(at.as_millisecond() as f64 / 1e3)
 }
 
 /// Names of users and classes as written: their own, or numbers in order of appearance.
-struct Aliases {
+pub(in crate::commands) struct Aliases {
     keep: bool,
     users: BTreeMap<String, usize>,
     classes: BTreeMap<String, usize>,
 }
 
 impl Aliases {
-    fn new(keep: bool) -> Self {
+    pub(in crate::commands) fn new(keep: bool) -> Self {
         Self { keep, users: BTreeMap::new(), classes: BTreeMap::new() }
     }
 
@@ -197,7 +197,10 @@ fn trace_rows(
 
 /// Each measured pair of classes once, with the rates of both. A direction that was not measured has the
 /// believed rate, or that of the other one.
-fn rate_rows(classes: &[ClassInfo], names: &mut Aliases) -> Vec<Vec<String>> {
+pub(in crate::commands) fn rate_rows(
+    classes: &[ClassInfo],
+    names: &mut Aliases,
+) -> Vec<Vec<String>> {
     let pair = |one: &str, other: &str| {
         let class = classes.iter().find(|class| class.name == one)?;
         class.beside.get(other)
@@ -250,7 +253,11 @@ fn cluster(devices: &[DeviceInfo]) -> Option<String> {
     is_even.then(|| format!("{}x{per_node}:{}", nodes.len(), (memory as f64 / MIB) as u64))
 }
 
-fn write_csv(out: &mut dyn io::Write, columns: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+pub(in crate::commands) fn write_csv(
+    out: &mut dyn io::Write,
+    columns: &[&str],
+    rows: &[Vec<String>],
+) -> io::Result<()> {
     let mut csv = csv::Writer::from_writer(out);
     csv.write_record(columns)?;
     for row in rows {

@@ -9,7 +9,7 @@ use crate::output::clean;
 use crate::units;
 use serde_json::Value;
 use std::fmt::Write;
-use tandem_daemon::api::types::{JobInfo, JobPrivate};
+use tandem_daemon::api::types::{JobInfo, JobPrivate, LatencyInfo};
 use tandem_daemon::scheduler::RateSource;
 
 pub(super) fn run(args: &JobsArgs) -> Result<(), Failure> {
@@ -61,6 +61,9 @@ fn text(job: &JobInfo) -> String {
     lines.add("user", format!("{} ({})", clean(&line.user), job.uid));
     lines.add("class", clean(&line.class));
     sharing(job, &mut lines);
+    if let Some(latency) = &line.latency {
+        service(latency, &mut lines);
+    }
     lines.add("submitted", units::local(&line.submit_time));
     lines.maybe("begins", job.begin_time.as_deref().map(units::local));
     lines.maybe("started", line.start_time.as_deref().map(units::local));
@@ -106,6 +109,21 @@ fn text(job: &JobInfo) -> String {
         files(private, &mut lines);
     }
     lines.0
+}
+
+/// The latency of a service against its promise.
+fn service(latency: &LatencyInfo, lines: &mut Lines) {
+    let promise = latency.slo.as_deref().map_or_else(|| "none".to_owned(), clean);
+    let kept = latency.kept.map(|kept| format!(", kept {:.1} % of the time", kept * 100.0));
+    lines.add("promise", format!("{promise}{}", kept.unwrap_or_default()));
+    let last = match (latency.p50_ms, latency.p99_ms, latency.rate_per_s) {
+        (Some(p50), Some(p99), Some(rate)) => {
+            format!("p50 {p50:.1} ms, p99 {p99:.1} ms at {rate:.1} requests/s")
+        }
+        _ => "not reported".to_owned(),
+    };
+    lines.add("latency", last);
+    lines.add("requests", latency.requests.to_string());
 }
 
 /// GPUs, co-located jobs, slow-down and enforcement.

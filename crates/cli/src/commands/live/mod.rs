@@ -6,7 +6,7 @@ mod dashboard;
 mod devices;
 mod doctor;
 mod explain;
-mod export;
+pub(super) mod export;
 mod info;
 mod learned;
 mod logs;

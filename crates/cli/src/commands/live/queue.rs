@@ -184,8 +184,17 @@ fn row(job: &JobLine) -> [TableCell; 10] {
         if sits { devices } else { String::new() }.into(),
         list(&job.beside).into(),
         rate(job).into(),
-        job.reason.as_deref().map(clean).unwrap_or_default().into(),
+        job.reason.as_deref().map(clean).or_else(|| latency(job)).unwrap_or_default().into(),
     ]
+}
+
+/// The latency of a service against its promise.
+fn latency(job: &JobLine) -> Option<String> {
+    let latency = job.latency.as_ref().filter(|_| job.state == JobState::Running)?;
+    let Some(p99) = latency.p99_ms else { return Some("latency not reported".to_owned()) };
+    let promise = latency.slo.as_deref().map(|slo| format!(", promised {}", clean(slo)));
+    let kept = latency.kept.map(|kept| format!(", kept {:.1} %", kept * 100.0));
+    Some(format!("p99 {p99:.1} ms{}{}", promise.unwrap_or_default(), kept.unwrap_or_default()))
 }
 
 /// The number of a job, with its task if it has one.

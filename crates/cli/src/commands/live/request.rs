@@ -8,7 +8,7 @@ use crate::output::clean;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use tandem_daemon::request::JobRequest;
+use tandem_daemon::request::{JobRequest, ServiceRequest};
 
 /// Variables that are always passed, so that programs are found.
 const LEAST: [&str; 8] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TERM"];
@@ -79,6 +79,7 @@ fn assemble(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Fai
     let here = std::env::current_dir().map_err(|cause| {
         Failure::bad_input(format!("the present folder is gone: {cause}; give -D"))
     });
+    let service = service(&options)?;
     let dir = match options.chdir {
         Some(dir) if dir.is_absolute() => dir,
         Some(dir) => here?.join(dir),
@@ -118,11 +119,31 @@ fn assemble(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Fai
         account: options.account,
         qos: options.qos,
         reservation: options.reservation,
+        service,
+        share: options.share,
         stored_bytes: 0,
     };
     // Checked here, without the daemon.
     request.check().map_err(Failure::bad_input)?;
     Ok(request)
+}
+
+/// What makes a job a service.
+fn service(options: &JobOptions) -> Result<Option<ServiceRequest>, Failure> {
+    let JobOptions { slo, rate, latency_regex, .. } = options;
+    let given = [
+        ("--slo", slo.is_some()),
+        ("--rate", rate.is_some()),
+        ("--latency-regex", latency_regex.is_some()),
+    ];
+    if let (false, Some((name, _))) = (options.service, given.iter().find(|(_, is)| *is)) {
+        return Err(Failure::bad_input(format!("{name} is for a service; add --service")));
+    }
+    Ok(options.service.then(|| ServiceRequest {
+        slo: slo.clone(),
+        rate_per_s: *rate,
+        latency_regex: latency_regex.clone(),
+    }))
 }
 
 fn text(path: PathBuf, what: &str) -> Result<String, Failure> {

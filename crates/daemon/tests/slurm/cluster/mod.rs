@@ -51,6 +51,7 @@ pub(crate) fn setup(nodes: u32, each: u32, policy: &str) -> Setup {
         people: Default::default(),
         process: Default::default(),
         class_rules: tandem_daemon::class::ClassRules::default(),
+        live_budgets: false,
         learn: true,
         believe_rates: true,
         restore_s: 0.0,

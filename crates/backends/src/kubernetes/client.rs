@@ -1,0 +1,202 @@
+//! Requests to the API server. They go by path and JSON, so that a field which this version does not know is
+//! not lost.
+
+use super::list::{self, KubeList};
+use super::{GATE, MANAGED};
+use serde_json::{Value, json};
+use std::future::Future;
+use thiserror::Error;
+use tokio::runtime::Runtime;
+
+/// Why the cluster cannot be used.
+#[derive(Debug, Error)]
+pub enum KubeError {
+    /// There is no configuration, or it cannot be used.
+    #[error("Kubernetes: {0}; set KUBECONFIG or run in a pod with a service account")]
+    Config(String),
+    /// A request failed.
+    #[error("Kubernetes: {path}: {cause}")]
+    Request {
+        /// The path of the request.
+        path: String,
+        /// What the API server said.
+        cause: Box<kube::Error>,
+    },
+    /// A list has another form than expected.
+    #[error("Kubernetes: {0}")]
+    Unreadable(String),
+    /// No node publishes GPUs of our driver.
+    #[error("Kubernetes has no GPUs of driver gpu.tandem.dev; start `tandem node` on the nodes")]
+    NoGpus,
+    /// A system call failed.
+    #[error("Kubernetes: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+impl KubeError {
+    /// The HTTP status of the answer, if there was one.
+    pub(super) fn code(&self) -> Option<u16> {
+        match self {
+            KubeError::Request { cause, .. } => match &**cause {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+/// What the reconciler asks of the cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum KubeRequest {
+    /// Write an allocation into a claim, or take it out.
+    Allocate { namespace: String, claim: String, version: String, allocation: Option<Value> },
+    /// Remove the gate of a pod and say why.
+    Ungate { namespace: String, pod: String, gate: usize, reason: String },
+    /// Say why a pod waits.
+    Explain { namespace: String, pod: String, reason: String },
+    /// Evict a pod, as far as disruption budgets allow it.
+    Evict { namespace: String, pod: String },
+}
+
+/// A connection to the API server, for callers that block.
+pub(super) struct KubeClient {
+    client: kube::Client,
+    runtime: Runtime,
+}
+
+impl KubeClient {
+    /// Reads the configuration: KUBECONFIG, or the service account of the pod.
+    pub(super) fn connect() -> Result<Self, KubeError> {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let client = runtime.block_on(async {
+            let config = kube::Config::infer().await.map_err(|error| error.to_string())?;
+            kube::Client::try_from(config).map_err(|error| error.to_string())
+        });
+        Ok(Self { client: client.map_err(KubeError::Config)?, runtime })
+    }
+
+    pub(super) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    pub(super) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: &Value,
+    ) -> Result<Value, KubeError> {
+        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+        self.call_raw(method, path, kind, body).await
+    }
+
+    async fn call_raw(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: Vec<u8>,
+    ) -> Result<Value, KubeError> {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", kind).body(body);
+        let request = request.map_err(|error| KubeError::Unreadable(error.to_string()))?;
+        let fails = |cause| KubeError::Request { path: path.to_owned(), cause: Box::new(cause) };
+        self.client.request::<Value>(request).await.map_err(fails)
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Value, KubeError> {
+        self.call("GET", path, "application/json", &Value::Null).await
+    }
+
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, KubeError> {
+        self.call("POST", path, "application/json", body).await
+    }
+
+    pub(super) async fn put(&self, path: &str, body: &Value) -> Result<Value, KubeError> {
+        self.call("PUT", path, "application/json", body).await
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Result<Value, KubeError> {
+        self.call("DELETE", path, "application/json", &Value::Null).await
+    }
+
+    /// Creates an object, or makes it as its YAML says.
+    pub(super) async fn apply(&self, path: &str, yaml: &str) -> Result<Value, KubeError> {
+        let path = format!("{path}?fieldManager=tandem&force=true");
+        self.call_raw("PATCH", &path, "application/apply-patch+yaml", yaml.as_bytes().to_vec())
+            .await
+    }
+
+    pub(super) async fn json_patch(&self, path: &str, body: &Value) -> Result<Value, KubeError> {
+        self.call("PATCH", path, "application/json-patch+json", body).await
+    }
+
+    pub(super) async fn merge_patch(&self, path: &str, body: &Value) -> Result<Value, KubeError> {
+        self.call("PATCH", path, "application/merge-patch+json", body).await
+    }
+
+    /// Lists everything that decisions need.
+    pub(super) fn list(&self) -> Result<KubeList, KubeError> {
+        let pods = format!("/api/v1/pods?labelSelector={MANAGED}%3Dtrue");
+        let (pods, claims, nodes, slices) = self.block_on(async {
+            tokio::join!(
+                self.get(&pods),
+                self.get("/apis/resource.k8s.io/v1/resourceclaims"),
+                self.get("/api/v1/nodes"),
+                self.get("/apis/resource.k8s.io/v1/resourceslices"),
+            )
+        });
+        list::read(&pods?, &claims?, &nodes?, &slices?).map_err(KubeError::Unreadable)
+    }
+
+    /// Sends requests at the same time. What another writer changed meanwhile is left to the next list.
+    pub(super) fn send(&self, requests: &[KubeRequest]) -> Result<(), KubeError> {
+        let all = requests.iter().map(|request| self.send_one(request));
+        let answers = self.block_on(futures_util::future::join_all(all));
+        for answer in answers {
+            match answer {
+                Err(error) if matches!(error.code(), Some(404 | 409 | 422 | 429)) => {
+                    tracing::debug!("{error}");
+                }
+                answer => drop(answer?),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_one(&self, request: &KubeRequest) -> Result<Value, KubeError> {
+        match request {
+            KubeRequest::Allocate { namespace, claim, version, allocation } => {
+                let path = format!(
+                    "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{claim}/status"
+                );
+                let body = json!({ "metadata": { "resourceVersion": version }, "status": { "allocation": allocation } });
+                self.merge_patch(&path, &body).await
+            }
+            KubeRequest::Ungate { namespace, pod, gate, reason } => {
+                let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+                let at = format!("/spec/schedulingGates/{gate}");
+                let body = json!([
+                    { "op": "test", "path": format!("{at}/name"), "value": GATE },
+                    { "op": "remove", "path": at },
+                    { "op": "add", "path": "/metadata/annotations/tandem.dev~1reason", "value": reason },
+                ]);
+                self.json_patch(&path, &body).await
+            }
+            KubeRequest::Explain { namespace, pod, reason } => {
+                let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}");
+                let body =
+                    json!({ "metadata": { "annotations": { "tandem.dev/reason": reason } } });
+                self.merge_patch(&path, &body).await
+            }
+            KubeRequest::Evict { namespace, pod } => {
+                let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
+                let body = json!({ "apiVersion": "policy/v1", "kind": "Eviction",
+                    "metadata": { "name": pod, "namespace": namespace } });
+                self.post(&path, &body).await
+            }
+        }
+    }
+}

@@ -1,0 +1,448 @@
+//! `tandem bench colocate`: a real service under an open load beside real training on one core of this
+//! machine, with and without budgets.
+
+mod picture;
+
+use super::demo_live::Daemon;
+use super::{print, remark, sample_job};
+use crate::failure::Failure;
+use crate::table;
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tandem_daemon::client::Client;
+use tandem_daemon::request::{JobRequest, LatencyPromise, ServiceRequest};
+
+/// How often files and the daemon are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// What is waited for at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Windows of a second for which the service is alone at first.
+const WINDOWS_ALONE: usize = 6;
+/// Time for which the training is measured alone.
+const TRAINING_ALONE: Duration = Duration::from_secs(3);
+
+#[derive(Args)]
+pub(crate) struct BenchColocateArgs {
+    /// Requests per second, each rate measured by itself
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [5.0, 25.0, 45.0])]
+    pub(crate) rates: Vec<f64>,
+    /// CPU time of a request, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 10.0)]
+    pub(crate) request_ms: f64,
+    /// Latency that the service is promised
+    #[arg(long, value_name = "LATENCY", default_value = "p99=150ms")]
+    pub(crate) slo: String,
+    /// Ways to share the core
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::value_variants().to_vec())]
+    pub(crate) modes: Vec<Mode>,
+    /// Seconds that are measured
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=3600))]
+    pub(crate) seconds: u32,
+    /// Seconds before that for budgets to settle
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub(crate) settle: u32,
+    /// Repetitions, interleaved
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) repeats: u32,
+    /// Draw the measurements into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No messages
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}
+
+/// How the service and the training share the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Nothing is promised and nobody is capped
+    Uncapped,
+    /// Budgets add up to the core
+    Strict,
+    /// Budgets may add up to more
+    Competitive,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Uncapped => "uncapped",
+            Mode::Strict => "strict",
+            Mode::Competitive => "competitive",
+        }
+    }
+
+    fn policy(self) -> &'static str {
+        match self {
+            Mode::Uncapped => "tandem:slice_s=2,budgets=off",
+            Mode::Strict => "tandem:slice_s=2,budgets=strict",
+            Mode::Competitive => "tandem:slice_s=2,budgets=competitive",
+        }
+    }
+}
+
+/// One second of a service.
+#[derive(Clone, Copy)]
+struct Window {
+    requests: f64,
+    seconds: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+/// What one run gave: the service alone, then beside the training.
+struct Measured {
+    rate: f64,
+    mode: Mode,
+    alone: Vec<Window>,
+    training_alone: f64,
+    /// Empty if they did not share.
+    beside: Vec<Window>,
+    training: f64,
+}
+
+pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
+    let promise = LatencyPromise::parse(&args.slo)
+        .map_err(|problem| Failure::bad_input(format!("--slo: {problem}")))?;
+    for &rate in &args.rates {
+        if !(rate > 0.0 && rate * args.request_ms < 1000.0 && args.request_ms > 0.0) {
+            return Err(Failure::bad_input(format!(
+                "{rate} requests per second of {} ms each are no load for one core; give less",
+                args.request_ms
+            )));
+        }
+    }
+    let train = sample_job::find()?;
+    let mut all = Vec::new();
+    for repeat in 1..=args.repeats {
+        for &rate in &args.rates {
+            for &mode in &args.modes {
+                let what = format!("{repeat} of {}: {rate} requests/s, {mode}", args.repeats);
+                remark(&what, args.quiet);
+                all.push(measure(args, &train, rate, mode)?);
+            }
+        }
+    }
+    let cells = summarise(args, promise, &all);
+    if let Some(file) = &args.chart {
+        std::fs::write(file, picture::svg(&cells, promise.limit_us as f64 / 1e3)).map_err(
+            |error| Failure::failed(format!("{}: cannot be written: {error}", file.display())),
+        )?;
+    }
+    if args.json {
+        let cells: Vec<Value> = cells.iter().map(Cell::json).collect();
+        return print(&json!({ "schema": 1, "slo": args.slo, "cells": cells }).to_string());
+    }
+    print(&as_table(&cells))
+}
+
+/// A daemon of its own: first the training alone, then the service, then both.
+fn measure(
+    args: &BenchColocateArgs,
+    train: &Path,
+    rate: f64,
+    mode: Mode,
+) -> Result<Measured, Failure> {
+    let mut daemon = Daemon::start(mode.policy(), 1, None)?;
+    let mut client = daemon.client()?;
+    let mut bench = Bench { client: &mut client, train, folder: daemon.folder.path() };
+    let first = bench.submit_training()?;
+    bench.wait("the training is measured alone", |job| job.steps_per_s_alone.is_some(), first)?;
+    let training_alone = bench.steps_per_second(first, TRAINING_ALONE)?;
+    bench.client.cancel(first)?;
+    bench.wait("the training ends", |job| job.line.state.is_over(), first)?;
+
+    let service = bench.submit_service(args, rate, mode)?;
+    let output = bench.output(service)?;
+    let began = Instant::now();
+    while windows(&output).len() < WINDOWS_ALONE {
+        if began.elapsed() > PATIENCE {
+            return Err(Failure::failed("the service reports no requests"));
+        }
+        std::thread::sleep(LOOK);
+    }
+    let alone = windows(&output);
+    let guest = bench.submit_training()?;
+    let is_beside = |job: &tandem_daemon::api::types::JobInfo| job.line.beside.contains(&service);
+    if bench.wait("they share", is_beside, guest).is_err() {
+        return Ok(Measured {
+            rate,
+            mode,
+            alone,
+            training_alone,
+            beside: Vec::new(),
+            training: 0.0,
+        });
+    }
+    std::thread::sleep(Duration::from_secs(args.settle.into()));
+    let before = windows(&output).len();
+    let training = bench.steps_per_second(guest, Duration::from_secs(args.seconds.into()))?;
+    let beside = windows(&output).split_off(before);
+    Ok(Measured { rate, mode, alone, training_alone, beside, training })
+}
+
+struct Bench<'a> {
+    client: &'a mut Client,
+    train: &'a Path,
+    folder: &'a Path,
+}
+
+impl Bench<'_> {
+    fn submit(
+        &mut self,
+        class: &str,
+        arguments: &[String],
+        as_service: Option<ServiceRequest>,
+    ) -> Result<u64, Failure> {
+        let program = self.train.to_string_lossy().into_owned();
+        let request = JobRequest {
+            command: std::iter::once(program).chain(arguments.iter().cloned()).collect(),
+            class: Some(class.to_owned()),
+            dir: self.folder.to_owned(),
+            env: std::env::vars().collect(),
+            service: as_service,
+            ..JobRequest::default()
+        };
+        let ids = self.client.submit(&request)?;
+        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+    }
+
+    fn submit_training(&mut self) -> Result<u64, Failure> {
+        let arguments = ["--steps", "1000000000", "--print-every", "5"].map(str::to_owned);
+        self.submit("training", &arguments, None)
+    }
+
+    fn submit_service(
+        &mut self,
+        args: &BenchColocateArgs,
+        rate: f64,
+        mode: Mode,
+    ) -> Result<u64, Failure> {
+        let (rate, work) = (rate.to_string(), args.request_ms.to_string());
+        let arguments =
+            ["--steps", "1000000000", "--print-every", "1", "--batch", "4"].map(str::to_owned);
+        let load = ["--serve".to_owned(), rate, "--request-ms".to_owned(), work];
+        // What is promised to nobody is not protected; it is measured all the same.
+        let slo = (mode != Mode::Uncapped).then(|| args.slo.clone());
+        let service = ServiceRequest { slo, ..ServiceRequest::default() };
+        self.submit("service", &[&arguments[..], &load].concat(), Some(service))
+    }
+
+    fn wait(
+        &mut self,
+        what: &str,
+        is_so: impl Fn(&tandem_daemon::api::types::JobInfo) -> bool,
+        id: u64,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        while !is_so(&self.client.job(id)?.job) {
+            if began.elapsed() > PATIENCE {
+                return Err(Failure::failed(format!("not in time: {what}")));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn output(&mut self, id: u64) -> Result<PathBuf, Failure> {
+        let private = self.client.job(id)?.job.private.clone();
+        let private = private.ok_or_else(|| Failure::failed("the job is another user's"))?;
+        Ok(PathBuf::from(private.stdout))
+    }
+
+    /// Steps per second over some time.
+    fn steps_per_second(&mut self, id: u64, time: Duration) -> Result<f64, Failure> {
+        let output = self.output(id)?;
+        let (began, before) = (Instant::now(), last_step(&output));
+        std::thread::sleep(time);
+        Ok((last_step(&output) - before) / began.elapsed().as_secs_f64())
+    }
+}
+
+/// The last step that a job has printed.
+fn last_step(output: &Path) -> f64 {
+    let text = std::fs::read_to_string(output).unwrap_or_default();
+    let step = |line: &str| line.strip_prefix("step ")?.split(' ').next()?.parse().ok();
+    text.lines().rev().find_map(step).unwrap_or(0.0)
+}
+
+/// The windows that a service has printed: `40 requests in 1.002 s: p50 6.1 ms, p99 9.3 ms`.
+fn windows(output: &Path) -> Vec<Window> {
+    let text = std::fs::read_to_string(output).unwrap_or_default();
+    text.lines().filter_map(window).collect()
+}
+
+fn window(line: &str) -> Option<Window> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [requests, "requests", "in", seconds, "s:", "p50", p50, "ms,", "p99", p99, "ms"] =
+        words[..]
+    else {
+        return None;
+    };
+    let number = |text: &str| text.parse().ok();
+    Some(Window {
+        requests: number(requests)?,
+        seconds: number(seconds)?,
+        p50_ms: number(p50)?,
+        p99_ms: number(p99)?,
+    })
+}
+
+/// The medians of a rate and a mode over all repetitions, each with the least and the greatest.
+struct Cell {
+    rate: f64,
+    mode: &'static str,
+    runs: usize,
+    /// Runs in which they shared.
+    shared: usize,
+    p50_ms: Spread,
+    p99_ms: Spread,
+    /// Part of the windows within the promise.
+    kept: Spread,
+    /// Speed of the training relative to alone.
+    training: Spread,
+    /// Answered ÷ offered requests, plus the speed of the training.
+    total: Spread,
+}
+
+/// A median, the least and the greatest value.
+#[derive(Clone, Copy)]
+struct Spread([f64; 3]);
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
+        Spread([at(values.len() / 2), at(0), at(values.len().saturating_sub(1))])
+    }
+
+    fn median(self) -> f64 {
+        self.0[0]
+    }
+
+    fn text(self, digits: usize) -> String {
+        let [median, least, most] = self.0;
+        format!("{median:.digits$} [{least:.digits$}-{most:.digits$}]")
+    }
+
+    fn json(self) -> Value {
+        let [median, least, most] = self.0;
+        json!({ "median": median, "min": least, "max": most })
+    }
+}
+
+impl Cell {
+    fn json(&self) -> Value {
+        json!({
+            "rate_per_s": self.rate, "mode": self.mode, "runs": self.runs, "shared": self.shared,
+            "p50_ms": self.p50_ms.json(), "p99_ms": self.p99_ms.json(), "kept": self.kept.json(),
+            "training": self.training.json(), "total": self.total.json(),
+        })
+    }
+}
+
+/// The windows of a run, the speed of the training beside it and the rate of requests.
+type Run<'a> = (&'a [Window], f64, f64);
+
+/// One cell for the service alone, and one per mode, of every rate.
+fn summarise(args: &BenchColocateArgs, promise: LatencyPromise, all: &[Measured]) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for &rate in &args.rates {
+        let of_rate = || all.iter().filter(move |one| one.rate == rate);
+        let alone: Vec<Run<'_>> = of_rate().map(|one| (&one.alone[..], 0.0, one.rate)).collect();
+        cells.push(cell("exclusive", rate, promise, &alone));
+        for &mode in &args.modes {
+            let runs = of_rate().filter(|one| one.mode == mode);
+            // They take the core in turns where they do not share it.
+            let runs = runs.map(|one| match one.beside.is_empty() {
+                true => (&one.alone[..], 0.0, one.rate),
+                false => (&one.beside[..], one.training / one.training_alone.max(1e-9), one.rate),
+            });
+            let runs: Vec<Run<'_>> = runs.collect();
+            let mut next = cell(mode.name(), rate, promise, &runs);
+            let shared = of_rate().filter(|one| one.mode == mode && !one.beside.is_empty());
+            next.shared = shared.count();
+            cells.push(next);
+        }
+    }
+    cells
+}
+
+fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]) -> Cell {
+    let us = |ms: f64| (ms * 1e3).round() as u64;
+    let is_kept = |one: &&Window| promise.is_kept_by(us(one.p50_ms), us(one.p99_ms));
+    let kept = |windows: &[Window]| {
+        windows.iter().filter(is_kept).count() as f64 / windows.len().max(1) as f64
+    };
+    let middle = |windows: &[Window], of: fn(&Window) -> f64| {
+        Spread::of(windows.iter().map(of).collect()).median()
+    };
+    let answered = |windows: &[Window], rate: f64| {
+        let requests: f64 = windows.iter().map(|one| one.requests).sum();
+        let seconds: f64 = windows.iter().map(|one| one.seconds).sum();
+        (requests / (rate * seconds).max(1e-9)).min(1.0)
+    };
+    let spread = |of: &dyn Fn(&Run<'_>) -> f64| Spread::of(runs.iter().map(of).collect());
+    Cell {
+        rate,
+        mode,
+        runs: runs.len(),
+        shared: 0,
+        p50_ms: spread(&|(windows, _, _)| middle(windows, |one| one.p50_ms)),
+        p99_ms: spread(&|(windows, _, _)| middle(windows, |one| one.p99_ms)),
+        kept: spread(&|(windows, _, _)| kept(windows)),
+        training: spread(&|(_, training, _)| *training),
+        total: spread(&|(windows, training, rate)| answered(windows, *rate) + training),
+    }
+}
+
+fn as_table(cells: &[Cell]) -> String {
+    let header =
+        ["requests/s", "mode", "p50 ms", "p99 ms", "kept %", "training", "total", "shared"];
+    let percent = |kept: Spread| Spread(kept.0.map(|part| part * 100.0)).text(0);
+    let row = |cell: &Cell| {
+        vec![
+            cell.rate.to_string(),
+            cell.mode.to_owned(),
+            cell.p50_ms.text(1),
+            cell.p99_ms.text(1),
+            percent(cell.kept),
+            cell.training.text(2),
+            cell.total.text(2),
+            format!("{} of {}", cell.shared, cell.runs),
+        ]
+    };
+    table::plain(&header, cells.iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_the_sample_job_are_read() {
+        let read = window("40 requests in 1.002 s: p50 6.100 ms, p99 9.300 ms").unwrap();
+        assert_eq!((read.requests, read.p50_ms, read.p99_ms), (40.0, 6.1, 9.3));
+        assert!(window("step 5 loss 0.1").is_none());
+    }
+
+    #[test]
+    fn a_cell_counts_the_windows_within_the_promise() {
+        let window = |p99_ms| Window { requests: 10.0, seconds: 1.0, p50_ms: 1.0, p99_ms };
+        let windows = [window(5.0), window(9.0), window(11.0), window(3.0)];
+        let promise = LatencyPromise::parse("p99=10ms").unwrap();
+        let cell = cell("strict", 10.0, promise, &[(&windows[..], 0.5, 10.0)]);
+        assert_eq!((cell.kept.median(), cell.total.median()), (0.75, 1.5));
+    }
+}

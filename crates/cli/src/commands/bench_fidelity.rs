@@ -1,0 +1,357 @@
+//! `tandem bench fidelity`: the same stream of real training jobs on this machine and in the simulator, which is
+//! told only what the daemon had learned before.
+
+mod live;
+mod picture;
+mod stream;
+
+use super::live::export::{Aliases, RATE_COLUMNS, TRACE_COLUMNS, rate_rows, write_csv};
+use super::{print, remark, sample_job};
+use crate::failure::Failure;
+use crate::files::{Folder, OutputFile};
+use crate::table;
+use clap::Args;
+use live::Learned;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use stream::{StreamOptions, Submission};
+use tandem_core::{Cluster, Interference, JobId, Memory, Span};
+use tandem_policies::PolicySpec;
+use tandem_sim::interference::PairTable;
+use tandem_sim::trace::{ReadOptions, read};
+use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions};
+
+/// A machine on which others use more than this part of the cores is busy.
+const BUSY: f64 = 0.1;
+/// Targets on a quiet machine.
+const MEAN_ERROR_MAX: f64 = 0.05;
+const JOB_ERROR_MAX: f64 = 0.10;
+
+#[derive(Args)]
+pub(crate) struct BenchFidelityArgs {
+    /// Jobs of the stream
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    jobs: u32,
+    /// Policies: A,B:key=value,...
+    #[arg(long, value_name = "LIST", default_value = "sjf,sjf-bsbf,tandem:slice_s=2")]
+    policies: String,
+    /// Cores that are devices
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
+    devices: u32,
+    /// Mean duration of a job, alone
+    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=3600))]
+    mean: u32,
+    /// Work submitted per second and device
+    #[arg(long, value_name = "X", default_value_t = 1.5, value_parser = parse_load)]
+    load: f64,
+    /// Seed of the stream
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Keep trace.csv and rates.csv of the simulator, and draw fidelity.svg, in this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// No messages
+    #[arg(long)]
+    quiet: bool,
+}
+
+fn parse_load(text: &str) -> Result<f64, String> {
+    let load = text.parse().ok().filter(|load| (0.01..=100.0).contains(load));
+    load.ok_or_else(|| "a number from 0.01 to 100 is needed".to_owned())
+}
+
+/// One policy on this machine and in the simulator.
+struct PolicyFidelity {
+    policy: String,
+    /// JCT of every job in seconds: live, simulated.
+    jobs: Vec<(f64, f64)>,
+}
+
+/// All that was measured.
+struct FidelityReport {
+    policies: Vec<PolicyFidelity>,
+    /// Part of the cores that others used before the run.
+    used_by_others: f64,
+    /// Part of the time that the host took away during the run.
+    stolen: f64,
+}
+
+pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
+    let specs = PolicySpec::parse_list(&args.policies)?;
+    let train = sample_job::find()?;
+    let cores = std::thread::available_parallelism()?.get();
+    if args.devices as usize > cores {
+        return Err(Failure::bad_input(format!(
+            "--devices {}: this machine has {cores} cores",
+            args.devices
+        )));
+    }
+    let kept = args.out.as_deref().map(Folder::open).transpose()?;
+    let scratch = tempfile::tempdir()?;
+    let folder = args.out.as_deref().unwrap_or(scratch.path());
+    let say = |text: &str| remark(text, args.quiet);
+    let used_by_others = CpuTimes::now().used_after(Duration::from_secs(2));
+    if used_by_others > BUSY {
+        say(&format!(
+            "this machine is busy: {:.0} % of its cores before the run",
+            used_by_others * 100.0
+        ));
+    }
+    say("measuring every class alone and every pair ...");
+    let learned = live::learn(&train, args.devices, args.quiet)?;
+    let options = StreamOptions {
+        jobs: args.jobs as usize,
+        devices: args.devices,
+        mean_s: args.mean.into(),
+        load: args.load,
+        seed: args.seed,
+    };
+    let stream = stream::draw(&options, &learned.measured);
+    write_inputs(folder, &learned, &stream)?;
+    let before = CpuTimes::now();
+    let mut policies = Vec::new();
+    for spec in &specs {
+        let policy = spec.text.clone();
+        say(&format!("{policy}: {} real jobs ...", args.jobs));
+        let real = live::run(&policy, args.devices, &train, &learned, &stream, args.quiet)?;
+        let simulated = simulate(folder, spec, args.devices, learned.memory_bytes)?;
+        policies.push(PolicyFidelity { policy, jobs: real.into_iter().zip(simulated).collect() });
+    }
+    let report = FidelityReport { policies, used_by_others, stolen: before.stolen_since() };
+    if args.out.is_some() {
+        let picture = picture::svg(&report.policies);
+        OutputFile::open(&folder.join("fidelity.svg"))?
+            .write(|out| out.write_all(picture.as_bytes()))?;
+    }
+    if let Some(kept) = kept {
+        kept.keep();
+    }
+    print(&if args.json { report.json(args) } else { report.text() })
+}
+
+/// The inputs of the simulator: the stream, and the rates as learned before it.
+fn write_inputs(folder: &Path, learned: &Learned, stream: &[Submission]) -> Result<(), Failure> {
+    let tasks = stream.iter().flat_map(|one| std::iter::repeat_n(one, one.tasks));
+    let row = |(number, one): (usize, &Submission)| one.row(number, &learned.measured[one.class]);
+    let trace: Vec<Vec<String>> = tasks.enumerate().map(row).collect();
+    let rates = rate_rows(&learned.classes, &mut Aliases::new(true));
+    let file = |name: &str| OutputFile::open(&folder.join(name));
+    file("trace.csv")?.write(|out| write_csv(out, &TRACE_COLUMNS, &trace))?;
+    file("rates.csv")?.write(|out| write_csv(out, &RATE_COLUMNS, &rates))?;
+    Ok(())
+}
+
+/// The JCT of every job in the order of the trace.
+fn simulate(
+    folder: &Path,
+    policy: &PolicySpec,
+    devices: u32,
+    memory_bytes: u64,
+) -> Result<Vec<f64>, Failure> {
+    let trace = read(&folder.join("trace.csv"), &ReadOptions::default())?;
+    let table = PairTable::read(&folder.join("rates.csv").to_string_lossy())?;
+    let cluster = Arc::new(Cluster::uniform(1, devices, Memory::from_mib(memory_bytes >> 20)));
+    let mut workload = Workload::new(trace, cluster, "trace.csv", &WorkloadOptions::default())?;
+    for job in &mut workload.jobs {
+        // A paused process stays in memory and goes on at once.
+        job.spec.restore = Span::ZERO;
+    }
+    let truth: Arc<dyn Interference> = Arc::new(table.for_trace(&workload.trace)?);
+    let world = WorldOptions { restore: (Span::ZERO, Span::ZERO), ..WorldOptions::default() };
+    let options = RunOptions { world, ..RunOptions::default() };
+    let run = tandem_sim::run(&workload, policy, &truth, &options, &AtomicU64::new(0))?;
+    let mut completion = vec![f64::NAN; workload.len()];
+    for (id, outcome) in (0..).map(JobId).zip(&run.outcomes) {
+        let number: usize = workload.id(id).parse().expect("rows are numbered");
+        let end = outcome.end.expect("every job of a finished run has ended");
+        completion[number] =
+            end.since(workload.spec(id).submit).0 as f64 / Span::from_secs(1).0 as f64;
+    }
+    Ok(completion)
+}
+
+impl PolicyFidelity {
+    fn means(&self) -> (f64, f64) {
+        let count = self.jobs.len() as f64;
+        let (live, simulated) =
+            (self.jobs.iter().map(|job| job.0), self.jobs.iter().map(|job| job.1));
+        (live.sum::<f64>() / count, simulated.sum::<f64>() / count)
+    }
+
+    fn mean_error(&self) -> f64 {
+        let (live, simulated) = self.means();
+        simulated / live - 1.0
+    }
+
+    /// The quantile of the relative error per job, by nearest rank.
+    fn job_error(&self, share: f64) -> f64 {
+        let mut errors: Vec<f64> =
+            self.jobs.iter().map(|job| (job.1 / job.0 - 1.0).abs()).collect();
+        errors.sort_by(f64::total_cmp);
+        let rank = (share * errors.len() as f64).ceil() as usize;
+        errors.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    }
+
+    fn is_within_target(&self) -> bool {
+        self.mean_error().abs() <= MEAN_ERROR_MAX && self.job_error(0.5) <= JOB_ERROR_MAX
+    }
+}
+
+impl FidelityReport {
+    fn is_busy(&self) -> bool {
+        self.used_by_others > BUSY || self.stolen > BUSY
+    }
+
+    /// The policies from the least mean JCT up.
+    fn ranking(&self, mean: impl Fn(&PolicyFidelity) -> f64) -> Vec<&str> {
+        let mut ranked: Vec<&PolicyFidelity> = self.policies.iter().collect();
+        ranked.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
+        ranked.iter().map(|policy| policy.policy.as_str()).collect()
+    }
+
+    fn rankings(&self) -> (Vec<&str>, Vec<&str>) {
+        (self.ranking(|policy| policy.means().0), self.ranking(|policy| policy.means().1))
+    }
+
+    fn json(&self, args: &BenchFidelityArgs) -> String {
+        let policies: Vec<_> = self
+            .policies
+            .iter()
+            .map(|policy| {
+                let (live, simulated) = policy.means();
+                json!({
+                    "policy": policy.policy,
+                    "mean_jct_live_s": live,
+                    "mean_jct_simulated_s": simulated,
+                    "mean_error": policy.mean_error(),
+                    "job_error_median": policy.job_error(0.5),
+                    "job_error_p95": policy.job_error(0.95),
+                    "jobs": policy.jobs.iter().map(|job| [job.0, job.1]).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let (live, simulated) = self.rankings();
+        let object = json!({
+            "schema": 1,
+            "jobs": args.jobs,
+            "devices": args.devices,
+            "load": args.load,
+            "seed": args.seed,
+            "policies": policies,
+            "ranking_live": live,
+            "ranking_simulated": simulated,
+            "used_by_others": self.used_by_others,
+            "stolen": self.stolen,
+            "is_busy": self.is_busy(),
+        });
+        object.to_string()
+    }
+
+    fn text(&self) -> String {
+        let percent = |share: f64| format!("{:.1} %", share * 100.0);
+        let row = |policy: &PolicyFidelity| {
+            let (live, simulated) = policy.means();
+            vec![
+                policy.policy.clone(),
+                format!("{live:.2}"),
+                format!("{simulated:.2}"),
+                format!("{:+.1} %", policy.mean_error() * 100.0),
+                percent(policy.job_error(0.5)),
+                percent(policy.job_error(0.95)),
+                if policy.is_within_target() { "yes" } else { "no" }.to_owned(),
+            ]
+        };
+        let header =
+            ["policy", "live s", "simulated s", "error", "job median", "job p95", "on target"];
+        let table = table::plain(&header, self.policies.iter().map(row).collect());
+        let (live, simulated) = self.rankings();
+        let order = if live == simulated {
+            format!("Best first, in both: {}.", live.join(", "))
+        } else {
+            format!("Best first, live: {}; simulated: {}.", live.join(", "), simulated.join(", "))
+        };
+        let quiet = if self.is_busy() { "busy" } else { "quiet" };
+        format!(
+            "{table}\n\nMean JCT live and simulated, and the error per job. Target: mean within {}, median of \
+             jobs within {}.\n{order}\nThe machine was {quiet}: others used {} of its cores before the run, its \
+             host took {} during it.",
+            percent(MEAN_ERROR_MAX),
+            percent(JOB_ERROR_MAX),
+            percent(self.used_by_others),
+            percent(self.stolen)
+        )
+    }
+}
+
+/// Times of all cores since the machine started, in ticks.
+struct CpuTimes {
+    total: f64,
+    idle: f64,
+    stolen: f64,
+}
+
+impl CpuTimes {
+    fn now() -> Self {
+        Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+    }
+
+    /// The first line: `cpu user nice system idle iowait irq softirq steal ...`.
+    fn parse(text: &str) -> Self {
+        let line = text.lines().next().unwrap_or_default();
+        let times: Vec<f64> =
+            line.split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
+        let at = |index: usize| times.get(index).copied().unwrap_or(0.0);
+        Self { total: times.iter().sum(), idle: at(3) + at(4), stolen: at(7) }
+    }
+
+    /// The part of the time that is used, from now on for some time.
+    fn used_after(&self, time: Duration) -> f64 {
+        std::thread::sleep(time);
+        let later = Self::now();
+        1.0 - ratio(later.idle - self.idle, later.total - self.total)
+    }
+
+    fn stolen_since(&self) -> f64 {
+        let later = Self::now();
+        ratio(later.stolen - self.stolen, later.total - self.total)
+    }
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_relative_to_the_machine_and_rankings_may_differ() {
+        let policy = |name: &str, jobs: &[(f64, f64)]| PolicyFidelity {
+            policy: name.to_owned(),
+            jobs: jobs.to_vec(),
+        };
+        let one = policy("one", &[(10.0, 11.0), (20.0, 20.0), (10.0, 8.0)]);
+        assert!((one.mean_error() - (39.0 / 40.0 - 1.0)).abs() < 1e-12);
+        assert!((one.job_error(0.5) - 0.1).abs() < 1e-9);
+        assert!((one.job_error(0.95) - 0.2).abs() < 1e-9);
+        let other = policy("other", &[(13.0, 14.0), (13.0, 14.0), (13.0, 14.0)]);
+        let policies = vec![one, other];
+        let report = FidelityReport { policies, used_by_others: 0.0, stolen: 0.0 };
+        let (live, simulated) = report.rankings();
+        assert_eq!((live, simulated), (vec!["other", "one"], vec!["one", "other"]));
+        assert!(report.text().contains("live: other, one; simulated: one, other"));
+    }
+
+    #[test]
+    fn cpu_times_are_read_by_their_places() {
+        let times = CpuTimes::parse("cpu  10 0 5 70 5 0 0 10 3 0\ncpu0 1 1 1 1\n");
+        assert_eq!((times.total, times.idle, times.stolen), (100.0, 75.0, 10.0));
+    }
+}

@@ -1,0 +1,213 @@
+//! The live half of `tandem bench fidelity`: classes and pairs are measured first, then the stream runs.
+
+use super::stream::{CLASSES, MeasuredClass, Submission, TrainingClass, request};
+use crate::commands::demo_live::Daemon;
+use crate::commands::live::export::seconds;
+use crate::failure::Failure;
+use crate::progress::ProgressDisplay;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tandem_daemon::api::types::{ClassInfo, JobInfo};
+use tandem_daemon::client::Client;
+use tandem_daemon::job::JobState;
+use tandem_daemon::request::JobRequest;
+
+/// How often the daemon is asked.
+const LOOK: Duration = Duration::from_millis(50);
+/// What is waited for at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Measurements of each side of a pair.
+const MEASUREMENTS: u64 = 3;
+/// For which a class trains alone.
+const ALONE: Duration = Duration::from_secs(3);
+/// Shares whatever fits, so that every pair can be measured.
+const MEASURING_POLICY: &str = "sjf-ffs";
+const ENDLESS: u64 = 1_000_000_000;
+
+/// What the daemon learned before the run.
+pub(super) struct Learned {
+    pub(super) classes: Vec<ClassInfo>,
+    pub(super) measured: Vec<MeasuredClass>,
+    pub(super) memory_bytes: u64,
+    /// The state folder of the daemon that learned, from which the measured daemons go on.
+    daemon: Daemon,
+}
+
+impl Learned {
+    fn state(&self) -> PathBuf {
+        self.daemon.folder.path().join("state")
+    }
+}
+
+/// A daemon and how jobs are submitted to it.
+struct Session<'a> {
+    client: Client,
+    train: &'a Path,
+    folder: PathBuf,
+}
+
+/// Measures every class alone and every pair on one device, while all other devices are busy.
+pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, Failure> {
+    let mut daemon = Daemon::start(MEASURING_POLICY, devices, None)?;
+    let client = daemon.client()?;
+    let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
+    for _ in 1..devices {
+        let filler = request(train, &session.folder, &CLASSES[0], ENDLESS);
+        let class = Some("filler".to_owned());
+        session.submit(&JobRequest { exclusive: true, class, ..filler })?;
+    }
+    let pairs: Vec<(usize, usize)> = (0..CLASSES.len())
+        .flat_map(|one| (one..CLASSES.len()).map(move |other| (one, other)))
+        .collect();
+    let progress = ProgressDisplay::start((CLASSES.len() + pairs.len()) as u64, quiet);
+    let mut speeds = Vec::new();
+    for class in &CLASSES {
+        speeds.push(session.measure_alone(class)?);
+        progress.done.fetch_add(1, Ordering::Relaxed);
+    }
+    for (one, other) in pairs {
+        session.measure_pair(&CLASSES[one], &CLASSES[other])?;
+        progress.done.fetch_add(1, Ordering::Relaxed);
+    }
+    let classes = session.client.classes()?.value.classes;
+    let measured = CLASSES.iter().zip(speeds).map(|(class, (steps_per_s, overhead_s))| {
+        let info = classes.iter().find(|info| info.name == class.name);
+        let memory = info.and_then(|info| info.memory_bytes).unwrap_or(0) as f64 / 1_048_576.0;
+        let duty = info.and_then(|info| info.duty);
+        MeasuredClass { steps_per_s, overhead_s, memory_mib: memory.max(1.0), duty }
+    });
+    let measured = measured.collect();
+    let devices = session.client.devices()?.value.devices;
+    let memory_bytes = devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
+    daemon.end();
+    Ok(Learned { classes, measured, memory_bytes, daemon })
+}
+
+impl Session<'_> {
+    fn submit(&mut self, request: &JobRequest) -> Result<u64, Failure> {
+        let ids = self.client.submit(request)?;
+        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+    }
+
+    fn start(&mut self, class: &TrainingClass, steps: u64) -> Result<u64, Failure> {
+        let request = request(self.train, &self.folder, class, steps);
+        self.submit(&request)
+    }
+
+    fn job(&mut self, id: u64) -> Result<JobInfo, Failure> {
+        Ok(self.client.job(id)?.value.job)
+    }
+
+    fn wait(
+        &mut self,
+        what: &str,
+        mut is_so: impl FnMut(&mut Self) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        while !is_so(self)? {
+            if began.elapsed() > PATIENCE {
+                return Err(Failure::failed(format!("not in time: {what}")));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn wait_for_end(&mut self, id: u64) -> Result<JobInfo, Failure> {
+        self.wait("a job ends", |session| Ok(session.job(id)?.line.state.is_over()))?;
+        self.job(id)
+    }
+
+    /// Steps per second alone, and the time of a job that is not training.
+    fn measure_alone(&mut self, class: &TrainingClass) -> Result<(f64, f64), Failure> {
+        let id = self.start(class, ENDLESS)?;
+        let is_measured = |session: &mut Self| Ok(session.job(id)?.steps_per_s_alone.is_some());
+        self.wait(&format!("{} is measured alone", class.name), is_measured)?;
+        std::thread::sleep(ALONE);
+        let speed = self.job(id)?.steps_per_s_alone.unwrap_or(f64::NAN);
+        self.client.cancel(id)?;
+        self.wait_for_end(id)?;
+        let steps = (speed * ALONE.as_secs_f64()).ceil() as u64;
+        let id = self.start(class, steps)?;
+        let job = self.wait_for_end(id)?;
+        // The whole job is the better measurement of both: it is what the stream consists of.
+        let training_s = steps as f64 / speed;
+        Ok((speed, (job.line.run_s - training_s).max(0.0)))
+    }
+
+    fn measure_pair(&mut self, one: &TrainingClass, other: &TrainingClass) -> Result<(), Failure> {
+        let ids = [self.start(one, ENDLESS)?, self.start(other, ENDLESS)?];
+        let is_measured = |session: &mut Self| {
+            let classes = session.client.classes()?.value.classes;
+            let measurements = |of: &str, beside: &str| {
+                let class = classes.iter().find(|class| class.name == of);
+                class.and_then(|class| class.beside.get(beside)).map_or(0, |pair| pair.measurements)
+            };
+            Ok(measurements(one.name, other.name) >= MEASUREMENTS
+                && measurements(other.name, one.name) >= MEASUREMENTS)
+        };
+        let what = format!("{} is measured beside {}", one.name, other.name);
+        let measured = self.wait(&what, is_measured);
+        for id in ids {
+            self.client.cancel(id)?;
+            self.wait_for_end(id)?;
+        }
+        measured
+    }
+}
+
+/// Runs the stream under a policy; the JCT of every task in order of submission.
+pub(super) fn run(
+    policy: &str,
+    devices: u32,
+    train: &Path,
+    learned: &Learned,
+    stream: &[Submission],
+    quiet: bool,
+) -> Result<Vec<f64>, Failure> {
+    let mut daemon = Daemon::start(policy, devices, Some(&learned.state()))?;
+    let client = daemon.client()?;
+    let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
+    let tasks = stream.iter().map(|one| one.tasks).sum::<usize>();
+    let progress = ProgressDisplay::start(tasks as u64, quiet);
+    let began = Instant::now();
+    let mut ids = Vec::new();
+    for one in stream {
+        let at = Duration::from_secs_f64(one.at_s);
+        std::thread::sleep(at.saturating_sub(began.elapsed()));
+        let request = one.request(train, &session.folder);
+        ids.extend(session.client.submit(&request)?.value.ids);
+    }
+    let work_s: f64 = stream.iter().map(|one| one.duration_s * one.tasks as f64).sum();
+    let limit = Duration::from_secs_f64(10.0 * work_s + 60.0);
+    let mut completion = Vec::new();
+    for id in ids {
+        loop {
+            let job = session.job(id)?;
+            match job.line.state {
+                JobState::Completed => {
+                    completion.push(jct(&job)?);
+                    break;
+                }
+                state if state.is_over() => {
+                    return Err(Failure::failed(format!("job {id} is {}", state.name())));
+                }
+                _ if began.elapsed() > limit => {
+                    return Err(Failure::failed("the jobs take far longer than alone"));
+                }
+                _ => std::thread::sleep(LOOK),
+            }
+        }
+        progress.done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(completion)
+}
+
+fn jct(job: &JobInfo) -> Result<f64, Failure> {
+    let end = job.line.end_time.as_deref().and_then(seconds);
+    let times = seconds(&job.line.submit_time).zip(end);
+    times
+        .map(|(submit, end)| end - submit)
+        .ok_or_else(|| Failure::failed(format!("job {} has no times", job.line.id)))
+}

@@ -1,0 +1,68 @@
+//! Arguments of `tandem kube` and `tandem node`.
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub(crate) enum KubeCommand {
+    /// Install policy, rights and claim templates in the cluster, or show them
+    Install(InstallArgs),
+    /// Release all pods and remove what install made; running pods go on
+    Uninstall(InstallArgs),
+    /// Release all gated pods as plain pods; needs no daemon
+    Release {
+        /// Show what would be done and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+        /// Only if no daemon has renewed its lease for this long; for a watchdog
+        #[arg(long, value_name = "SECONDS")]
+        if_away: Option<u32>,
+        /// The namespace of Tandem's Lease
+        #[arg(long, default_value = "tandem")]
+        namespace: String,
+    },
+    /// Check what the cluster has and lacks
+    Doctor {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct InstallArgs {
+    /// Print what would be done instead of doing it
+    #[arg(long)]
+    pub(crate) print: bool,
+    /// The namespace of Tandem itself
+    #[arg(long, default_value = "tandem")]
+    pub(crate) namespace: String,
+    /// Namespace whose GPU pods Tandem places; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) manage: Vec<String>,
+    /// Image with this program: also runs the daemon, the watchdog and the node agents in the cluster
+    #[arg(long)]
+    pub(crate) image: Option<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct NodeArgs {
+    /// The node's name in the cluster
+    #[arg(long)]
+    pub(crate) name: String,
+    /// The kubelet's folder
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    pub(crate) kubelet: PathBuf,
+    /// The folder of CDI specifications
+    #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+    pub(crate) cdi: PathBuf,
+    /// Publish this many fake GPUs
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub(crate) fake_gpus: u32,
+    /// Memory of each fake GPU
+    #[arg(long, value_name = "MIB", default_value_t = 24_576, value_parser = clap::value_parser!(u64).range(1..=1 << 30))]
+    pub(crate) fake_memory_mib: u64,
+}

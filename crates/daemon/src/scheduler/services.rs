@@ -1,0 +1,247 @@
+//! Services: what they were promised, how it is kept, and how they are started again when they fail.
+
+use super::Scheduler;
+use super::active::{Active, Phase};
+use crate::job::RequestWindow;
+use tandem_backends::RunId;
+use tandem_core::{Event, PPM_ONE, Ppm, Promise, Span, Time};
+use tandem_models::feedback::{Adjustment, PromiseLoop};
+
+/// What a service counts as when jobs are ranked: it has no end that could come sooner.
+pub(super) const ESTIMATE: Span = Span::from_secs(60);
+/// Delays before a service that failed is started again: at first, and at most.
+const BACKOFF: Span = Span::from_secs(1);
+const BACKOFF_MAX: Span = Span::from_secs(60);
+/// A run that lasted this long was no failure to start.
+const STEADY: Span = Span::from_secs(60);
+/// How long a service is alone after no budget kept its promise.
+const PARTED: Span = Span::from_secs(600);
+/// Windows alone before the latency of a class is known.
+const WINDOWS_ALONE: u32 = 3;
+/// Weight of the latest window in the latency alone.
+const SMOOTHING: f64 = 0.2;
+/// The part of a promised latency that plans aim at.
+const TARGET: f64 = 0.8;
+
+/// What is remembered of a service while the daemon runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ServiceState {
+    /// Failures in a row.
+    failures: u32,
+    /// Time on its devices at the last failure.
+    ran_us: u64,
+    control: PromiseLoop,
+    /// It is alone until then.
+    pub(super) alone_until: Option<Time>,
+}
+
+/// Latencies of a class alone, in microseconds, smoothed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct LatencyAlone {
+    /// Windows.
+    pub windows: u32,
+    /// Half of the requests took at most this.
+    pub p50_us: f64,
+    /// 99 of 100 took at most this.
+    pub p99_us: f64,
+}
+
+impl LatencyAlone {
+    fn add(&mut self, window: RequestWindow) {
+        let weight = if self.windows == 0 { 1.0 } else { SMOOTHING };
+        self.windows = self.windows.saturating_add(1);
+        self.p50_us += weight * (window.p50_us as f64 - self.p50_us);
+        self.p99_us += weight * (window.p99_us as f64 - self.p99_us);
+    }
+
+    /// Whether enough windows were seen.
+    pub(super) fn is_known(&self) -> bool {
+        self.windows >= WINDOWS_ALONE
+    }
+}
+
+impl Scheduler {
+    /// A service answered requests.
+    pub(super) fn requests(&mut self, id: u64, window: RequestWindow) {
+        let Some(active) = self.jobs.get_mut(id).filter(|active| active.job.request.is_service())
+        else {
+            return;
+        };
+        if active.phase != Phase::Running {
+            return;
+        }
+        let promise = active.job.request.latency_promise();
+        let kept = |(p50, p99)| promise.is_none_or(|promise| promise.is_kept_by(p50, p99));
+        let is_kept = window.requests == 0 || kept((window.p50_us, window.p99_us));
+        active.job.latency.add(window, is_kept);
+        let is_new = !active.job.caps.reports;
+        active.job.caps.reports = true;
+        self.jobs.mark_changed(id);
+        if self.co_located(id).is_empty() {
+            if window.requests > 0 {
+                self.learn_alone(id, window);
+            }
+        } else if let Some(promise) = promise {
+            let latency = promise.of(window.p50_us, window.p99_us) as f64;
+            self.feed_back(id, latency / promise.limit_us as f64);
+        }
+        if is_new {
+            self.describe(id);
+        }
+    }
+
+    /// The latency of a class alone tells how much it can be slowed down.
+    fn learn_alone(&mut self, id: u64, window: RequestWindow) {
+        let class = self.jobs.expect(id).job.class.clone();
+        let before = self.learning.get(&class).and_then(|known| known.latency);
+        let mut alone = before.unwrap_or_default();
+        alone.add(window);
+        self.learning.set_latency(&class, alone);
+        let moved = before.is_none_or(|before| {
+            !before.is_known() || (alone.p99_us / before.p99_us.max(1.0) - 1.0).abs() > 0.1
+        });
+        if moved {
+            self.describe_class(&class);
+            self.request_sharing();
+        }
+    }
+
+    /// Moves the budgets of the jobs beside a service by its latency, relative to the promise.
+    fn feed_back(&mut self, id: u64, latency: f64) {
+        if !self.setup.live_budgets {
+            return;
+        }
+        let is_guest = |active: &Active| active.job.request.latency_promise().is_none();
+        let guests: Vec<u64> = self
+            .co_located(id)
+            .into_iter()
+            .filter(|&other| self.jobs.get(other).is_some_and(is_guest))
+            .collect();
+        let budget = |&guest: &u64| {
+            let active = self.jobs.get(guest)?;
+            let allocation = active.allocation.as_ref()?;
+            Some(Ppm(allocation.share_ppm))
+        };
+        let Some(cap) = guests.iter().filter_map(budget).max() else { return };
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        let most = Ppm(PPM_ONE - active.job.request.floor_ppm().min(PPM_ONE));
+        match active.service.control.window(latency, cap, most) {
+            Adjustment::Keep => {}
+            Adjustment::Cap(next) => {
+                for guest in guests {
+                    let Some(active) = self.jobs.get_mut(guest) else { continue };
+                    active.job.budget_ppm = Some(next.0);
+                    self.jobs.mark_changed(guest);
+                    self.processes.mark(guest);
+                }
+            }
+            Adjustment::Part => self.part(id),
+        }
+    }
+
+    /// No budget keeps the promise of a service: it is alone for a while.
+    fn part(&mut self, id: u64) {
+        let until = self.now.time() + PARTED;
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        active.service.alone_until = Some(until);
+        self.jobs.add_timer(until, id);
+        self.describe(id);
+        self.planner.replan();
+        self.planner.request_sharing();
+    }
+
+    /// The time for which a service was to be alone is over.
+    pub(super) fn unpart(&mut self, id: u64) {
+        if let Some(active) = self.jobs.get_mut(id) {
+            active.service.alone_until = None;
+            self.describe(id);
+            self.request_sharing();
+        }
+    }
+
+    /// The budget that the feedback gives a job, while it is beside a service with a promise.
+    pub(super) fn fed_back_budget(&self, id: u64, devices: &[u32]) -> Option<u32> {
+        let budget = self.jobs.get(id)?.job.budget_ppm?;
+        let is_promised = |other: u64| {
+            let request = self.jobs.get(other).map(|active| &active.job.request);
+            other != id && request.is_some_and(|request| request.latency_promise().is_some())
+        };
+        let beside = |&device: &u32| self.planner.tenants(device).any(is_promised);
+        devices.iter().any(beside).then_some(budget)
+    }
+
+    /// What a job is promised beside others.
+    pub(super) fn promise(&self, active: &Active) -> Promise {
+        let request = &active.job.request;
+        let floor = Ppm(request.floor_ppm());
+        let Some(_) = &request.service else { return Promise { floor, ..Promise::default() } };
+        let least_rate = self.least_rate(active).unwrap_or(Ppm::ZERO);
+        Promise { is_service: true, least_rate, floor }
+    }
+
+    /// The least rate at which a service keeps its latency. At rate y a request takes 1 / (y − u) of what it
+    /// takes in 1 / (1 − u) alone, where the service uses its device for the part u of the time.
+    fn least_rate(&self, active: &Active) -> Option<Ppm> {
+        let promise = active.job.request.latency_promise()?;
+        let class = self.learning.get(&active.job.class)?;
+        let alone = class.latency?;
+        let latency = match promise.percentile {
+            crate::request::Percentile::P50 => alone.p50_us,
+            crate::request::Percentile::P99 => alone.p99_us,
+        };
+        let used = class.duty.unwrap_or(0.5).clamp(0.0, 1.0);
+        let least = used + latency / (TARGET * promise.limit_us as f64) * (1.0 - used);
+        Some(Ppm((least.clamp(0.0, 1.0) * f64::from(PPM_ONE)).round() as u32))
+    }
+
+    /// Why a service shares its devices with nobody; `None` if it may.
+    pub(super) fn why_service_alone(&self, active: &Active) -> Option<&'static str> {
+        let request = &active.job.request;
+        request.service.as_ref()?;
+        let promises = request.latency_promise().is_some();
+        let class = self.learning.get(&active.job.class);
+        let latency = class.and_then(|class| class.latency);
+        if active.service.alone_until.is_some() {
+            Some("because no budget of others kept its latency")
+        } else if promises && !self.setup.live_budgets {
+            Some("because budgets cannot be enforced here")
+        } else if latency.is_some_and(|alone| alone.is_known())
+            || request.max_slowdown.is_some()
+            || request.share.is_some() && !promises
+        {
+            None
+        } else {
+            Some("until it has reported latencies")
+        }
+    }
+
+    /// Starts a service again that failed, later each time.
+    pub(super) fn restart_service(&mut self, run: RunId, reason: &str) {
+        let id = run.job;
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        let ran = Span(active.job.ran_us.saturating_sub(active.service.ran_us));
+        active.service.ran_us = active.job.ran_us;
+        active.service.failures = if ran >= STEADY { 1 } else { active.service.failures + 1 };
+        let doubled = BACKOFF.0 << (active.service.failures - 1).min(10);
+        let delay = Span(doubled).min(BACKOFF_MAX);
+        active.job.retried += 1;
+        active.job.ending = None;
+        self.wait_outside(id, delay, reason);
+    }
+
+    /// A job leaves the queue for a while, so that other jobs get the devices.
+    pub(super) fn wait_outside(&mut self, id: u64, delay: Span, reason: &str) {
+        let at = self.now.time() + delay;
+        let Some(active) = self.jobs.get_mut(id) else { return };
+        active.job.placed = false;
+        active.job.entered_us = None;
+        active.begin = Some(at);
+        if let Some(entry) = self.jobs.take_entry(id) {
+            self.planner.tell(Event::Cancelled { job: entry });
+        }
+        self.jobs.add_timer(at, id);
+        let seconds = delay.0.div_ceil(1_000_000);
+        self.jobs.set_reason(id, Some(format!("{reason}; tried again in {seconds} s")));
+        self.jobs.mark_changed(id);
+    }
+}
