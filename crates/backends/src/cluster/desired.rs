@@ -1,7 +1,7 @@
 //! The desired state of the jobs that Tandem manages in a cluster. Operations of the daemon change it; the
 //! reconciler of a back end compares it with what the cluster lists.
 
-use crate::op::{OpId, RunId};
+use crate::op::{Op, OpId, RunId};
 use std::collections::BTreeMap;
 
 /// The state that a run should be in.
@@ -95,6 +95,24 @@ impl ManagedJobs {
             self.keys.insert(desired.run, key.clone());
         }
         self.jobs.insert(key, job);
+    }
+
+    /// Takes an operation; `false` if it is for a run that is not managed. A process of this machine is not
+    /// the cluster's, and jobs of a cluster are asked through the job protocol.
+    pub(crate) fn apply(&mut self, id: OpId, op: Op) -> bool {
+        match op {
+            Op::Place { run, external, devices, exclusive } => {
+                let desired =
+                    DesiredRun { is_exclusive: exclusive, ..DesiredRun::new(run, id, devices) };
+                self.start(&external, desired);
+                true
+            }
+            Op::Pause { run } => self.pause(id, run, true),
+            Op::Resume { run, .. } => self.pause(id, run, false),
+            Op::End { run, .. } => self.end(id, run),
+            Op::Withdraw { external, .. } => self.withdraw(&external),
+            Op::Start(_) | Op::Signal { .. } => false,
+        }
     }
 
     /// A run should start.

@@ -1,6 +1,7 @@
 //! What every back end of a cluster needs. The cluster keeps the queue and runs the jobs; Tandem imports
 //! its pending jobs, decides where and when each of them runs, and reconciles the cluster with that.
 
+pub(crate) mod control_loop;
 pub(crate) mod desired;
 
 use crate::op::Owner;

@@ -2,13 +2,12 @@
 //! which GPU a pod gets and when.
 //!
 //! An admission policy (`setup`) gates GPU pods of managed namespaces and turns their request for GPUs into a
-//! claim. One thread (`control_loop`) lists pods, claims, nodes and devices (`list`), compares them with the desired
-//! state (`reconcile`, which is pure), writes allocations into claims and removes gates (`client`). The API is
-//! the truth: what a list shows is so.
+//! claim. Each step of the control loop (`step`) lists pods, claims, nodes and devices (`list`), compares them with
+//! the desired state (`reconcile`, which is pure), writes allocations into claims and removes gates (`client`). The
+//! API is the truth: what a list shows is so.
 
 mod authority;
 mod client;
-mod control_loop;
 mod doctor;
 mod lease;
 mod list;
@@ -17,23 +16,23 @@ mod protocol;
 mod reconcile;
 mod release;
 mod setup;
+mod step;
 
 pub use client::KubeError;
 pub use doctor::{KubeCheck, doctor};
 pub use release::{KubeRelease, release_all};
 pub use setup::{InstallOptions, Manifest, install, manifests, uninstall};
 
-use crate::cluster::desired::DesiredRun;
+use crate::cluster::control_loop::{ControlLoop, HoldsJobs, retry};
 use crate::op::{Op, OpId, RunId};
 use crate::providers::Device;
 use crate::recovery::{KnownJob, RecoveredRun};
 use crate::{Backend, Capabilities, Sink};
 use client::KubeClient;
-use control_loop::{ControlLoop, KubeShared};
 use reconcile::Reconciler;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
+use step::Kubernetes;
 
 /// The name of our driver of devices, which claims and slices carry.
 pub const DRIVER: &str = "gpu.tandem.dev";
@@ -55,10 +54,10 @@ pub struct KubernetesOptions {
 
 /// Places the pods of a Kubernetes cluster.
 pub struct KubernetesBackend {
-    shared: Arc<KubeShared>,
+    options: KubernetesOptions,
+    client: Arc<KubeClient>,
+    control_loop: ControlLoop<Reconciler>,
     devices: Vec<Device>,
-    sink: Option<Sink>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl KubernetesBackend {
@@ -79,20 +78,8 @@ impl KubernetesBackend {
             node: gpu.node.clone(),
         };
         let devices = (0..).zip(reconciler.gpus()).map(device).collect();
-        let shared = Arc::new(KubeShared::new(options, client, reconciler));
-        Ok(Self { shared, devices, sink: Some(sink), thread: None })
-    }
-
-    fn start_loop(&mut self) {
-        let Some(sink) = self.sink.take() else { return };
-        let control_loop = ControlLoop::new(self.shared.clone(), sink);
-        let thread = std::thread::Builder::new().name("kubernetes".to_owned());
-        match thread.spawn(move || control_loop.run()) {
-            Ok(thread) => self.thread = Some(thread),
-            Err(error) => {
-                tracing::error!("cannot start a thread: {error}; no pod will be placed");
-            }
-        }
+        let control_loop = ControlLoop::new(reconciler, sink);
+        Ok(Self { options, client: Arc::new(client), control_loop, devices })
     }
 }
 
@@ -111,30 +98,20 @@ impl Backend for KubernetesBackend {
     }
 
     fn unavailable_devices(&mut self) -> Vec<(u32, String)> {
-        self.shared.state().reconciler.unavailable()
+        self.control_loop.with(|reconciler| reconciler.unavailable())
     }
 
     fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
-        let list = control_loop::retry(|| self.shared.client.list());
-        let recovered = self.shared.state().reconciler.recover(jobs, &list);
-        self.start_loop();
+        let list = retry::<Kubernetes, _>(|| self.client.list());
+        let recovered = self.control_loop.with(|reconciler| reconciler.recover(jobs, &list));
+        let KubernetesOptions { namespace, poll_every, .. } = &self.options;
+        self.control_loop.start(Kubernetes::new(self.client.clone(), namespace, *poll_every));
         recovered
     }
 
     fn apply(&mut self, id: OpId, op: Op) {
         let run = op.run();
-        let is_known = self.shared.change(|jobs| match op {
-            Op::Place { run, external, devices, exclusive } => {
-                let desired =
-                    DesiredRun { is_exclusive: exclusive, ..DesiredRun::new(run, id, devices) };
-                jobs.start(&external, desired);
-                true
-            }
-            Op::End { run, .. } => jobs.end(id, run),
-            Op::Withdraw { external, .. } => jobs.withdraw(&external),
-            // Pods are not processes of this machine, are never paused, and are asked through the job protocol.
-            Op::Start(_) | Op::Pause { .. } | Op::Resume { .. } | Op::Signal { .. } => false,
-        });
+        let is_known = self.control_loop.change(|jobs| jobs.apply(id, op));
         if !is_known {
             // Its end was reported or will be.
             tracing::warn!("run {run} is not managed in Kubernetes");
@@ -142,15 +119,6 @@ impl Backend for KubernetesBackend {
     }
 
     fn forget(&mut self, run: RunId) {
-        self.shared.state().reconciler.jobs().forget(run);
-    }
-}
-
-impl Drop for KubernetesBackend {
-    fn drop(&mut self) {
-        self.shared.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.control_loop.with(|reconciler| reconciler.jobs().forget(run));
     }
 }

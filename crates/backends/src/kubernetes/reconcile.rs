@@ -6,6 +6,7 @@ use super::client::KubeRequest;
 use super::list::{Claim, Gpu, KubeList, Pod, PodState};
 use super::{DRIVER, protocol};
 use crate::cluster::ClusterJob;
+use crate::cluster::control_loop::HoldsJobs;
 use crate::cluster::desired::{DesiredRun, DesiredState, ManagedJob, ManagedJobs, ReportedState};
 use crate::event::{BackendEvent, Exit, ExitCause, ExitStatus, RunHandle, UsageSample};
 use crate::op::{OpId, Owner, RunId};
@@ -40,6 +41,12 @@ pub(super) struct Reconciler {
     refused_since_s: BTreeMap<String, u64>,
 }
 
+impl HoldsJobs for Reconciler {
+    fn jobs(&mut self) -> &mut ManagedJobs {
+        &mut self.jobs
+    }
+}
+
 impl Reconciler {
     pub(super) fn new(list: &KubeList, tenants_max: u64) -> Self {
         Self {
@@ -53,11 +60,6 @@ impl Reconciler {
 
     pub(super) fn gpus(&self) -> &[Gpu] {
         &self.gpus
-    }
-
-    /// The desired state, which operations change.
-    pub(super) fn jobs(&mut self) -> &mut ManagedJobs {
-        &mut self.jobs
     }
 
     /// Devices that accept no pods, with the reason.

@@ -2,15 +2,14 @@
 //! which GPU a job gets and when. Users keep `sbatch`.
 //!
 //! Our part of Slurm's job_submit plugin (`files/tandem.lua`) holds GPU jobs and writes an `admin_comment`.
-//! One thread (`control_loop`) lists jobs and nodes (`jobs`, `nodes`), compares them with the desired state
-//! (`reconcile`, which is pure), and sends requests with Slurm's own programs (`commands`). Slurm is the
+//! Each step of the control loop (`step`) lists jobs and nodes (`jobs`, `nodes`), compares them with the desired
+//! state (`reconcile`, which is pure), and sends requests with Slurm's own programs (`commands`). Slurm is the
 //! truth: what a list shows is so.
 
 mod admin_comment;
 mod checks;
 mod commands;
 mod completions;
-mod control_loop;
 mod dependency;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -19,6 +18,7 @@ mod nodes;
 mod reconcile;
 mod release;
 mod setup;
+mod step;
 mod syntax;
 #[cfg(test)]
 mod testing;
@@ -31,19 +31,17 @@ pub use setup::{
     SetupError, SetupFile, SetupOptions, default_slurm_uid, detect, files, gres_lines,
 };
 
-use crate::cluster::desired::DesiredRun;
+use crate::cluster::control_loop::{ControlLoop, HoldsJobs, retry};
 use crate::event::BackendEvent;
 use crate::op::{Op, OpId, RunId};
 use crate::providers::Device;
 use crate::recovery::{KnownJob, RecoveredRun};
 use crate::{Backend, Capabilities, Sink};
-use control_loop::{ControlLoop, SlurmShared, retry};
 use jobs::JobList;
 use reconcile::{ClusterGpu, Reconciler};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
+use step::Slurm;
 use thiserror::Error;
 
 /// The oldest version whose output we can read.
@@ -87,10 +85,9 @@ pub enum SlurmError {
 
 /// Places the jobs of a Slurm cluster.
 pub struct SlurmBackend {
-    shared: Arc<SlurmShared>,
+    options: SlurmOptions,
+    control_loop: ControlLoop<Reconciler>,
     devices: Vec<Device>,
-    sink: Option<Sink>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl SlurmBackend {
@@ -117,20 +114,7 @@ impl SlurmBackend {
             }
         };
         let devices = (0..).zip(&reconciler.gpus).map(device).collect();
-        let shared = Arc::new(SlurmShared::new(options, reconciler));
-        Ok(Self { shared, devices, sink: Some(sink), thread: None })
-    }
-
-    fn start_loop(&mut self) {
-        let Some(sink) = self.sink.take() else { return };
-        let control_loop = ControlLoop { shared: self.shared.clone(), sink };
-        let thread = std::thread::Builder::new().name("slurm".to_owned());
-        match thread.spawn(move || control_loop.run()) {
-            Ok(thread) => self.thread = Some(thread),
-            Err(error) => {
-                tracing::error!("cannot start a thread: {error}; no Slurm job will be placed");
-            }
-        }
+        Ok(Self { options, control_loop: ControlLoop::new(reconciler, sink), devices })
     }
 }
 
@@ -144,47 +128,34 @@ impl Backend for SlurmBackend {
     }
 
     fn unavailable_devices(&mut self) -> Vec<(u32, String)> {
-        let mut state = self.shared.state();
-        let nodes = state.reconciler.nodes().to_vec();
         let unavailable = |event| match event {
             BackendEvent::Device { device, unavailable } => Some((device, unavailable?)),
             _ => None,
         };
-        state.reconciler.update_nodes(&nodes).into_iter().filter_map(unavailable).collect()
+        self.control_loop.with(|reconciler| {
+            let nodes = reconciler.nodes().to_vec();
+            reconciler.update_nodes(&nodes).into_iter().filter_map(unavailable).collect()
+        })
     }
 
     fn recover(&mut self, jobs: &[KnownJob]) -> Vec<(RunId, RecoveredRun)> {
-        let list = retry(list_jobs);
-        let (mut recovered, missing) = self.shared.state().reconciler.recover(jobs, &list);
+        let list = retry::<Slurm, _>(list_jobs);
+        let (mut recovered, missing) =
+            self.control_loop.with(|reconciler| reconciler.recover(jobs, &list));
         recovered.extend(missing.into_iter().map(|missing| {
-            let found = match completions::look_up(&self.shared.options, &missing) {
+            let found = match completions::look_up(&self.options, &missing) {
                 Some(exit) => RecoveredRun::Exited(exit),
                 None => RecoveredRun::Lost { reason: LOST.to_owned() },
             };
             (missing.run, found)
         }));
-        self.start_loop();
+        self.control_loop.start(Slurm { options: self.options.clone() });
         recovered
     }
 
     fn apply(&mut self, id: OpId, op: Op) {
         let run = op.run();
-        let is_known = self.shared.change(|jobs| match op {
-            Op::Place { run, external, devices, exclusive } => {
-                let desired =
-                    DesiredRun { is_exclusive: exclusive, ..DesiredRun::new(run, id, devices) };
-                jobs.start(&external, desired);
-                true
-            }
-            // A process of this machine is not Slurm's.
-            Op::Start(_) => false,
-            Op::Pause { run } => jobs.pause(id, run, true),
-            Op::Resume { run, .. } => jobs.pause(id, run, false),
-            // Jobs of a cluster are asked through the job protocol.
-            Op::Signal { .. } => false,
-            Op::End { run, .. } => jobs.end(id, run),
-            Op::Withdraw { external, .. } => jobs.withdraw(&external),
-        });
+        let is_known = self.control_loop.change(|jobs| jobs.apply(id, op));
         if !is_known {
             // Its end was reported or will be.
             tracing::warn!("run {run} is not managed in Slurm");
@@ -192,16 +163,7 @@ impl Backend for SlurmBackend {
     }
 
     fn forget(&mut self, run: RunId) {
-        self.shared.state().reconciler.jobs().forget(run);
-    }
-}
-
-impl Drop for SlurmBackend {
-    fn drop(&mut self) {
-        self.shared.stop();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        self.control_loop.with(|reconciler| reconciler.jobs().forget(run));
     }
 }
 

@@ -10,6 +10,7 @@ mod shard_leaks;
 use super::commands::SlurmRequest;
 use super::jobs::{JobList, JobRecord, SlurmEnd, SlurmState};
 use super::nodes::SlurmNode;
+use crate::cluster::control_loop::HoldsJobs;
 use crate::cluster::desired::{DesiredRun, DesiredState, ManagedJob, ManagedJobs, ReportedState};
 use crate::cluster::short_id;
 use crate::event::{BackendEvent, Exit, ExitCause, ExitStatus, RunHandle};
@@ -83,6 +84,12 @@ pub(super) struct Reconciler {
     leaks: ShardLeaks,
 }
 
+impl HoldsJobs for Reconciler {
+    fn jobs(&mut self) -> &mut ManagedJobs {
+        &mut self.jobs
+    }
+}
+
 impl Reconciler {
     pub(super) fn new(
         partition: String,
@@ -114,11 +121,6 @@ impl Reconciler {
 
     pub(super) fn nodes(&self) -> &[SlurmNode] {
         &self.nodes
-    }
-
-    /// The desired state, which operations change.
-    pub(super) fn jobs(&mut self) -> &mut ManagedJobs {
-        &mut self.jobs
     }
 
     /// What happened to jobs that an earlier daemon knew. Runs that Slurm no longer lists are separate.
