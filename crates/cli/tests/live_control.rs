@@ -97,7 +97,8 @@ fn a_paused_job_that_is_cancelled_saves_a_checkpoint_too() {
 #[test]
 fn a_job_at_its_time_limit_saves_a_checkpoint_first() {
     let daemon = Daemon::start(Options::with(&["--provider", "cpu", "--devices", "1"]));
-    let request = JobRequest { time_limit_s: Some(2.0), ..trainer(&daemon, 100_000) };
+    // Enough for an interpreter to start and make a step on a busy machine.
+    let request = JobRequest { time_limit_s: Some(10.0), ..trainer(&daemon, 100_000) };
     let job = daemon.submit(&request);
     daemon.await_state(job, "timeout");
     assert_ne!(read(&daemon, "saved"), "");

@@ -6,6 +6,7 @@
 //! what jobs of a class differ among each other, and what all of them are off together because the class is
 //! little known. Only the second one adds up over a queue.
 
+use crate::recent;
 use tandem_core::Span;
 
 /// What is expected of a duration.
@@ -23,8 +24,6 @@ pub struct Expectation {
 /// factor of six.
 pub const GUESS: Expectation = Expectation { median: Span::from_secs(600), own: 0.8, common: 1.8 };
 
-/// The weight of a job halves with this many later jobs of its class: users change their work.
-const HALF_LIFE: f64 = 4.0;
 /// Deviation of jobs of a class, before any was seen twice; it counts as one job.
 const OWN_BEFORE: f64 = 0.6;
 /// Jobs shorter than this are trivial: a check of the command line, or a failure that exits with 0.
@@ -44,11 +43,10 @@ pub fn of_class(finished: &[Span], outlived: &[Span]) -> Option<Expectation> {
     // A job that runs on is expected to run half as long again.
     let running = outlived.iter().map(|done| Span(done.0.saturating_add(done.0 / 2)));
     let all: Vec<Span> = finished.iter().copied().chain(running).collect();
-    let (median, weight) = recent_median(&all)?;
+    let (median, weight) = recent::median(all.iter().rev().copied())?;
     let log = |span: Span| (span.0.max(1) as f64).ln();
-    let squares: f64 = weights(all.len())
-        .zip(&all)
-        .map(|(weight, &span)| weight * (log(span) - log(median)).powi(2))
+    let squares: f64 = (all.iter().rev().enumerate())
+        .map(|(later, &span)| recent::weight(later) * (log(span) - log(median)).powi(2))
         .sum();
     let own = ((squares + OWN_BEFORE.powi(2)) / (weight + 1.0)).sqrt();
     let is_doubtful = median < TRIVIAL && all.len() < TRIVIAL_MANY;
@@ -68,25 +66,6 @@ pub fn of_others(medians: impl Iterator<Item = Span>) -> Option<Expectation> {
     let squares: f64 = logs.iter().map(|log| (log - middle).powi(2)).sum();
     let common = (squares / logs.len() as f64).sqrt().max(OTHERS_COMMON);
     Some(Expectation { median: Span(middle.exp().round() as u64), own: OWN_BEFORE, common })
-}
-
-/// The weights of `count` jobs, the latest last.
-fn weights(count: usize) -> impl Iterator<Item = f64> {
-    (0..count).map(move |at| (-((count - 1 - at) as f64) / HALF_LIFE).exp2())
-}
-
-/// The recency-weighted median, and the sum of the weights.
-fn recent_median(durations: &[Span]) -> Option<(Span, f64)> {
-    let mut weighted: Vec<(Span, f64)> =
-        durations.iter().copied().zip(weights(durations.len())).collect();
-    weighted.sort_by_key(|&(span, _)| span);
-    let total: f64 = weighted.iter().map(|(_, weight)| weight).sum();
-    let mut below = 0.0;
-    let median = weighted.iter().find(|(_, weight)| {
-        below += weight;
-        below >= total / 2.0
-    });
-    median.map(|&(span, _)| (span, total))
 }
 
 #[cfg(test)]

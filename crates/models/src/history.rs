@@ -6,14 +6,13 @@
 //! jobs. A group of one job thus moves the estimate without deciding it, and an empty one falls back to the
 //! coarser.
 
+use crate::recent;
 use std::collections::{BTreeMap, VecDeque};
 use tandem_core::{ClassId, Span, UserId};
 
 /// The estimate before any job has finished: ten minutes, about the median GPU job of published cluster
 /// traces.
 pub const UNKNOWN: Span = Span::from_secs(600);
-/// The weight of a job halves with this many later jobs of its group: users change their work.
-const HALF_LIFE: f64 = 4.0;
 /// Jobs that a group keeps; the weight of earlier ones is below a sixteenth.
 const REMEMBERED_MAX: usize = 16;
 /// The weight of the coarser groups, in jobs.
@@ -91,28 +90,13 @@ impl History {
     pub fn estimate(&self, job: &Traits) -> Span {
         let mut log = (UNKNOWN.0 as f64).ln();
         for group in job.groups() {
-            let Some(durations) = self.finished.get(&group) else { continue };
-            let (median, weight) = recent_median(durations);
+            let finished = self.finished.get(&group).into_iter().flatten();
+            let Some((median, weight)) = recent::median(finished.rev().copied()) else { continue };
             let finer = (median.0.max(1) as f64).ln() * weight;
             log = (finer + log * COARSER_WEIGHT) / (weight + COARSER_WEIGHT);
         }
         Span(log.exp().round() as u64)
     }
-}
-
-/// The recency-weighted median, and the sum of the weights.
-fn recent_median(durations: &VecDeque<Span>) -> (Span, f64) {
-    let weight = |age: usize| (-(age as f64) / HALF_LIFE).exp2();
-    let mut weighted: Vec<(Span, f64)> =
-        durations.iter().rev().enumerate().map(|(age, &span)| (span, weight(age))).collect();
-    weighted.sort_by_key(|&(span, _)| span);
-    let total: f64 = weighted.iter().map(|(_, weight)| weight).sum();
-    let mut below = 0.0;
-    let median = weighted.iter().find(|(_, weight)| {
-        below += weight;
-        below >= total / 2.0
-    });
-    (median.map_or(UNKNOWN, |&(span, _)| span), total)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod least_squares;
 mod linalg;
 pub mod memory;
 pub mod network;
+mod recent;
 mod sub_batches;
 pub mod throughput;
 

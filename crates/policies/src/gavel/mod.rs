@@ -216,6 +216,10 @@ impl Gavel {
             if gpus > free || share.jobs.iter().any(|job| taken.contains(job)) {
                 continue;
             }
+            // What its jobs tolerate may have changed since the allocation.
+            if group_rates(draft, &share.jobs).is_none() {
+                continue;
+            }
             free -= gpus;
             share.rounds += 1;
             taken.extend(&share.jobs);

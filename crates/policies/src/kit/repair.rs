@@ -65,7 +65,7 @@ pub fn repair(draft: &mut Draft<'_>, rule: &impl RepairRule) -> bool {
             let half = ALLOCATIONS_MAX / 2;
             group.drain(half..group.len() - half);
         }
-        changed |= Rematch { draft, rule, group: &group }.plan().is_some_and(|moves| {
+        changed |= Rematch::new(draft, rule, &group).plan().is_some_and(|moves| {
             moves.iter().for_each(|&(job, _)| draft.drop(job));
             for (job, to) in moves {
                 draft.place(job, Placement::on(group[to].gpus.iter().copied()));
@@ -163,35 +163,69 @@ struct Rematch<'a, 'd, R> {
     draft: &'a Draft<'d>,
     rule: &'a R,
     group: &'a [Allocation],
+    /// The tenants and the positions of their allocations.
+    jobs: Vec<(JobId, usize)>,
 }
 
 /// Jobs that shall share, by their positions.
 type Pair = (usize, usize);
 
-impl<R: RepairRule> Rematch<'_, '_, R> {
+/// Two jobs that could share.
+struct Edge {
+    pair: Pair,
+    /// What sharing costs them.
+    cost: i64,
+    /// The same with the restore of the job that has to move, if one has.
+    price: i64,
+}
+
+impl<'a, 'd, R: RepairRule> Rematch<'a, 'd, R> {
+    fn new(draft: &'a Draft<'d>, rule: &'a R, group: &'a [Allocation]) -> Self {
+        let tenants = group.iter().enumerate();
+        let jobs = tenants.flat_map(|(at, found)| found.tenants.iter().map(move |&job| (job, at)));
+        Self { draft, rule, group, jobs: jobs.collect() }
+    }
+
     /// The jobs that move and the allocations that they move to; `None` if nothing is gained.
     fn plan(&self) -> Option<Vec<(JobId, usize)>> {
-        let tenants = self.group.iter().enumerate();
-        let jobs: Vec<(JobId, usize)> = tenants
-            .flat_map(|(at, found)| found.tenants.iter().map(move |&job| (job, at)))
-            .collect();
-        let pairs = self.matched(&jobs);
-        let stands = |&(one, other): &Pair| jobs[one].1 == jobs[other].1;
-        if pairs.iter().all(stands) {
+        let before: i64 = self.group.iter().map(|found| found.cost).sum();
+        let edges = self.edges();
+        if before <= self.price_min(&edges) {
             return None;
         }
-        let places = self.places(&jobs, &pairs)?;
-        let moved = jobs.iter().zip(&places).filter(|((_, before), then)| *before != **then);
+        let pairs = self.matched(&edges);
+        let stands = |&&(one, other): &&Pair| self.jobs[one].1 == self.jobs[other].1;
+        if pairs.iter().all(|pair| stands(&pair)) {
+            return None;
+        }
+        let places = self.places(&pairs)?;
+        let moved = self.jobs.iter().zip(&places).filter(|((_, before), then)| *before != **then);
         let moves: Vec<(JobId, usize)> = moved.map(|(&(job, _), &then)| (job, then)).collect();
-        let before: i64 = self.group.iter().map(|found| found.cost).sum();
-        let then: i64 = pairs.iter().filter_map(|&pair| self.cost(&jobs, pair)).sum();
+        let chosen = edges.iter().filter(|edge| pairs.contains(&edge.pair));
+        let then: i64 = chosen.map(|edge| edge.cost).sum();
         let restores = moves.iter().map(|&(job, _)| restore_cost(self.draft, self.rule, job));
         (before - then > restores.sum()).then_some(moves)
     }
 
+    /// All pairs that are possible.
+    fn edges(&self) -> Vec<Edge> {
+        let restores: Vec<i64> =
+            self.jobs.iter().map(|&(job, _)| restore_cost(self.draft, self.rule, job)).collect();
+        let pairs = (0..self.jobs.len())
+            .flat_map(|one| (one + 1..self.jobs.len()).map(move |other| (one, other)));
+        let edge = |(one, other): Pair| {
+            let cost = self.cost((one, other))?;
+            let stands = self.jobs[one].1 == self.jobs[other].1;
+            let restore = if stands { 0 } else { restores[one].min(restores[other]) };
+            let price = cost.saturating_add(restore).min(COST_MAX);
+            Some(Edge { pair: (one, other), cost, price })
+        };
+        pairs.filter_map(edge).collect()
+    }
+
     /// What sharing costs two jobs; `None` if they do not fit or one of them does not accept it.
-    fn cost(&self, jobs: &[(JobId, usize)], (one, other): Pair) -> Option<i64> {
-        let ((one, one_at), (other, other_at)) = (jobs[one], jobs[other]);
+    fn cost(&self, (one, other): Pair) -> Option<i64> {
+        let ((one, one_at), (other, other_at)) = (self.jobs[one], self.jobs[other]);
         if one_at == other_at {
             return Some(self.group[one_at].cost);
         }
@@ -207,40 +241,51 @@ impl<R: RepairRule> Rematch<'_, '_, R> {
         Some(sharing_cost(draft, self.rule, (one.id(), other.id()), rates))
     }
 
-    /// The pairs of least cost with which all jobs have room. As many vertices without a job as there
-    /// are empty halves of allocations stand for running alone.
-    fn matched(&self, jobs: &[(JobId, usize)]) -> Vec<Pair> {
-        let vertices = 2 * self.group.len();
-        let position = |at: usize| u32::try_from(at).expect("allocations are bounded");
-        let mut edges = Vec::new();
-        for one in 0..jobs.len() {
-            for other in one + 1..jobs.len() {
-                let stands = jobs[one].1 == jobs[other].1;
-                let restore = || {
-                    let restore = |at: usize| restore_cost(self.draft, self.rule, jobs[at].0);
-                    if stands { 0 } else { restore(one).min(restore(other)) }
-                };
-                if let Some(cost) = self.cost(jobs, (one, other)) {
-                    let cost = cost.saturating_add(restore()).min(COST_MAX);
-                    edges.push((position(one), position(other), COST_MAX - cost));
-                }
-            }
-            edges.extend(
-                (jobs.len()..vertices).map(|none| (position(one), position(none), COST_MAX)),
-            );
+    /// How many jobs can run alone.
+    fn alone_max(&self) -> usize {
+        2 * self.group.len() - self.jobs.len()
+    }
+
+    /// A lower bound on what any pairing costs, restores included. A pair costs at least half of what the
+    /// best partner of each of its jobs would cost that job; at best those run alone for whom that is most.
+    fn price_min(&self, edges: &[Edge]) -> i64 {
+        let mut least = vec![COST_MAX; self.jobs.len()];
+        for &Edge { pair: (one, other), price, .. } in edges {
+            least[one] = least[one].min(price);
+            least[other] = least[other].min(price);
         }
-        let graph = Graph::new(vertices, edges).expect("costs and vertices are bounded");
+        least.sort_unstable();
+        least.iter().take(least.len().saturating_sub(self.alone_max())).sum::<i64>() / 2
+    }
+
+    /// The pairs of least cost with which all jobs have room. As many vertices without a job as can run
+    /// alone stand for that.
+    fn matched(&self, edges: &[Edge]) -> Vec<Pair> {
+        let jobs = self.jobs.len();
+        let vertices = jobs + self.alone_max();
+        let position = |at: usize| u32::try_from(at).expect("allocations are bounded");
+        let shared = edges.iter().map(|edge| (edge.pair, COST_MAX - edge.price));
+        let alone =
+            (0..jobs).flat_map(|one| (jobs..vertices).map(move |none| ((one, none), COST_MAX)));
+        let weighted = shared.chain(alone);
+        let weighted =
+            weighted.map(|((one, other), weight)| (position(one), position(other), weight));
+        let mut weighted: Vec<(u32, u32, i64)> = weighted.collect();
+        // Which of equal matchings is found depends on the order of edges.
+        weighted.sort_unstable();
+        let graph = Graph::new(vertices, weighted).expect("costs and vertices are bounded");
         let mates = maximum_weight_matching(&graph, true).mates;
         let pair = |(one, mate): (usize, &Option<u32>)| {
             let other = mate.map(|mate| mate as usize)?;
-            (one < other && other < jobs.len()).then_some((one, other))
+            (one < other && other < jobs).then_some((one, other))
         };
         mates.iter().enumerate().filter_map(pair).collect()
     }
 
     /// The allocation of every job, so that few jobs move: each pair takes one of the two allocations of
     /// its jobs, and a job alone stays if its allocation is not taken. `None` if there is no room.
-    fn places(&self, jobs: &[(JobId, usize)], pairs: &[Pair]) -> Option<Vec<usize>> {
+    fn places(&self, pairs: &[Pair]) -> Option<Vec<usize>> {
+        let jobs = &self.jobs;
         let mut places: Vec<usize> = jobs.iter().map(|&(_, at)| at).collect();
         let mut is_paired = vec![false; jobs.len()];
         pairs.iter().for_each(|&(one, other)| (is_paired[one], is_paired[other]) = (true, true));

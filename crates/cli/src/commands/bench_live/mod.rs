@@ -18,6 +18,7 @@ use load::SubmissionLoad;
 use serde_json::{Value, json};
 use server::BenchDaemon;
 use starts::Starts;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tandem_daemon::request::JobRequest;
 use tandem_policies::PolicySpec;
@@ -48,14 +49,19 @@ struct LiveReport {
     load_after: f64,
 }
 
-pub(crate) fn run(args: &BenchLiveArgs) -> Result<(), Failure> {
-    PolicySpec::parse(&args.policy)?;
+/// A folder for the state of the daemon, in `dir` or among temporary files.
+fn state_folder(dir: Option<&Path>) -> std::io::Result<tempfile::TempDir> {
     let mut folder = tempfile::Builder::new();
     let folder = folder.prefix("tandem-bench-");
-    let folder = match &args.dir {
+    match dir {
         Some(dir) => folder.tempdir_in(dir),
         None => folder.tempdir(),
-    }?;
+    }
+}
+
+pub(crate) fn run(args: &BenchLiveArgs) -> Result<(), Failure> {
+    PolicySpec::parse(&args.policy)?;
+    let folder = state_folder(args.dir.as_deref())?;
     let report = measure(args, &folder.path().canonicalize()?)?;
     if args.json {
         print(&as_json(args, &report).to_string())

@@ -141,12 +141,7 @@ pub(crate) fn run(args: &StartTimesArgs) -> Result<(), Failure> {
 }
 
 fn measure(args: &StartTimesArgs, kind: &'static QueueKind) -> Result<Score, Failure> {
-    let mut folder = tempfile::Builder::new();
-    let folder = folder.prefix("tandem-bench-");
-    let folder = match &args.dir {
-        Some(dir) => folder.tempdir_in(dir),
-        None => folder.tempdir(),
-    }?;
+    let folder = super::state_folder(args.dir.as_deref())?;
     let path = folder.path().canonicalize()?;
     let server = BenchDaemon::start(&path, &args.policy, args.devices)?;
     let mut random = Random(args.seed);
