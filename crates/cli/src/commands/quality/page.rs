@@ -152,7 +152,7 @@ pub(super) fn sections(
     let judge =
         |criteria: Criteria| judged.map_or_else(Vec::new, |name| criteria(plan, found, name));
     let mut sections = vec![Section {
-        title: "Every trace, table, load and spread penalty".to_owned(),
+        title: "Every trace and table".to_owned(),
         verdicts: judge(verdict::of_grid),
         text: grid(plan, inputs, found, csv),
     }];
@@ -256,23 +256,21 @@ fn change(value: f64, against: f64) -> String {
 
 fn grid(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults, csv: &str) -> String {
     let Some(first) = plan.grid.first() else { return String::new() };
+    let shown: Vec<QualityCase> = plan
+        .grid
+        .iter()
+        .filter(|case| case.load == plan.focus_load && case.spread == first.spread)
+        .cloned()
+        .collect();
     let mut text = format!(
-        "Mean JCT in seconds with `--estimates {} --beliefs {}` and a spread penalty of {}. ×1.5 is the trace with its inter-arrival times divided by 1.5. \
-         Jobs of traces that lack the classes of a table draw one at random; Muri's and the generated trace run on 8 nodes of 8 GPUs. All cells, also of other \
-         spread penalties (a gang on more nodes than needed loses that share of its rate), are in [{csv}]({csv}).\n",
-        first.estimates, first.beliefs, first.spread
+        "Mean JCT in seconds with `--estimates {} --beliefs {}`, by table of pair rates, at ×{load}: the trace with its inter-arrival times divided by {load}. \
+         Jobs of traces that lack the classes of a table draw one at random; Muri's and the generated trace run on 8 nodes of 8 GPUs. Other loads and \
+         spread penalties (a gang on more nodes than needed loses that share of its rate) are in [{csv}]({csv}).\n",
+        first.estimates,
+        first.beliefs,
+        load = plan.focus_load,
     );
-    for trace in &inputs.traces {
-        for table in &inputs.tables {
-            let here = |case: &&QualityCase| {
-                case.trace == trace.name && case.table == table.name && case.spread == first.spread
-            };
-            let cases: Vec<&QualityCase> = plan.grid.iter().filter(here).collect();
-            let heads = cases.iter().map(|case| format!("×{}", case.load));
-            text += &format!("\n### {}; {}\n\n", trace.title, table.title);
-            text += &means(plan, found, &cases, heads.collect());
-        }
-    }
+    text += &means_by_trace(plan, inputs, found, &shown);
     if let Some(judged) = &plan.judged {
         text += &tails(plan, inputs, found, judged);
     }

@@ -54,7 +54,7 @@ pub(super) struct QualityPlan {
     pub(super) loads: Vec<String>,
     pub(super) spreads: Vec<String>,
     pub(super) focus_load: String,
-    /// Every trace, table, load and spread penalty.
+    /// Every combination of trace, table, load and spread penalty.
     pub(super) grid: Vec<QualityCase>,
     /// Estimates of the trace, by load.
     pub(super) weak: Vec<QualityCase>,
