@@ -6,9 +6,9 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub(crate) enum KubeCommand {
     /// Install policy, rights and claim templates in the cluster, or show them
-    Install(InstallArgs),
+    Install(KubeInstallArgs),
     /// Release all pods and remove what install made; running pods go on
-    Uninstall(InstallArgs),
+    Uninstall(KubeInstallArgs),
     /// Release all gated pods as plain pods; needs no daemon
     Release {
         /// Show what would be done and change nothing
@@ -33,7 +33,7 @@ pub(crate) enum KubeCommand {
 }
 
 #[derive(Args)]
-pub(crate) struct InstallArgs {
+pub(crate) struct KubeInstallArgs {
     /// Print what would be done instead of doing it
     #[arg(long)]
     pub(crate) print: bool,

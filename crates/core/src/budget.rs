@@ -86,17 +86,17 @@ pub fn promise_in_the_way(
     kind: GpuTypeId,
     mode: BudgetMode,
 ) -> Option<JobId> {
-    Sharing { specs, interference, kind }.choose(mode).err()
+    GpuTenants { specs, interference, kind }.choose(mode).err()
 }
 
 /// The tenants of one GPU, for which budgets are chosen.
-pub(crate) struct Sharing<'a> {
+pub(crate) struct GpuTenants<'a> {
     pub(crate) specs: &'a [&'a JobSpec],
     pub(crate) interference: &'a dyn Interference,
     pub(crate) kind: GpuTypeId,
 }
 
-impl Sharing<'_> {
+impl GpuTenants<'_> {
     /// Budgets that keep every promise, or the job whose promise is in the way.
     pub(crate) fn choose(&self, mode: BudgetMode) -> Result<Budgets, JobId> {
         let all: Budgets = self.specs.iter().map(|_| Ppm::ONE).collect();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn choose(specs: &[&JobSpec], mode: BudgetMode) -> Result<Vec<u32>, JobId> {
-        let sharing = Sharing { specs, interference: &ClosedForm, kind: GpuTypeId(0) };
+        let tenants = GpuTenants { specs, interference: &ClosedForm, kind: GpuTypeId(0) };
         let budgets = sharing.choose(mode)?;
         Ok(budgets.iter().map(|budget| budget.0 / STEP).collect())
     }
@@ -315,7 +315,7 @@ mod tests {
                 })
                 .collect();
             let specs: Vec<&JobSpec> = specs.iter().collect();
-            let sharing = Sharing { specs: &specs, interference: &ClosedForm, kind: GpuTypeId(0) };
+            let tenants = GpuTenants { specs: &specs, interference: &ClosedForm, kind: GpuTypeId(0) };
             for mode in [BudgetMode::Off, BudgetMode::Strict, BudgetMode::Competitive] {
                 let Ok(budgets) = sharing.choose(mode) else { continue };
                 prop_assert_eq!(sharing.broken(&budgets), None);

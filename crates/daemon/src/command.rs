@@ -151,8 +151,8 @@ pub(crate) trait PastJobs {
     fn has_failed_task(&self, first: u64) -> bool;
 }
 
-/// Admission control of commands.
-pub(crate) struct Admission<'a> {
+/// AdmissionControl control of commands.
+pub(crate) struct AdmissionControl<'a> {
     pub(crate) scheduler: &'a Scheduler,
     /// The id of the next job, after those admitted in this cycle.
     pub(crate) next_job: u64,
@@ -167,7 +167,7 @@ pub(crate) struct Admission<'a> {
 /// What was admitted in a cycle and the scheduler does not know yet, by user.
 pub(crate) type Admitted = BTreeMap<u32, UserLoad>;
 
-impl Admission<'_> {
+impl AdmissionControl<'_> {
     /// Admits or refuses a command. `history` knows ended jobs.
     pub(crate) fn admit(
         &self,

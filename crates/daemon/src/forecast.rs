@@ -9,7 +9,7 @@ pub(crate) use queue::of_queue;
 pub(crate) use what_if::of_change;
 
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
-use crate::command::{Admission, Caller, Refusal};
+use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
@@ -77,7 +77,7 @@ pub(crate) fn of_request(
     if scheduler.classes().get(&scheduler.class_of(&job).0).is_some() {
         request.class.clone_from(&job.request.class);
     }
-    Admission::feasible(scheduler, &request)?;
+    AdmissionControl::feasible(scheduler, &request)?;
     let mut question = ask(present, None, JobState::Pending, None);
     let number = u32::try_from(question.ids.len()).unwrap_or(u32::MAX);
     let (spec, estimate) =

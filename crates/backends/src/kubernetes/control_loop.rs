@@ -3,7 +3,7 @@
 use super::KubernetesOptions;
 use super::client::{KubeClient, KubeError};
 use super::lease::Lease;
-use super::reconcile::{Reconciled, Reconciler};
+use super::reconcile::{KubeReconciled, KubeReconciler};
 use crate::Sink;
 use crate::cluster::desired::ManagedJobs;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ const AFTER_REQUESTS: Duration = Duration::from_millis(50);
 pub(super) struct KubeShared {
     options: KubernetesOptions,
     pub(super) client: KubeClient,
-    state: Mutex<LoopState>,
+    state: Mutex<KubeLoopState>,
     changed: Condvar,
 }
 
-pub(super) struct LoopState {
-    pub(super) reconciler: Reconciler,
+pub(super) struct KubeLoopState {
+    pub(super) reconciler: KubeReconciler,
     /// The desired state changed since the last list.
     is_changed: bool,
     is_stopping: bool,
@@ -35,13 +35,13 @@ impl KubeShared {
     pub(super) fn new(
         options: KubernetesOptions,
         client: KubeClient,
-        reconciler: Reconciler,
+        reconciler: KubeReconciler,
     ) -> Self {
-        let state = LoopState { reconciler, is_changed: true, is_stopping: false };
+        let state = KubeLoopState { reconciler, is_changed: true, is_stopping: false };
         Self { options, client, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, LoopState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, KubeLoopState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,7 +61,7 @@ impl KubeShared {
 }
 
 /// The thread.
-pub(super) struct ControlLoop {
+pub(super) struct KubeControlLoop {
     shared: Arc<KubeShared>,
     sink: Sink,
     lease: Lease,
@@ -69,7 +69,7 @@ pub(super) struct ControlLoop {
     is_standby: bool,
 }
 
-impl ControlLoop {
+impl KubeControlLoop {
     pub(super) fn new(shared: Arc<KubeShared>, sink: Sink) -> Self {
         let lease = Lease::new(&shared.options.namespace);
         Self { shared, sink, lease, is_standby: false }
@@ -135,7 +135,7 @@ impl ControlLoop {
             return Ok(false);
         }
         let list = client.list()?;
-        let Reconciled { requests, events } =
+        let KubeReconciled { requests, events } =
             self.shared.state().reconciler.reconcile(&list, unix_s());
         for event in events {
             (self.sink)(event);

@@ -10,11 +10,11 @@ pub(super) struct KubeList {
     /// Managed pods, by the id that [`crate::ClusterJob`] calls `external`.
     pub(super) pods: BTreeMap<String, Pod>,
     /// Claims, by namespace and name.
-    pub(super) claims: BTreeMap<(String, String), Claim>,
+    pub(super) claims: BTreeMap<(String, String), ResourceClaim>,
     /// Why each node accepts no pods; `None` if it does.
     pub(super) nodes: BTreeMap<String, Option<String>>,
     /// In order of node and device.
-    pub(super) gpus: Vec<Gpu>,
+    pub(super) gpus: Vec<PublishedGpu>,
 }
 
 /// The state of a pod.
@@ -52,7 +52,7 @@ pub(super) struct Pod {
 
 /// A claim.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Claim {
+pub(super) struct ResourceClaim {
     pub(super) version: String,
     /// The name of its request.
     pub(super) request: String,
@@ -64,7 +64,7 @@ pub(super) struct Claim {
 
 /// A GPU of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Gpu {
+pub(super) struct PublishedGpu {
     pub(super) node: String,
     pub(super) pool: String,
     pub(super) device: String,
@@ -127,8 +127,8 @@ fn newest_generations(slices: &[Value]) -> BTreeMap<&str, i64> {
     newest
 }
 
-fn gpu(slice: &Value, device: &Value) -> Gpu {
-    Gpu {
+fn gpu(slice: &Value, device: &Value) -> PublishedGpu {
+    PublishedGpu {
         node: text(slice, "/spec/nodeName").to_owned(),
         pool: text(slice, "/spec/pool/name").to_owned(),
         device: text(device, "/name").to_owned(),
@@ -154,13 +154,13 @@ pub(super) fn quantity(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn claim(claim: &Value) -> Claim {
+fn claim(claim: &Value) -> ResourceClaim {
     let of =
         |result: &Value| (text(result, "/pool").to_owned(), text(result, "/device").to_owned());
     let is_allocated = claim.pointer("/status/allocation").is_some_and(|value| !value.is_null());
     let devices = array(claim, "/status/allocation/devices/results")
         .filter(|result| text(result, "/driver") == DRIVER);
-    Claim {
+    ResourceClaim {
         version: text(claim, "/metadata/resourceVersion").to_owned(),
         request: text(claim, "/spec/devices/requests/0/name").to_owned(),
         allocated: is_allocated.then(|| devices.map(of).collect()),

@@ -29,8 +29,8 @@ use crate::providers::Device;
 use crate::recovery::{KnownJob, RecoveredRun};
 use crate::{Backend, Capabilities, Sink};
 use client::KubeClient;
-use control_loop::{ControlLoop, KubeShared};
-use reconcile::Reconciler;
+use control_loop::{KubeControlLoop, KubeShared};
+use reconcile::KubeReconciler;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -70,8 +70,8 @@ impl KubernetesBackend {
         if list.gpus.is_empty() {
             return Err(KubeError::NoGpus);
         }
-        let reconciler = Reconciler::new(&list, options.tenants_max);
-        let device = |(index, gpu): (u32, &list::Gpu)| Device {
+        let reconciler = KubeReconciler::new(&list, options.tenants_max);
+        let device = |(index, gpu): (u32, &list::PublishedGpu)| Device {
             index,
             name: format!("{}:{}", gpu.node, gpu.device),
             kind: "gpu".to_owned(),
@@ -85,7 +85,7 @@ impl KubernetesBackend {
 
     fn start_loop(&mut self) {
         let Some(sink) = self.sink.take() else { return };
-        let control_loop = ControlLoop::new(self.shared.clone(), sink);
+        let control_loop = KubeControlLoop::new(self.shared.clone(), sink);
         let thread = std::thread::Builder::new().name("kubernetes".to_owned());
         match thread.spawn(move || control_loop.run()) {
             Ok(thread) => self.thread = Some(thread),

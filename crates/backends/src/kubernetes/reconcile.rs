@@ -3,7 +3,7 @@
 //! effect the list shows is not.
 
 use super::client::KubeRequest;
-use super::list::{Claim, Gpu, KubeList, Pod, PodState};
+use super::list::{KubeList, Pod, PodState, PublishedGpu, ResourceClaim};
 use super::{DRIVER, protocol};
 use crate::cluster::ClusterJob;
 use crate::cluster::desired::{DesiredRun, DesiredState, ManagedJob, ManagedJobs, ReportedState};
@@ -24,14 +24,14 @@ const PLACED: &str = "placed by Tandem";
 
 /// The result of a reconciliation.
 #[derive(Debug, Default)]
-pub(super) struct Reconciled {
+pub(super) struct KubeReconciled {
     pub(super) requests: Vec<KubeRequest>,
     pub(super) events: Vec<BackendEvent>,
 }
 
 /// The managed pods, and the GPUs of the cluster.
-pub(super) struct Reconciler {
-    gpus: Vec<Gpu>,
+pub(super) struct KubeReconciler {
+    gpus: Vec<PublishedGpu>,
     tenants_max: u64,
     jobs: ManagedJobs,
     /// Why each node accepts no pods, as last reported.
@@ -40,7 +40,7 @@ pub(super) struct Reconciler {
     refused_since_s: BTreeMap<String, u64>,
 }
 
-impl Reconciler {
+impl KubeReconciler {
     pub(super) fn new(list: &KubeList, tenants_max: u64) -> Self {
         Self {
             gpus: list.gpus.clone(),
@@ -51,7 +51,7 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn gpus(&self) -> &[Gpu] {
+    pub(super) fn gpus(&self) -> &[PublishedGpu] {
         &self.gpus
     }
 
@@ -62,7 +62,7 @@ impl Reconciler {
 
     /// Devices that accept no pods, with the reason.
     pub(super) fn unavailable(&self) -> Vec<(u32, String)> {
-        let reason = |gpu: &Gpu| self.unavailable.get(&gpu.node).cloned().flatten();
+        let reason = |gpu: &PublishedGpu| self.unavailable.get(&gpu.node).cloned().flatten();
         (0..).zip(&self.gpus).filter_map(|(index, gpu)| Some((index, reason(gpu)?))).collect()
     }
 
@@ -106,8 +106,8 @@ impl Reconciler {
     }
 
     /// Compares a list with the desired state.
-    pub(super) fn reconcile(&mut self, list: &KubeList, now_s: u64) -> Reconciled {
-        let mut result = Reconciled::default();
+    pub(super) fn reconcile(&mut self, list: &KubeList, now_s: u64) -> KubeReconciled {
+        let mut result = KubeReconciled::default();
         self.update_nodes(list, &mut result);
         for (key, mut job) in std::mem::take(&mut self.jobs.jobs) {
             match list.pods.get(&key) {
@@ -131,7 +131,7 @@ impl Reconciler {
         pod: &Pod,
         list: &KubeList,
         now_s: u64,
-        result: &mut Reconciled,
+        result: &mut KubeReconciled,
     ) {
         if job.is_done {
             return;
@@ -195,9 +195,9 @@ impl Reconciler {
         pod: &Pod,
         gate: usize,
         list: &KubeList,
-        result: &mut Reconciled,
+        result: &mut KubeReconciled,
     ) -> Result<(), (String, bool)> {
-        let gpus: Option<Vec<&Gpu>> =
+        let gpus: Option<Vec<&PublishedGpu>> =
             desired.devices.iter().map(|&device| self.gpus.get(device as usize)).collect();
         let gpus = gpus.filter(|gpus| !gpus.is_empty());
         let gpus = gpus.ok_or_else(|| ("the cluster no longer has its GPUs".to_owned(), true))?;
@@ -231,9 +231,15 @@ impl Reconciler {
         Ok(())
     }
 
-    fn allocation(&self, desired: &DesiredRun, gpus: &[&Gpu], claim: &Claim, uid: &str) -> Value {
+    fn allocation(
+        &self,
+        desired: &DesiredRun,
+        gpus: &[&PublishedGpu],
+        claim: &ResourceClaim,
+        uid: &str,
+    ) -> Value {
         let tenants = if desired.is_exclusive { 1 } else { self.tenants_max };
-        let device = |(index, gpu): (usize, &&Gpu)| {
+        let device = |(index, gpu): (usize, &&PublishedGpu)| {
             json!({ "request": claim.request, "driver": DRIVER, "pool": gpu.pool, "device": gpu.device,
                 "shareID": protocol::share_id(uid, index),
                 "consumedCapacity": { "memory": (gpu.memory_bytes / tenants).to_string() } })
@@ -253,7 +259,7 @@ impl Reconciler {
         refusal: &str,
         list: &KubeList,
         now_s: u64,
-        result: &mut Reconciled,
+        result: &mut KubeReconciled,
     ) -> Option<String> {
         let since_s = *self.refused_since_s.entry(key.to_owned()).or_insert(now_s);
         if now_s < since_s + REFUSED_S {
@@ -281,7 +287,7 @@ impl Reconciler {
     }
 
     /// Imports gated pods that are not managed yet.
-    fn import(&mut self, list: &KubeList, result: &mut Reconciled) {
+    fn import(&mut self, list: &KubeList, result: &mut KubeReconciled) {
         let is_new = |(key, pod): &(&String, &Pod)| {
             matches!(pod.state, PodState::Gated(_)) && !self.jobs.jobs.contains_key(*key)
         };
@@ -331,7 +337,7 @@ impl Reconciler {
     }
 
     /// Reports devices that became available or unavailable.
-    fn update_nodes(&mut self, list: &KubeList, result: &mut Reconciled) {
+    fn update_nodes(&mut self, list: &KubeList, result: &mut KubeReconciled) {
         for (device, gpu) in (0..).zip(&self.gpus) {
             let gone = || Some("the cluster no longer lists it".to_owned());
             let present = list.nodes.get(&gpu.node).cloned().unwrap_or_else(gone);
@@ -355,7 +361,7 @@ impl Reconciler {
 }
 
 /// A managed pod that no longer exists.
-fn gone(key: &str, job: &mut ManagedJob, result: &mut Reconciled) {
+fn gone(key: &str, job: &mut ManagedJob, result: &mut KubeReconciled) {
     if job.is_done {
         return;
     }
@@ -367,7 +373,7 @@ fn gone(key: &str, job: &mut ManagedJob, result: &mut Reconciled) {
 }
 
 /// Writes the reason of a pod, if it has another.
-fn explain(pod: &Pod, reason: &str, result: &mut Reconciled) {
+fn explain(pod: &Pod, reason: &str, result: &mut KubeReconciled) {
     if pod.reason != reason {
         let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
         result.requests.push(KubeRequest::Explain { namespace, pod, reason: reason.to_owned() });
@@ -375,7 +381,7 @@ fn explain(pod: &Pod, reason: &str, result: &mut Reconciled) {
 }
 
 /// Evicts a pod, at most once every [`EVICT_AGAIN_S`].
-fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut Reconciled) {
+fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut KubeReconciled) {
     if now_s >= *requested_s + EVICT_AGAIN_S {
         *requested_s = now_s;
         let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
@@ -383,7 +389,7 @@ fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut Reconciled) 
     }
 }
 
-fn names(gpus: &[&Gpu]) -> String {
+fn names(gpus: &[&PublishedGpu]) -> String {
     gpus.iter().map(|gpu| format!("{}/{}", gpu.node, gpu.device)).collect::<Vec<_>>().join(", ")
 }
 

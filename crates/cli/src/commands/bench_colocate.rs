@@ -35,8 +35,8 @@ pub(crate) struct BenchColocateArgs {
     #[arg(long, value_name = "LATENCY", default_value = "p99=150ms")]
     pub(crate) slo: String,
     /// Ways to share the core
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::value_variants().to_vec())]
-    pub(crate) modes: Vec<Mode>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = SharingMode::value_variants().to_vec())]
+    pub(crate) modes: Vec<SharingMode>,
     /// Seconds that are measured
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub(crate) seconds: u32,
@@ -59,7 +59,7 @@ pub(crate) struct BenchColocateArgs {
 
 /// How the service and the training share the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
+pub(crate) enum SharingMode {
     /// Nothing is promised and nobody is capped
     Uncapped,
     /// Budgets add up to the core
@@ -68,33 +68,33 @@ pub(crate) enum Mode {
     Competitive,
 }
 
-impl std::fmt::Display for Mode {
+impl std::fmt::Display for SharingMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Mode {
+impl SharingMode {
     fn name(self) -> &'static str {
         match self {
-            Mode::Uncapped => "uncapped",
-            Mode::Strict => "strict",
-            Mode::Competitive => "competitive",
+            SharingMode::Uncapped => "uncapped",
+            SharingMode::Strict => "strict",
+            SharingMode::Competitive => "competitive",
         }
     }
 
     fn policy(self) -> &'static str {
         match self {
-            Mode::Uncapped => "tandem:slice_s=2,budgets=off",
-            Mode::Strict => "tandem:slice_s=2,budgets=strict",
-            Mode::Competitive => "tandem:slice_s=2,budgets=competitive",
+            SharingMode::Uncapped => "tandem:slice_s=2,budgets=off",
+            SharingMode::Strict => "tandem:slice_s=2,budgets=strict",
+            SharingMode::Competitive => "tandem:slice_s=2,budgets=competitive",
         }
     }
 }
 
 /// One second of a service.
 #[derive(Clone, Copy)]
-struct Window {
+struct LatencyWindow {
     requests: f64,
     seconds: f64,
     p50_ms: f64,
@@ -102,13 +102,13 @@ struct Window {
 }
 
 /// What one run gave: the service alone, then beside the training.
-struct Measured {
+struct ColocateRun {
     rate: f64,
-    mode: Mode,
-    alone: Vec<Window>,
+    mode: SharingMode,
+    alone: Vec<LatencyWindow>,
     training_alone: f64,
     /// Empty if they did not share.
-    beside: Vec<Window>,
+    beside: Vec<LatencyWindow>,
     training: f64,
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
         )?;
     }
     if args.json {
-        let cells: Vec<Value> = cells.iter().map(Cell::json).collect();
+        let cells: Vec<Value> = cells.iter().map(ColocateCell::json).collect();
         return print(&json!({ "schema": 1, "slo": args.slo, "cells": cells }).to_string());
     }
     print(&as_table(&cells))
@@ -152,11 +152,11 @@ fn measure(
     args: &BenchColocateArgs,
     train: &Path,
     rate: f64,
-    mode: Mode,
-) -> Result<Measured, Failure> {
+    mode: SharingMode,
+) -> Result<ColocateRun, Failure> {
     let mut daemon = Daemon::start(mode.policy(), 1, None)?;
     let mut client = daemon.client()?;
-    let mut bench = Bench { client: &mut client, train, folder: daemon.folder.path() };
+    let mut bench = ColocateBench { client: &mut client, train, folder: daemon.folder.path() };
     let first = bench.submit_training()?;
     bench.wait("the training is measured alone", |job| job.steps_per_s_alone.is_some(), first)?;
     let training_alone = bench.steps_per_second(first, TRAINING_ALONE)?;
@@ -176,7 +176,7 @@ fn measure(
     let guest = bench.submit_training()?;
     let is_beside = |job: &tandem_daemon::api::types::JobInfo| job.line.beside.contains(&service);
     if bench.wait("they share", is_beside, guest).is_err() {
-        return Ok(Measured {
+        return Ok(ColocateRun {
             rate,
             mode,
             alone,
@@ -189,16 +189,16 @@ fn measure(
     let before = windows(&output).len();
     let training = bench.steps_per_second(guest, Duration::from_secs(args.seconds.into()))?;
     let beside = windows(&output).split_off(before);
-    Ok(Measured { rate, mode, alone, training_alone, beside, training })
+    Ok(ColocateRun { rate, mode, alone, training_alone, beside, training })
 }
 
-struct Bench<'a> {
+struct ColocateBench<'a> {
     client: &'a mut Client,
     train: &'a Path,
     folder: &'a Path,
 }
 
-impl Bench<'_> {
+impl ColocateBench<'_> {
     fn submit(
         &mut self,
         class: &str,
@@ -227,14 +227,14 @@ impl Bench<'_> {
         &mut self,
         args: &BenchColocateArgs,
         rate: f64,
-        mode: Mode,
+        mode: SharingMode,
     ) -> Result<u64, Failure> {
         let (rate, work) = (rate.to_string(), args.request_ms.to_string());
         let arguments =
             ["--steps", "1000000000", "--print-every", "1", "--batch", "4"].map(str::to_owned);
         let load = ["--serve".to_owned(), rate, "--request-ms".to_owned(), work];
         // What is promised to nobody is not protected; it is measured all the same.
-        let slo = (mode != Mode::Uncapped).then(|| args.slo.clone());
+        let slo = (mode != SharingMode::Uncapped).then(|| args.slo.clone());
         let service = ServiceRequest { slo, ..ServiceRequest::default() };
         self.submit("service", &[&arguments[..], &load].concat(), Some(service))
     }
@@ -278,12 +278,12 @@ fn last_step(output: &Path) -> f64 {
 }
 
 /// The windows that a service has printed: `40 requests in 1.002 s: p50 6.1 ms, p99 9.3 ms`.
-fn windows(output: &Path) -> Vec<Window> {
+fn windows(output: &Path) -> Vec<LatencyWindow> {
     let text = std::fs::read_to_string(output).unwrap_or_default();
     text.lines().filter_map(window).collect()
 }
 
-fn window(line: &str) -> Option<Window> {
+fn window(line: &str) -> Option<LatencyWindow> {
     let words: Vec<&str> = line.split(' ').collect();
     let [requests, "requests", "in", seconds, "s:", "p50", p50, "ms,", "p99", p99, "ms"] =
         words[..]
@@ -291,7 +291,7 @@ fn window(line: &str) -> Option<Window> {
         return None;
     };
     let number = |text: &str| text.parse().ok();
-    Some(Window {
+    Some(LatencyWindow {
         requests: number(requests)?,
         seconds: number(seconds)?,
         p50_ms: number(p50)?,
@@ -300,7 +300,7 @@ fn window(line: &str) -> Option<Window> {
 }
 
 /// The medians of a rate and a mode over all repetitions, each with the least and the greatest.
-struct Cell {
+struct ColocateCell {
     rate: f64,
     mode: &'static str,
     runs: usize,
@@ -342,7 +342,7 @@ impl Spread {
     }
 }
 
-impl Cell {
+impl ColocateCell {
     fn json(&self) -> Value {
         json!({
             "rate_per_s": self.rate, "mode": self.mode, "runs": self.runs, "shared": self.shared,
@@ -353,10 +353,14 @@ impl Cell {
 }
 
 /// The windows of a run, the speed of the training beside it and the rate of requests.
-type Run<'a> = (&'a [Window], f64, f64);
+type Run<'a> = (&'a [LatencyWindow], f64, f64);
 
 /// One cell for the service alone, and one per mode, of every rate.
-fn summarise(args: &BenchColocateArgs, promise: LatencyPromise, all: &[Measured]) -> Vec<Cell> {
+fn summarise(
+    args: &BenchColocateArgs,
+    promise: LatencyPromise,
+    all: &[ColocateRun],
+) -> Vec<ColocateCell> {
     let mut cells = Vec::new();
     for &rate in &args.rates {
         let of_rate = || all.iter().filter(move |one| one.rate == rate);
@@ -379,22 +383,22 @@ fn summarise(args: &BenchColocateArgs, promise: LatencyPromise, all: &[Measured]
     cells
 }
 
-fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]) -> Cell {
+fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]) -> ColocateCell {
     let us = |ms: f64| (ms * 1e3).round() as u64;
-    let is_kept = |one: &&Window| promise.is_kept_by(us(one.p50_ms), us(one.p99_ms));
-    let kept = |windows: &[Window]| {
+    let is_kept = |one: &&LatencyWindow| promise.is_kept_by(us(one.p50_ms), us(one.p99_ms));
+    let kept = |windows: &[LatencyWindow]| {
         windows.iter().filter(is_kept).count() as f64 / windows.len().max(1) as f64
     };
-    let middle = |windows: &[Window], of: fn(&Window) -> f64| {
+    let middle = |windows: &[LatencyWindow], of: fn(&LatencyWindow) -> f64| {
         Spread::of(windows.iter().map(of).collect()).median()
     };
-    let answered = |windows: &[Window], rate: f64| {
+    let answered = |windows: &[LatencyWindow], rate: f64| {
         let requests: f64 = windows.iter().map(|one| one.requests).sum();
         let seconds: f64 = windows.iter().map(|one| one.seconds).sum();
         (requests / (rate * seconds).max(1e-9)).min(1.0)
     };
     let spread = |of: &dyn Fn(&Run<'_>) -> f64| Spread::of(runs.iter().map(of).collect());
-    Cell {
+    ColocateCell {
         rate,
         mode,
         runs: runs.len(),
@@ -407,11 +411,11 @@ fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]
     }
 }
 
-fn as_table(cells: &[Cell]) -> String {
+fn as_table(cells: &[ColocateCell]) -> String {
     let header =
         ["requests/s", "mode", "p50 ms", "p99 ms", "kept %", "training", "total", "shared"];
     let percent = |kept: Spread| Spread(kept.0.map(|part| part * 100.0)).text(0);
-    let row = |cell: &Cell| {
+    let row = |cell: &ColocateCell| {
         vec![
             cell.rate.to_string(),
             cell.mode.to_owned(),
@@ -439,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_cell_counts_the_windows_within_the_promise() {
-        let window = |p99_ms| Window { requests: 10.0, seconds: 1.0, p50_ms: 1.0, p99_ms };
+        let window = |p99_ms| LatencyWindow { requests: 10.0, seconds: 1.0, p50_ms: 1.0, p99_ms };
         let windows = [window(5.0), window(9.0), window(11.0), window(3.0)];
         let promise = LatencyPromise::parse("p99=10ms").unwrap();
         let cell = cell("strict", 10.0, promise, &[(&windows[..], 0.5, 10.0)]);

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use stream::{StreamOptions, Submission};
+use stream::{StreamEntry, StreamOptions};
 use tandem_core::{Cluster, Interference, JobId, Memory, Span};
 use tandem_policies::PolicySpec;
 use tandem_sim::interference::PairTable;
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     let scratch = tempfile::tempdir()?;
     let folder = args.out.as_deref().unwrap_or(scratch.path());
     let say = |text: &str| remark(text, args.quiet);
-    let used_by_others = CpuTimes::now().used_after(Duration::from_secs(2));
+    let used_by_others = CoreTimes::now().used_after(Duration::from_secs(2));
     if used_by_others > BUSY {
         say(&format!(
             "this machine is busy: {:.0} % of its cores before the run",
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     };
     let stream = stream::draw(&options, &learned.measured);
     write_inputs(folder, &learned, &stream)?;
-    let before = CpuTimes::now();
+    let before = CoreTimes::now();
     let mut policies = Vec::new();
     for spec in &specs {
         let policy = spec.text.clone();
@@ -136,9 +136,9 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
 }
 
 /// The inputs of the simulator: the stream, and the rates as learned before it.
-fn write_inputs(folder: &Path, learned: &Learned, stream: &[Submission]) -> Result<(), Failure> {
+fn write_inputs(folder: &Path, learned: &Learned, stream: &[StreamEntry]) -> Result<(), Failure> {
     let tasks = stream.iter().flat_map(|one| std::iter::repeat_n(one, one.tasks));
-    let row = |(number, one): (usize, &Submission)| one.row(number, &learned.measured[one.class]);
+    let row = |(number, one): (usize, &StreamEntry)| one.row(number, &learned.measured[one.class]);
     let trace: Vec<Vec<String>> = tasks.enumerate().map(row).collect();
     let rates = rate_rows(&learned.classes, &mut Aliases::new(true));
     let file = |name: &str| OutputFile::open(&folder.join(name));
@@ -290,13 +290,13 @@ impl FidelityReport {
 }
 
 /// Times of all cores since the machine started, in ticks.
-struct CpuTimes {
+struct CoreTimes {
     total: f64,
     idle: f64,
     stolen: f64,
 }
 
-impl CpuTimes {
+impl CoreTimes {
     fn now() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn cpu_times_are_read_by_their_places() {
-        let times = CpuTimes::parse("cpu  10 0 5 70 5 0 0 10 3 0\ncpu0 1 1 1 1\n");
+        let times = CoreTimes::parse("cpu  10 0 5 70 5 0 0 10 3 0\ncpu0 1 1 1 1\n");
         assert_eq!((times.total, times.idle, times.stolen), (100.0, 75.0, 10.0));
     }
 }

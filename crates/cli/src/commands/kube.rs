@@ -30,7 +30,7 @@ mod absent {
 mod built {
     use super::super::print;
     use crate::failure::Failure;
-    use crate::kube_args::{InstallArgs, KubeCommand, NodeArgs};
+    use crate::kube_args::{KubeCommand, KubeInstallArgs, NodeArgs};
     use serde_json::json;
     use tandem_backends::kubernetes::node::{NodeOptions, serve};
     use tandem_backends::kubernetes::{self, InstallOptions, KubeCheck, KubeRelease};
@@ -69,7 +69,7 @@ mod built {
         Err(Failure::bad_input(format!("{option} '{name}' is no name of a namespace: {rule}")))
     }
 
-    fn options(args: &InstallArgs) -> Result<InstallOptions, Failure> {
+    fn options(args: &KubeInstallArgs) -> Result<InstallOptions, Failure> {
         check_name("--namespace", &args.namespace)?;
         for name in &args.manage {
             check_name("--manage", name)?;
@@ -83,7 +83,7 @@ mod built {
         Ok(InstallOptions { namespace, managed, image: args.image.clone() })
     }
 
-    fn install(args: &InstallArgs) -> Result<(), Failure> {
+    fn install(args: &KubeInstallArgs) -> Result<(), Failure> {
         let options = options(args)?;
         if args.print {
             let yaml: Vec<String> =
@@ -98,7 +98,7 @@ mod built {
         Ok(())
     }
 
-    fn uninstall(args: &InstallArgs) -> Result<(), Failure> {
+    fn uninstall(args: &KubeInstallArgs) -> Result<(), Failure> {
         let options = options(args)?;
         let done =
             kubernetes::uninstall(&options.namespace, args.print).map_err(Failure::failed)?;

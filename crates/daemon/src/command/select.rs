@@ -1,6 +1,6 @@
 //! The jobs that a selector or a dependency names.
 
-use super::{Admission, Caller, CommandOutcome, PastJobs, Refusal};
+use super::{AdmissionControl, Caller, CommandOutcome, PastJobs, Refusal};
 use crate::job::{JobState, StoredJob};
 use crate::request::{After, Dependency, DependencyName, Selector};
 use crate::scheduler::JobAction;
@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 10_000;
 /// What a submission depends on, and how the jobs ended of it that are over already.
 type Dependencies = (Vec<Dependency>, Vec<(u64, JobState)>);
 
-impl Admission<'_> {
+impl AdmissionControl<'_> {
     /// The jobs that are named, divided into those that the change applies to and the others. Of a group,
     /// such as an array, only the jobs count that it applies to, unless there are none.
     pub(super) fn select(

@@ -2,7 +2,9 @@
 
 use super::message::{Reply, StateQuery};
 use super::{AcceptedCommand, Cycle, Message};
-use crate::command::{Accepted, Admission, Admitted, Caller, CommandOutcome, Refusal, UserCommand};
+use crate::command::{
+    Accepted, AdmissionControl, Admitted, Caller, CommandOutcome, Refusal, UserCommand,
+};
 use crate::job_sockets::FromJob;
 use crate::meter::StepReport;
 use crate::scheduler::{Fact, Input, Now};
@@ -84,7 +86,8 @@ impl Cycle {
         reply: Reply,
     ) -> Option<AcceptedCommand> {
         let (scheduler, limits) = (&self.scheduler, &self.limits);
-        let admission = Admission { scheduler, next_job, daemon_uid: self.uid, limits, admitted };
+        let admission =
+            AdmissionControl { scheduler, next_job, daemon_uid: self.uid, limits, admitted };
         match admission.admit(caller, command, &self.store) {
             // Nothing is to be changed, so nothing has to be written.
             Ok(Accepted { input: Input::Change { jobs, .. }, outcome, .. }) if jobs.is_empty() => {

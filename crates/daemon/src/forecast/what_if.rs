@@ -3,7 +3,7 @@
 use super::{Question, ask};
 use crate::api::live_types::{WhatIfAnswer, WhatIfBody, WhatIfJob, WhatIfTotals};
 use crate::api::types::SCHEMA;
-use crate::command::{Admission, Caller, Refusal};
+use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::JobState;
 use crate::request::JobRequest;
@@ -59,7 +59,7 @@ pub(crate) fn of_change(
     let adds_job = change.job.is_some();
     if let Some(request) = change.job {
         if change.add_devices == 0 {
-            Admission::feasible(scheduler, &request)?;
+            AdmissionControl::feasible(scheduler, &request)?;
         }
         names.push((request.name.clone().unwrap_or_default(), caller.user.clone()));
         after.add(present, caller, request);

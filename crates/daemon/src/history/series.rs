@@ -24,13 +24,13 @@ const SPEED_WINDOW_US: u64 = SECOND_US;
 
 /// The mean of the values of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Cell {
+struct IntervalMean {
     sum: f64,
     count: u32,
 }
 
-impl Cell {
-    fn add(&mut self, other: Cell) {
+impl IntervalMean {
+    fn add(&mut self, other: IntervalMean) {
         self.sum += other.sum;
         self.count += other.count;
     }
@@ -51,16 +51,16 @@ enum Full {
 
 /// Columns of values at equal intervals.
 #[derive(Clone, Debug)]
-struct Series {
+struct IntervalSeries {
     from_us: u64,
     step_us: u64,
     points_max: usize,
     full: Full,
-    columns: Vec<Vec<Cell>>,
+    columns: Vec<Vec<IntervalMean>>,
     length: usize,
 }
 
-impl Series {
+impl IntervalSeries {
     fn new(from_us: u64, step_us: u64, points_max: usize, full: Full) -> Self {
         Self { from_us, step_us, points_max, full, columns: Vec::new(), length: 0 }
     }
@@ -87,9 +87,9 @@ impl Series {
         }
         let cells = &mut self.columns[column];
         if at >= cells.len() {
-            cells.resize(at + 1, Cell::default());
+            cells.resize(at + 1, IntervalMean::default());
         }
-        cells[at].add(Cell { sum: value, count: 1 });
+        cells[at].add(IntervalMean { sum: value, count: 1 });
         self.length = self.length.max(at + 1);
     }
 
@@ -127,7 +127,7 @@ impl Series {
         let cells = self.columns.get(column).map_or(&[][..], Vec::as_slice);
         let cell = |at: usize| cells.get(at).copied().unwrap_or_default();
         let mean = |start: usize| {
-            let mut all = Cell::default();
+            let mut all = IntervalMean::default();
             (start..(start + stride).min(self.length)).for_each(|at| all.add(cell(at)));
             all.mean()
         };
@@ -156,7 +156,7 @@ const SCALARS: usize = 3;
 /// The series of a job.
 #[derive(Clone, Debug)]
 struct JobSamples {
-    series: Series,
+    series: IntervalSeries,
     /// Scalars in order of appearance.
     names: Vec<String>,
     latest: Scalars,
@@ -169,7 +169,7 @@ struct JobSamples {
 impl JobSamples {
     fn new(at_us: u64) -> Self {
         Self {
-            series: Series::new(at_us, SECOND_US, JOB_POINTS_MAX, Full::Halve),
+            series: IntervalSeries::new(at_us, SECOND_US, JOB_POINTS_MAX, Full::Halve),
             names: Vec::new(),
             latest: Scalars::new(),
             counted: None,
@@ -251,7 +251,7 @@ pub struct Samples {
     jobs: BTreeMap<u64, JobSamples>,
     ended: VecDeque<(u64, JobSamples)>,
     /// The last hour and the last day.
-    machine: Option<[Series; 2]>,
+    machine: Option<[IntervalSeries; 2]>,
     devices: usize,
 }
 
@@ -315,7 +315,7 @@ impl Samples {
             }
         }
         self.devices = devices.len();
-        let new = |step| Series::new(at_us, step, POINTS_MAX, Full::Slide);
+        let new = |step| IntervalSeries::new(at_us, step, POINTS_MAX, Full::Slide);
         let machine = self.machine.get_or_insert_with(|| [HOUR_STEP_US, DAY_STEP_US].map(new));
         for series in machine {
             series.add(at_us, PENDING, f64::from(pending));
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_full_series_of_a_job_halves_and_keeps_its_means() {
-        let mut series = Series::new(0, SECOND_US, 8, Full::Halve);
+        let mut series = IntervalSeries::new(0, SECOND_US, 8, Full::Halve);
         for at in 0..64 {
             series.add(at * SECOND_US, 0, at as f64);
         }
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_full_series_of_a_device_slides() {
-        let mut series = Series::new(0, SECOND_US, 8, Full::Slide);
+        let mut series = IntervalSeries::new(0, SECOND_US, 8, Full::Slide);
         for at in 0..100 {
             series.add(at * SECOND_US, 1, at as f64);
         }
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn gaps_stay_gaps_and_what_is_not_a_number_is_ignored() {
-        let mut series = Series::new(0, SECOND_US, 8, Full::Halve);
+        let mut series = IntervalSeries::new(0, SECOND_US, 8, Full::Halve);
         series.add(0, 0, 1.0);
         series.add(3 * SECOND_US, 0, f64::NAN);
         series.add(5 * SECOND_US, 0, 2.0);

@@ -1,6 +1,6 @@
 //! The picture of `tandem bench colocate`: latency against the promise, and what the training gets.
 
-use super::Cell;
+use super::ColocateCell;
 use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
@@ -13,7 +13,7 @@ const TOP: f64 = 46.0;
 const PROMISES_MAX: f64 = 3.0;
 
 /// One row per rate and mode: the 99th percentile with its range and the promise, then the training.
-pub(super) fn svg(cells: &[Cell], promise_ms: f64) -> String {
+pub(super) fn svg(cells: &[ColocateCell], promise_ms: f64) -> String {
     let height = TOP + ROW * cells.len() as f64 + 16.0;
     let mut text = format!(
         "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' font-family='sans-serif' font-size='12'>\n\

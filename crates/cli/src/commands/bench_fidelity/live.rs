@@ -1,6 +1,6 @@
 //! The live half of `tandem bench fidelity`: classes and pairs are measured first, then the stream runs.
 
-use super::stream::{CLASSES, MeasuredClass, Submission, TrainingClass, request};
+use super::stream::{CLASSES, MeasuredClass, StreamEntry, TrainingClass, request};
 use crate::commands::demo_live::Daemon;
 use crate::commands::live::export::seconds;
 use crate::failure::Failure;
@@ -41,7 +41,7 @@ impl Learned {
 }
 
 /// A daemon and how jobs are submitted to it.
-struct Session<'a> {
+struct LearningSession<'a> {
     client: Client,
     train: &'a Path,
     folder: PathBuf,
@@ -51,7 +51,7 @@ struct Session<'a> {
 pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, Failure> {
     let mut daemon = Daemon::start(MEASURING_POLICY, devices, None)?;
     let client = daemon.client()?;
-    let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
+    let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
     for _ in 1..devices {
         let filler = request(train, &session.folder, &CLASSES[0], ENDLESS);
         let class = Some("filler".to_owned());
@@ -84,7 +84,7 @@ pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, 
     Ok(Learned { classes, measured, memory_bytes, daemon })
 }
 
-impl Session<'_> {
+impl LearningSession<'_> {
     fn submit(&mut self, request: &JobRequest) -> Result<u64, Failure> {
         let ids = self.client.submit(request)?;
         ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
@@ -163,12 +163,12 @@ pub(super) fn run(
     devices: u32,
     train: &Path,
     learned: &Learned,
-    stream: &[Submission],
+    stream: &[StreamEntry],
     quiet: bool,
 ) -> Result<Vec<f64>, Failure> {
     let mut daemon = Daemon::start(policy, devices, Some(&learned.state()))?;
     let client = daemon.client()?;
-    let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
+    let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
     let tasks = stream.iter().map(|one| one.tasks).sum::<usize>();
     let progress = ProgressDisplay::start(tasks as u64, quiet);
     let began = Instant::now();

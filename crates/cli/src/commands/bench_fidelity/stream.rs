@@ -43,7 +43,7 @@ pub(super) struct MeasuredClass {
 }
 
 /// One submission: a job, or an array of equal tasks.
-pub(super) struct Submission {
+pub(super) struct StreamEntry {
     pub(super) at_s: f64,
     pub(super) class: usize,
     pub(super) tasks: usize,
@@ -64,7 +64,7 @@ pub(super) struct StreamOptions {
 }
 
 /// A stream of jobs in order of submission. The middle one is a gang, if there are two devices for it.
-pub(super) fn draw(options: &StreamOptions, classes: &[MeasuredClass]) -> Vec<Submission> {
+pub(super) fn draw(options: &StreamOptions, classes: &[MeasuredClass]) -> Vec<StreamEntry> {
     let mut random = Random(options.seed);
     let mut stream = Vec::new();
     let (mut at_s, mut jobs) = (0.0, 0);
@@ -76,11 +76,11 @@ pub(super) fn draw(options: &StreamOptions, classes: &[MeasuredClass]) -> Vec<Su
         let duration_s = class.overhead_s + steps / class.steps_per_s;
         let is_array = stream.len() % ARRAY_EVERY == ARRAY_EVERY - 1;
         let tasks = if is_array { ARRAY_TASKS.min(options.jobs - jobs) } else { 1 };
-        let has_gang = stream.iter().any(|earlier: &Submission| earlier.gpus > 1);
+        let has_gang = stream.iter().any(|earlier: &StreamEntry| earlier.gpus > 1);
         let is_gang = options.devices > 1 && !has_gang && !is_array && jobs >= options.jobs / 2;
         let gpus = if is_gang { 2 } else { 1 };
         let steps = steps as u64;
-        stream.push(Submission { at_s, class: index, tasks, gpus, steps, duration_s });
+        stream.push(StreamEntry { at_s, class: index, tasks, gpus, steps, duration_s });
         jobs += tasks;
         // Exponential gaps that bring the work of this submission at the wanted load on average.
         let work_s = duration_s * tasks as f64 * f64::from(gpus);
@@ -109,7 +109,7 @@ pub(super) fn request(
     }
 }
 
-impl Submission {
+impl StreamEntry {
     /// What the daemon is told.
     pub(super) fn request(&self, train: &Path, folder: &Path) -> JobRequest {
         JobRequest {
