@@ -101,14 +101,14 @@ struct ProtocolLine {
 /// Decodes a line: `None` for an unknown operation; for a malformed line what is wrong with it.
 pub(crate) fn parse(line: &[u8]) -> Result<Option<FromJob>, String> {
     let line: ProtocolLine =
-        serde_json::from_slice(line).map_err(|_| "it is no line of the job protocol".to_owned())?;
+        serde_json::from_slice(line).map_err(|_| "not a message of the job protocol".to_owned())?;
     let has = |cap: &str| line.caps.iter().any(|have| have == cap);
     Ok(match line.op.as_str() {
         "hello" => Some(FromJob::Hello { accum: has("accum"), stop: has("stop") }),
         "step" => {
             let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
             let scalars = scalars_of(&line.loss, &line.scalars);
-            let n = line.n.ok_or("a report of steps has no number n")?;
+            let n = line.n.ok_or("a step message lacks n")?;
             let total = line.total;
             Some(FromJob::Steps { n, total, accum, scalars })
         }
@@ -123,23 +123,21 @@ const WINDOW_MAX_S: f64 = 3600.0;
 
 /// The window of a report of requests: `dt` in seconds, latencies in milliseconds.
 fn requests(line: &ProtocolLine) -> Result<RequestWindow, String> {
-    let requests = line.n.ok_or("a report of requests has no number n")?;
+    let requests = line.n.ok_or("a requests message lacks n")?;
     let dt = line.dt.unwrap_or(1.0);
     if !(dt > 0.0 && dt <= WINDOW_MAX_S) {
-        return Err(format!(
-            "dt of a report of requests is {dt}; give 0 to {WINDOW_MAX_S} seconds"
-        ));
+        return Err(format!("dt of a requests message is {dt}; give 0 to {WINDOW_MAX_S} seconds"));
     }
     let (p50, p99) = match (line.p50_ms, line.p99_ms) {
         _ if requests == 0 => (0.0, 0.0),
         (Some(p50), Some(p99)) => (p50, p99),
         (None, Some(p99)) => (p99, p99),
-        _ => return Err("a report of requests has no latency p99_ms".to_owned()),
+        _ => return Err("a requests message lacks p99_ms".to_owned()),
     };
     // An hour is more than anybody waits, and fits everywhere.
     let is_latency = |ms: f64| (0.0..=3.6e6).contains(&ms);
     if !is_latency(p50) || !is_latency(p99) || p50 > p99 {
-        return Err(format!("latencies of requests are p50 {p50} ms, p99 {p99} ms; ignored"));
+        return Err(format!("a requests message has p50 {p50} ms and p99 {p99} ms; ignored"));
     }
     let us = |value: f64| value.round() as u64;
     let window_us = us(dt * 1e6).max(1);

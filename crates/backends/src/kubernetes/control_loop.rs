@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const BATCH_DELAY: Duration = Duration::from_millis(20);
 /// The first and the longest delay after failures in a row.
 const BACK_OFF: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// After requests the next list comes this soon, to see their effect.
+/// Delay of the next list after requests, to see their effect soon.
 const AFTER_REQUESTS: Duration = Duration::from_millis(50);
 
 /// What the back end and its thread share.
@@ -65,7 +65,7 @@ pub(super) struct KubeControlLoop {
     shared: Arc<KubeShared>,
     sink: Sink,
     lease: Lease,
-    /// Another daemon holds the lease, as last logged.
+    /// Another daemon held the lease at the last step; logged once.
     is_standby: bool,
 }
 
@@ -101,7 +101,7 @@ impl KubeControlLoop {
         }
     }
 
-    /// Waits until the desired state changes, at most for this long; `false` if the back end is dropped.
+    /// Waits until the desired state changes, or for `wait`. Returns `false` when the back end is dropped.
     fn await_change(&self, wait: Duration) -> bool {
         let until = Instant::now() + wait;
         let mut state = self.shared.state();
@@ -121,14 +121,14 @@ impl KubeControlLoop {
         true
     }
 
-    /// Lists, reconciles and sends requests; whether there were any.
+    /// Lists, reconciles and sends requests. Returns whether there were requests.
     fn step(&mut self) -> Result<bool, KubeError> {
-        // A change from here on is for the next step.
+        // A later change is seen by the next step.
         self.shared.state().is_changed = false;
         let client = &self.shared.client;
         let is_holder = self.lease.hold(client)?;
         if !is_holder && !self.is_standby {
-            tracing::warn!("another Tandem holds the lease; this one waits and changes nothing");
+            tracing::warn!("another daemon holds the lease of Tandem; waiting, nothing is changed");
         }
         self.is_standby = !is_holder;
         if !is_holder {
@@ -145,7 +145,7 @@ impl KubeControlLoop {
     }
 }
 
-/// Calls the cluster until it answers.
+/// Repeats a call until the cluster answers.
 pub(super) fn retry<T>(call: impl Fn() -> Result<T, KubeError>) -> T {
     let mut failures = 0;
     loop {

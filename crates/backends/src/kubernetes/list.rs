@@ -1,10 +1,10 @@
-//! Pods, claims, nodes and GPUs as the API lists them.
+//! Parses the lists of pods, claims, nodes and resource slices.
 
 use super::{DRIVER, GATE};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything that decisions need.
+/// One list of the cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KubeList {
     /// Managed pods, by the id that [`crate::ClusterJob`] calls `external`.
@@ -22,7 +22,7 @@ pub(super) struct KubeList {
 pub(super) enum PodState {
     /// It has our gate, at this index of its gates.
     Gated(usize),
-    /// kube-scheduler or the kubelet has it; the message of kube-scheduler if it found no node.
+    /// Ungated, but not running yet. With the message of kube-scheduler if it found no node.
     Waiting(Option<String>),
     Running,
     /// It ended: exit code, whether it ran out of memory, and when, in microseconds since 1970.
@@ -41,9 +41,9 @@ pub(super) struct Pod {
     pub(super) uid: String,
     pub(super) state: PodState,
     pub(super) gpus: u32,
-    /// The claim of its GPUs; `None` until Kubernetes has made it.
+    /// The claim for its GPUs; `None` until Kubernetes has created it from the template.
     pub(super) claim: Option<String>,
-    /// Its name without what tells it from other pods of the same owner.
+    /// The name of its owner, else its own: equal for all pods of a Job.
     pub(super) title: String,
     pub(super) hints: String,
     pub(super) reason: String,
@@ -54,7 +54,7 @@ pub(super) struct Pod {
 #[derive(Clone, Debug, Default)]
 pub(super) struct ResourceClaim {
     pub(super) version: String,
-    /// The name of its request.
+    /// The name of its first device request.
     pub(super) request: String,
     /// Pool and device of each allocated GPU; `None` if nothing is allocated.
     pub(super) allocated: Option<BTreeSet<(String, String)>>,
@@ -207,7 +207,7 @@ fn pod(pod: &Value) -> Pod {
     }
 }
 
-/// The hints of label and annotations in the form of a comment of Slurm.
+/// The hints in labels and annotations, in the syntax of the comment of a Slurm job, which the daemon parses.
 fn hints<'a>(class: Option<&str>, annotation: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut hints: Vec<String> = class.map(|class| format!("class={class}")).into_iter().collect();
     for (name, hint) in [("memory", "mem"), ("estimate", "estimate"), ("max-slowdown", "slowdown")]
@@ -248,7 +248,7 @@ fn ended(pod: &Value, has_failed: bool) -> PodState {
         oom |= text(end, "/reason") == "OOMKilled";
         at_unix_us = at_unix_us.max(time_us(text(end, "/finishedAt")));
     }
-    // A pod that failed before its program started must not look successful.
+    // A pod that failed before its program started has no exit code.
     PodState::Ended { code: if has_failed && code == 0 { 1 } else { code }, oom, at_unix_us }
 }
 

@@ -1,10 +1,10 @@
-//! The back end of a Kubernetes cluster. Users keep their pods and Jobs, kube-scheduler binds pods; Tandem decides
+//! The Kubernetes back end. Users keep their pods and Jobs, kube-scheduler binds pods to nodes; Tandem decides
 //! which GPU a pod gets and when.
 //!
-//! An admission policy (`setup`) gates GPU pods of managed namespaces and turns their request for GPUs into a
-//! claim. One thread (`control_loop`) lists pods, claims, nodes and devices (`list`), compares them with the desired
-//! state (`reconcile`, which is pure), writes allocations into claims and removes gates (`client`). The API is
-//! the truth: what a list shows is so.
+//! An admission policy (`setup`) adds a scheduling gate to the GPU pods of managed namespaces and turns their
+//! request for GPUs into a resource claim. One thread (`control_loop`) lists pods, claims, nodes and devices (`list`),
+//! compares them with the desired state (`reconcile`, which is pure), writes allocations into claims and removes gates
+//! (`client`). Only what the API server lists counts; nothing is assumed to have happened because it was requested.
 
 mod authority;
 mod client;
@@ -35,14 +35,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The name of our driver of devices, which claims and slices carry.
+/// The name of Tandem's DRA driver, in claims and resource slices.
 pub const DRIVER: &str = "gpu.tandem.dev";
-/// The gate of pods that wait to be placed.
+/// The scheduling gate of pods that wait to be placed.
 const GATE: &str = "tandem.dev/place";
-/// The label of pods that came through the admission policy.
+/// The label that the admission policy adds to pods.
 const MANAGED: &str = "tandem.dev/managed";
 
-/// How a [`KubernetesBackend`] works.
+/// Options of a [`KubernetesBackend`].
 #[derive(Clone, Debug)]
 pub struct KubernetesOptions {
     /// The most pods on a GPU.
@@ -62,8 +62,8 @@ pub struct KubernetesBackend {
 }
 
 impl KubernetesBackend {
-    /// Connects to the cluster, which has to answer. The sink is called from a thread of its own and must not call
-    /// the back end. Nothing is changed before [`Backend::recover`].
+    /// Connects to the cluster; an error if it does not answer. The sink is called from another thread and must
+    /// not call the back end. The cluster is not changed before [`Backend::recover`].
     pub fn new(options: KubernetesOptions, sink: Sink) -> Result<Self, KubeError> {
         let client = KubeClient::connect()?;
         let list = client.list()?;
@@ -132,11 +132,11 @@ impl Backend for KubernetesBackend {
             }
             Op::End { run, .. } => jobs.end(id, run),
             Op::Withdraw { external, .. } => jobs.withdraw(&external),
-            // Pods are not processes of this machine, are never paused, and are asked through the job protocol.
+            // Pods are not processes of this machine, are never paused, and get requests by the job protocol.
             Op::Start(_) | Op::Pause { .. } | Op::Resume { .. } | Op::Signal { .. } => false,
         });
         if !is_known {
-            // Its end was reported or will be.
+            // Its end was reported already, or will be.
             tracing::warn!("run {run} is not managed in Kubernetes");
         }
     }

@@ -1,5 +1,5 @@
-//! The agent of a node: a driver of devices for the kubelet. It publishes GPUs and tells the container runtime, by
-//! CDI, what the containers of a claim get.
+//! The node agent: a DRA driver for the kubelet. It publishes the GPUs of its node as a resource slice and writes a
+//! CDI specification for each claim, by which the container runtime gives containers their devices.
 
 use super::DRIVER;
 use super::authority::KubeletStream;
@@ -18,7 +18,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// How an agent works.
+/// Options of the node agent.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// The node's name in the cluster.
@@ -27,9 +27,9 @@ pub struct NodeOptions {
     pub kubelet: PathBuf,
     /// The folder of CDI specifications.
     pub cdi: PathBuf,
-    /// Number of imitated GPUs to publish.
+    /// Number of fake GPUs to publish.
     pub fake_gpus: u32,
-    /// Memory of each.
+    /// Memory of each fake GPU.
     pub fake_memory_bytes: u64,
 }
 
@@ -43,7 +43,7 @@ struct ClaimRef {
     name: String,
 }
 
-/// The request to prepare claims or to undo that.
+/// Request of NodePrepareResources and NodeUnprepareResources.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ClaimsRequest {
     #[prost(message, repeated, tag = "1")]
@@ -111,7 +111,7 @@ struct Agent {
     endpoint: PathBuf,
 }
 
-/// Publishes the devices of a node and serves the kubelet until it is killed.
+/// Publishes the GPUs of a node, then serves the kubelet until the process is killed.
 pub fn serve(options: NodeOptions) -> Result<(), KubeError> {
     let client = KubeClient::connect()?;
     let plugin = options.kubelet.join("plugins").join(DRIVER);
@@ -151,7 +151,7 @@ where
 }
 
 impl Agent {
-    /// Publishes the imitated GPUs. Several pods may have a device, up to its memory.
+    /// Publishes the fake GPUs. Several pods may be allocated a GPU, up to its memory.
     async fn publish(&self) -> Result<(), KubeError> {
         let NodeOptions { name, fake_gpus, fake_memory_bytes, .. } = &self.options;
         let memory = json!({ "value": fake_memory_bytes.to_string(),
@@ -177,7 +177,7 @@ impl Agent {
             }
             answer => answer?,
         };
-        // A slice that is deleted, if only for a moment, would look like a node without GPUs.
+        // Change the slice in place: without it the node would look like one without GPUs.
         if present.pointer("/spec/devices") == slice.pointer("/spec/devices") {
             return Ok(());
         }
@@ -199,7 +199,9 @@ impl Agent {
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
         let found = self.client.get(&path).await?;
         if found.pointer("/metadata/uid").and_then(Value::as_str) != Some(uid) {
-            return Err(KubeError::Unreadable(format!("claim {namespace}/{name} is another one")));
+            return Err(KubeError::Unreadable(format!(
+                "claim {namespace}/{name} was deleted and created again"
+            )));
         }
         let results = found.pointer("/status/allocation/devices/results").and_then(Value::as_array);
         let of = |result: &Value, key: &str| {
@@ -236,7 +238,7 @@ impl Agent {
     }
 }
 
-/// The driver's service, or that of its registration.
+/// A gRPC service for the kubelet: the driver, or its registration.
 #[derive(Clone)]
 struct KubeletService<const DRIVER_PART: bool>(Arc<Agent>);
 

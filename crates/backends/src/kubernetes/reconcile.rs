@@ -1,6 +1,6 @@
 //! Reconciles the cluster with the desired state of its pods. Pure: a list goes in, requests and events come
-//! out. Every request follows from the latest list alone: a request that was lost is made again, a request whose
-//! effect the list shows is not.
+//! out. Requests follow from the latest list alone: a lost request is made again, because its effect is missing
+//! from the next list.
 
 use super::client::KubeRequest;
 use super::list::{KubeList, Pod, PodState, PublishedGpu, ResourceClaim};
@@ -14,9 +14,9 @@ use crate::recovery::{KnownJob, RecoveredRun};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An eviction is requested again after this time.
+/// Time between two eviction requests for a pod.
 const EVICT_AGAIN_S: u64 = 5;
-/// An ungated pod that kube-scheduler refuses for this long gives its GPU back.
+/// An ungated pod that kube-scheduler cannot bind for this long loses its GPU.
 const REFUSED_S: u64 = 30;
 
 const GONE: &str = "its pod no longer exists";
@@ -36,7 +36,7 @@ pub(super) struct KubeReconciler {
     jobs: ManagedJobs,
     /// Why each node accepts no pods, as last reported.
     unavailable: BTreeMap<String, Option<String>>,
-    /// Since when kube-scheduler refuses pods whose gate is gone.
+    /// When kube-scheduler first reported that it cannot bind an ungated pod.
     refused_since_s: BTreeMap<String, u64>,
 }
 
@@ -66,7 +66,7 @@ impl KubeReconciler {
         (0..).zip(&self.gpus).filter_map(|(index, gpu)| Some((index, reason(gpu)?))).collect()
     }
 
-    /// What happened to pods that an earlier daemon knew.
+    /// The state of pods that an earlier daemon knew.
     pub(super) fn recover(
         &mut self,
         known: &[KnownJob],
@@ -112,7 +112,7 @@ impl KubeReconciler {
         for (key, mut job) in std::mem::take(&mut self.jobs.jobs) {
             match list.pods.get(&key) {
                 Some(pod) => self.reconcile_pod(&key, &mut job, pod, list, now_s, &mut result),
-                // The API lists all that exists: one list without a pod is enough.
+                // The API server lists every pod: one that is missing was deleted.
                 None if job.is_refused && job.run.is_none() => continue,
                 None => gone(&key, &mut job, &mut result),
             }
@@ -187,8 +187,8 @@ impl KubeReconciler {
         }
     }
 
-    /// The next step from gated to scheduled: first the allocation, then, when the list shows it, the gate. An
-    /// error is a reason and whether other GPUs may do.
+    /// The next step from gated to scheduled: write the allocation; when a list shows it, remove the gate. An
+    /// error is a reason, and whether it may succeed on other GPUs.
     fn place(
         &self,
         desired: &DesiredRun,
@@ -202,9 +202,9 @@ impl KubeReconciler {
         let gpus = gpus.filter(|gpus| !gpus.is_empty());
         let gpus = gpus.ok_or_else(|| ("the cluster no longer has its GPUs".to_owned(), true))?;
         if gpus.iter().any(|gpu| gpu.node != gpus[0].node) {
-            return Err(("its GPUs would be on several nodes; a pod has one".to_owned(), true));
+            return Err(("its GPUs are on several nodes; a pod runs on one".to_owned(), true));
         }
-        // Kubernetes makes the claim from its template soon after the pod.
+        // Kubernetes creates the claim from its template soon after the pod.
         let Some(name) = &pod.claim else { return Ok(()) };
         let Some(claim) = list.claims.get(&(pod.namespace.clone(), name.clone())) else {
             return Ok(());
@@ -218,7 +218,7 @@ impl KubeReconciler {
                 gate,
                 reason: format!("{PLACED} on {}", names(&gpus)),
             },
-            // An allocation cannot be changed, only taken back and written anew.
+            // An allocation cannot be changed in place: remove it, then write the new one.
             present => {
                 let allocation =
                     present.is_none().then(|| self.allocation(desired, &gpus, claim, &pod.uid));
@@ -246,12 +246,13 @@ impl KubeReconciler {
         };
         let results: Vec<Value> = gpus.iter().enumerate().map(device).collect();
         let terms = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [gpus[0].node] }] }]);
-        // Without the time kube-scheduler fails for ever to reserve the claim.
+        // Without a timestamp kube-scheduler never manages to reserve the claim.
         json!({ "devices": { "results": results }, "nodeSelector": { "nodeSelectorTerms": terms },
             "allocationTimestamp": format!("{:.0}", jiff::Timestamp::now()) })
     }
 
-    /// Takes the GPU back from a pod that kube-scheduler refuses for long; the reason if it did.
+    /// Takes the GPU from a pod that kube-scheduler has not bound for [`REFUSED_S`]. Returns the reason when it is
+    /// done.
     fn give_back(
         &mut self,
         key: &str,
@@ -281,7 +282,8 @@ impl KubeReconciler {
             });
             return None;
         }
-        let reason = format!("kube-scheduler refuses it, now a plain pod: {refusal}");
+        let reason =
+            format!("kube-scheduler cannot bind it: {refusal}; Tandem no longer manages it");
         explain(pod, &reason, result);
         Some(reason)
     }
@@ -311,7 +313,7 @@ impl KubeReconciler {
         }
     }
 
-    /// A sample that shows claims which Tandem does not manage, as foreign processes of their devices.
+    /// Reports claims that Tandem does not manage as foreign processes on their devices.
     fn foreign(&self, list: &KubeList) -> UsageSample {
         let is_ours = |(key, pod): &(&String, &Pod)| {
             let job = self.jobs.jobs.get(*key);
@@ -372,7 +374,7 @@ fn gone(key: &str, job: &mut ManagedJob, result: &mut KubeReconciled) {
     });
 }
 
-/// Writes the reason of a pod, if it has another.
+/// Annotates a pod with a reason, unless it has it already.
 fn explain(pod: &Pod, reason: &str, result: &mut KubeReconciled) {
     if pod.reason != reason {
         let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
@@ -380,7 +382,7 @@ fn explain(pod: &Pod, reason: &str, result: &mut KubeReconciled) {
     }
 }
 
-/// Evicts a pod, at most once every [`EVICT_AGAIN_S`].
+/// Requests the eviction of a pod, at most every [`EVICT_AGAIN_S`].
 fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut KubeReconciled) {
     if now_s >= *requested_s + EVICT_AGAIN_S {
         *requested_s = now_s;
@@ -398,7 +400,7 @@ fn exit(code: i32, oom: bool, at_unix_us: u64) -> Exit {
     Exit { status: ExitStatus::Code(code), cpu_s: 0.0, rss_max_bytes: 0, oom, at_unix_us, cause }
 }
 
-/// The end of a pod that was deleted.
+/// The exit of a pod that was deleted.
 fn cancelled() -> Exit {
     let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
     let status = ExitStatus::Signal(15);

@@ -1,4 +1,4 @@
-//! `tandem bench colocate`: a real service under an open load beside real training on one core of this
+//! `tandem bench colocate`: a real service with an open load beside a real training job on one core of this
 //! machine, with and without budgets.
 
 mod picture;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use tandem_daemon::client::Client;
 use tandem_daemon::request::{JobRequest, LatencyPromise, ServiceRequest};
 
-/// How often files and the daemon are looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// What is waited for at most.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Windows of a second for which the service is alone at first.
+/// Time between two polls of the daemon or of an output file.
+const POLL: Duration = Duration::from_millis(50);
+/// A wait that takes longer than this fails the run.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// One-second windows for which the service is measured alone.
 const WINDOWS_ALONE: usize = 6;
 /// Time for which the training is measured alone.
 const TRAINING_ALONE: Duration = Duration::from_secs(3);
@@ -28,19 +28,19 @@ pub(crate) struct BenchColocateArgs {
     /// Requests per second, each rate measured by itself
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [5.0, 25.0, 45.0])]
     pub(crate) rates: Vec<f64>,
-    /// CPU time of a request, in milliseconds
+    /// CPU time of a request in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10.0)]
     pub(crate) request_ms: f64,
-    /// Latency that the service is promised
+    /// Promised latency of the service
     #[arg(long, value_name = "LATENCY", default_value = "p99=150ms")]
     pub(crate) slo: String,
     /// Ways to share the core
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = SharingMode::value_variants().to_vec())]
     pub(crate) modes: Vec<SharingMode>,
-    /// Seconds that are measured
+    /// Seconds to measure
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub(crate) seconds: u32,
-    /// Seconds before that for budgets to settle
+    /// Seconds before that, in which budgets settle
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub(crate) settle: u32,
     /// Repetitions, interleaved
@@ -60,9 +60,9 @@ pub(crate) struct BenchColocateArgs {
 /// How the service and the training share the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SharingMode {
-    /// Nothing is promised and nobody is capped
+    /// No promise and no caps
     Uncapped,
-    /// Budgets add up to the core
+    /// Budgets add up to at most the core
     Strict,
     /// Budgets may add up to more
     Competitive,
@@ -101,13 +101,13 @@ struct LatencyWindow {
     p99_ms: f64,
 }
 
-/// What one run gave: the service alone, then beside the training.
+/// One run: the service alone, then beside the training.
 struct ColocateRun {
     rate: f64,
     mode: SharingMode,
     alone: Vec<LatencyWindow>,
     training_alone: f64,
-    /// Empty if they did not share.
+    /// Windows of the service beside the training; empty if they did not share.
     beside: Vec<LatencyWindow>,
     training: f64,
 }
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
     for &rate in &args.rates {
         if !(rate > 0.0 && rate * args.request_ms < 1000.0 && args.request_ms > 0.0) {
             return Err(Failure::bad_input(format!(
-                "{rate} requests per second of {} ms each are no load for one core; give less",
+                "{rate} requests per second of {} ms each: give rates and times above 0 that need less than one core",
                 args.request_ms
             )));
         }
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
     print(&as_table(&cells))
 }
 
-/// A daemon of its own: first the training alone, then the service, then both.
+/// One run with a daemon of its own: first the training alone, then the service, then both.
 fn measure(
     args: &BenchColocateArgs,
     train: &Path,
@@ -158,24 +158,24 @@ fn measure(
     let mut client = daemon.client()?;
     let mut bench = ColocateBench { client: &mut client, train, folder: daemon.folder.path() };
     let first = bench.submit_training()?;
-    bench.wait("the training is measured alone", |job| job.steps_per_s_alone.is_some(), first)?;
+    bench.wait("measuring the training alone", |job| job.steps_per_s_alone.is_some(), first)?;
     let training_alone = bench.steps_per_second(first, TRAINING_ALONE)?;
     bench.client.cancel(first)?;
-    bench.wait("the training ends", |job| job.line.state.is_over(), first)?;
+    bench.wait("ending the training", |job| job.line.state.is_over(), first)?;
 
     let service = bench.submit_service(args, rate, mode)?;
     let output = bench.output(service)?;
     let began = Instant::now();
     while windows(&output).len() < WINDOWS_ALONE {
-        if began.elapsed() > PATIENCE {
-            return Err(Failure::failed("the service reports no requests"));
+        if began.elapsed() > TIMEOUT {
+            return Err(Failure::failed("the service reported no requests within 30 s"));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     let alone = windows(&output);
     let guest = bench.submit_training()?;
     let is_beside = |job: &tandem_daemon::api::types::JobInfo| job.line.beside.contains(&service);
-    if bench.wait("they share", is_beside, guest).is_err() {
+    if bench.wait("sharing the core", is_beside, guest).is_err() {
         return Ok(ColocateRun {
             rate,
             mode,
@@ -215,7 +215,7 @@ impl ColocateBench<'_> {
             ..JobRequest::default()
         };
         let ids = self.client.submit(&request)?;
-        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon returned no job id"))
     }
 
     fn submit_training(&mut self) -> Result<u64, Failure> {
@@ -233,7 +233,7 @@ impl ColocateBench<'_> {
         let arguments =
             ["--steps", "1000000000", "--print-every", "1", "--batch", "4"].map(str::to_owned);
         let load = ["--serve".to_owned(), rate, "--request-ms".to_owned(), work];
-        // What is promised to nobody is not protected; it is measured all the same.
+        // Without a promise the service is not protected, but its latency is measured all the same.
         let slo = (mode != SharingMode::Uncapped).then(|| args.slo.clone());
         let service = ServiceRequest { slo, ..ServiceRequest::default() };
         self.submit("service", &[&arguments[..], &load].concat(), Some(service))
@@ -247,10 +247,13 @@ impl ColocateBench<'_> {
     ) -> Result<(), Failure> {
         let began = Instant::now();
         while !is_so(&self.client.job(id)?.job) {
-            if began.elapsed() > PATIENCE {
-                return Err(Failure::failed(format!("not in time: {what}")));
+            if began.elapsed() > TIMEOUT {
+                return Err(Failure::failed(format!(
+                    "{what}: not done within {} s",
+                    TIMEOUT.as_secs()
+                )));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         Ok(())
     }
@@ -299,24 +302,24 @@ fn window(line: &str) -> Option<LatencyWindow> {
     })
 }
 
-/// The medians of a rate and a mode over all repetitions, each with the least and the greatest.
+/// The results of a rate and a mode over all repetitions.
 struct ColocateCell {
     rate: f64,
     mode: &'static str,
     runs: usize,
-    /// Runs in which they shared.
+    /// Runs in which service and training shared the core.
     shared: usize,
     p50_ms: Spread,
     p99_ms: Spread,
-    /// Part of the windows within the promise.
+    /// Fraction of the windows that kept the promise.
     kept: Spread,
     /// Speed of the training relative to alone.
     training: Spread,
-    /// Answered ÷ offered requests, plus the speed of the training.
+    /// Answered ÷ offered requests, plus the relative speed of the training.
     total: Spread,
 }
 
-/// A median, the least and the greatest value.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy)]
 struct Spread([f64; 3]);
 
@@ -352,7 +355,7 @@ impl ColocateCell {
     }
 }
 
-/// The windows of a run, the speed of the training beside it and the rate of requests.
+/// The windows of a run, the relative speed of the training and the rate of requests.
 type Run<'a> = (&'a [LatencyWindow], f64, f64);
 
 /// One cell for the service alone, and one per mode, of every rate.
@@ -368,7 +371,7 @@ fn summarise(
         cells.push(cell("exclusive", rate, promise, &alone));
         for &mode in &args.modes {
             let runs = of_rate().filter(|one| one.mode == mode);
-            // They take the core in turns where they do not share it.
+            // A run that did not share counts as the service alone and no training.
             let runs = runs.map(|one| match one.beside.is_empty() {
                 true => (&one.alone[..], 0.0, one.rate),
                 false => (&one.beside[..], one.training / one.training_alone.max(1e-9), one.rate),

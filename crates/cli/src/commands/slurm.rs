@@ -158,7 +158,7 @@ fn release(dry_run: bool, json: bool) -> Result<(), Failure> {
     } else {
         let verb = if dry_run { "would be" } else { "were" };
         print(&format!(
-            "{} jobs {verb} given back to Slurm, {} resumed",
+            "{} jobs {verb} released to Slurm, {} resumed",
             released.len(),
             resumed.len()
         ))?;

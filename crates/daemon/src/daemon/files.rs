@@ -35,10 +35,10 @@ pub(super) fn make_private(folder: &Path, mode: u32) -> Result<(), DaemonError> 
             && metadata.uid() == uid
             && folder.metadata().is_ok_and(|metadata| is_ours(&metadata));
     if !is_fine {
-        let message = format!("{shown}: is no folder of user {uid}; give another one");
+        let message = format!("{shown}: is not a folder of user {uid}; give another one");
         return Err(DaemonError::Taken(message));
     }
-    let failed = format!("cannot close {shown} to others");
+    let failed = format!("cannot make {shown} private");
     std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io_error(failed))
 }
 
@@ -80,7 +80,7 @@ pub(super) fn listen(
     let is_anyones = metadata.mode() & 0o1002 == 0o002;
     if is_anyones || (metadata.uid() != uid && metadata.uid() != 0) {
         return Err(DaemonError::Taken(format!(
-            "{shown}: others could listen there in the daemon's place; give another one with --socket"
+            "{shown}: other users can write to it and could replace the socket; give another folder with --socket"
         )));
     }
     // A child of one that was killed may hold its socket until it has become a supervisor.
@@ -101,7 +101,7 @@ pub(super) fn listen(
         }
         Ok(_) => {
             let message =
-                format!("{shown}: is there and no socket; give another place with --socket");
+                format!("{shown}: exists and is not a socket; give another path with --socket");
             return Err(DaemonError::Taken(message));
         }
         Err(_) => {}

@@ -135,7 +135,7 @@ impl Scheduler {
                     self.processes.mark(guest);
                 }
             }
-            Adjustment::Part => self.part(id),
+            Adjustment::Separate => self.part(id),
         }
     }
 

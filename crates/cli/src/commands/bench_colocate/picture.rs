@@ -1,4 +1,4 @@
-//! The picture of `tandem bench colocate`: latency against the promise, and what the training gets.
+//! The chart of `tandem bench colocate`: latency against the promise, and the speed of the training.
 
 use super::ColocateCell;
 use std::fmt::Write;
@@ -9,10 +9,10 @@ const LABELS: f64 = 200.0;
 const PANEL: f64 = 240.0;
 const GAP: f64 = 30.0;
 const TOP: f64 = 46.0;
-/// Latencies beyond so many promises are cut off.
+/// The axis ends at this multiple of the promised latency.
 const PROMISES_MAX: f64 = 3.0;
 
-/// One row per rate and mode: the 99th percentile with its range and the promise, then the training.
+/// One row per rate and mode: p99 with its range beside the promise, then the training.
 pub(super) fn svg(cells: &[ColocateCell], promise_ms: f64) -> String {
     let height = TOP + ROW * cells.len() as f64 + 16.0;
     let mut text = format!(

@@ -10,7 +10,7 @@ pub(super) struct TrainingClass {
     arguments: &'static [&'static str],
 }
 
-/// With and without gaps, bound by arithmetic and by memory, of several sizes.
+/// Classes with and without idle gaps, bound by arithmetic or memory bandwidth, of several sizes.
 pub(super) const CLASSES: [TrainingClass; 6] = [
     TrainingClass { name: "mlp", arguments: &["--model", "mlp"] },
     TrainingClass {
@@ -32,11 +32,11 @@ const ARRAY_EVERY: usize = 10;
 /// The shortest job relative to the mean; durations are log-uniform up to the inverse.
 const SHORTEST: f64 = 0.4;
 
-/// How a class was measured before the run.
+/// The measurements of a class before the run.
 #[derive(Clone, Copy)]
 pub(super) struct MeasuredClass {
     pub(super) steps_per_s: f64,
-    /// Time of a job that is not training: start, data, end.
+    /// Time that a job does not train: start, data, end.
     pub(super) overhead_s: f64,
     pub(super) memory_mib: f64,
     pub(super) duty: Option<f64>,
@@ -49,11 +49,11 @@ pub(super) struct StreamEntry {
     pub(super) tasks: usize,
     pub(super) gpus: u32,
     pub(super) steps: u64,
-    /// Of each task alone.
+    /// Solo duration of each task.
     pub(super) duration_s: f64,
 }
 
-/// What is drawn.
+/// Parameters of the stream.
 pub(super) struct StreamOptions {
     pub(super) jobs: usize,
     pub(super) devices: u32,
@@ -110,11 +110,11 @@ pub(super) fn request(
 }
 
 impl StreamEntry {
-    /// What the daemon is told.
+    /// The submission to the daemon.
     pub(super) fn request(&self, train: &Path, folder: &Path) -> JobRequest {
         JobRequest {
             gpus: f64::from(self.gpus),
-            // The sample job trains on one core: beside a tenant of the other one its rate would say nothing.
+            // The sample job trains on one core, so it would not feel a tenant of the gang's second core.
             exclusive: self.gpus > 1,
             array: (self.tasks > 1).then(|| format!("1-{}", self.tasks)),
             estimate_s: Some(self.duration_s),
@@ -122,7 +122,7 @@ impl StreamEntry {
         }
     }
 
-    /// What the simulator is told: the rest of a row of the trace after the number, by its columns.
+    /// The row of the trace for the simulator, in the order of `TRACE_COLUMNS`.
     pub(super) fn row(&self, number: usize, class: &MeasuredClass) -> Vec<String> {
         let seconds = |value: f64| format!("{value:.3}");
         vec![
