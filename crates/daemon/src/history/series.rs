@@ -110,7 +110,7 @@ impl IntervalSeries {
         self.step_us = self.step_us.saturating_mul(2);
     }
 
-    /// Makes room for a point, and for a quarter of all before the next time.
+    /// Appends a point. Allocates room for a quarter more points at a time.
     fn slide(&mut self, at: usize) {
         let by = (at + 1 - self.points_max).saturating_add(self.points_max / 4);
         for cells in &mut self.columns {
@@ -120,8 +120,8 @@ impl IntervalSeries {
         self.from_us += self.step_us.saturating_mul(by as u64);
     }
 
-    /// The means of a column in at most `points` intervals since an instant: the start of the first and the
-    /// time between two come with them.
+    /// The means of a column in at most `points` intervals since an instant. Also returns the start of the
+    /// first interval and their length.
     fn read(&self, column: usize, since_us: u64, points: usize) -> Vec<Option<f64>> {
         let (first, stride) = self.window(since_us, points);
         let cells = self.columns.get(column).map_or(&[][..], Vec::as_slice);
@@ -134,13 +134,13 @@ impl IntervalSeries {
         (first..self.length).step_by(stride).map(mean).collect()
     }
 
-    /// The first point of a reading, and how many points become one.
+    /// The first point to return, and how many points to merge into one.
     fn window(&self, since_us: u64, points: usize) -> (usize, usize) {
         let first = self.place(since_us).min(self.length);
         (first, (self.length - first).div_ceil(points.max(1)).max(1))
     }
 
-    /// Start and interval of a reading, in microseconds.
+    /// Start of the first interval and length of an interval, in microseconds.
     fn axis(&self, since_us: u64, points: usize) -> (u64, u64) {
         let (first, stride) = self.window(since_us, points);
         (self.from_us + self.step_us * first as u64, self.step_us * stride as u64)
@@ -160,7 +160,7 @@ struct JobSamples {
     /// Scalars in order of appearance.
     names: Vec<String>,
     latest: Scalars,
-    /// Steps and when they were counted.
+    /// Steps at the last sample, and its time.
     counted: Option<(u64, u64)>,
     speed: Option<f64>,
     memory_bytes: Option<u64>,
@@ -196,12 +196,12 @@ impl JobSamples {
     }
 }
 
-/// A reading of a job's series.
+/// The series of a job, as returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobColumns {
     /// Start of the first interval, in microseconds since 1970.
     pub from_us: u64,
-    /// Between two points.
+    /// Time between two points.
     pub step_us: u64,
     /// Speed relative to running alone.
     pub rate: Vec<Option<f64>>,
@@ -209,11 +209,11 @@ pub struct JobColumns {
     pub speed: Vec<Option<f64>>,
     /// Memory in bytes.
     pub memory: Vec<Option<f64>>,
-    /// What the job reports, by name.
+    /// Scalars of the job, by name.
     pub scalars: BTreeMap<String, Vec<Option<f64>>>,
 }
 
-/// A reading of one device.
+/// The series of one device, as returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceColumns {
     /// Share of time in which it was busy.
@@ -224,12 +224,12 @@ pub struct DeviceColumns {
     pub throughput: Vec<Option<f64>>,
 }
 
-/// A reading of the machine.
+/// The series of the machine, as returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineColumns {
     /// Start of the first interval, in microseconds since 1970.
     pub from_us: u64,
-    /// Between two points.
+    /// Time between two points.
     pub step_us: u64,
     /// By device.
     pub devices: Vec<DeviceColumns>,
@@ -250,7 +250,7 @@ const PER_DEVICE: usize = 3;
 pub struct Samples {
     jobs: BTreeMap<u64, JobSamples>,
     ended: VecDeque<(u64, JobSamples)>,
-    /// The last hour and the last day.
+    /// For the last hour, and for the last day.
     machine: Option<[IntervalSeries; 2]>,
     devices: usize,
 }
@@ -331,7 +331,7 @@ impl Samples {
         }
     }
 
-    /// Moves the series of jobs that ended to those that are kept for a while.
+    /// Moves the series of ended jobs to those that are kept for a while.
     fn retire(&mut self, scheduler: &Scheduler) {
         let over: Vec<u64> =
             self.jobs.keys().copied().filter(|&job| scheduler.job(job).is_none()).collect();
@@ -360,12 +360,12 @@ impl Samples {
         self.jobs.get(&job)?.memory_bytes
     }
 
-    /// What a job reported last, by name.
+    /// The latest scalars of a job, by name.
     pub fn scalars(&self, job: u64) -> Option<&Scalars> {
         self.of(job).map(|samples| &samples.latest)
     }
 
-    /// The life of a job in at most so many points.
+    /// The series of a job over its whole life, in at most `points` points.
     pub fn job(&self, job: u64, points: usize) -> Option<JobColumns> {
         let JobSamples { series, names, .. } = self.of(job)?;
         let (from_us, step_us) = series.axis(series.start_us(), points);
@@ -380,7 +380,7 @@ impl Samples {
         })
     }
 
-    /// The machine since an instant in at most so many points.
+    /// The series of the machine since an instant, in at most `points` points.
     pub fn machine(&self, since_us: u64, points: usize) -> Option<MachineColumns> {
         let [hour, day] = self.machine.as_ref()?;
         let series = if hour.start_us() <= since_us || day.start_us() >= hour.start_us() {
