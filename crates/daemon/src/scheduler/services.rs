@@ -179,8 +179,8 @@ impl Scheduler {
         Promise { is_service: true, least_rate, floor }
     }
 
-    /// The least rate at which a service keeps its promise. With utilisation u, a request takes 1 / (1 − u) of
-    /// its solo time alone, and 1 / (y − u) at rate y.
+    /// The least rate at which a service keeps its promise. With utilisation u, latency
+    /// grows with 1 / (y − u) at rate y; alone y is 1.
     fn least_rate(&self, active: &Active) -> Option<Ppm> {
         let promise = active.job.request.latency_promise()?;
         let class = self.learning.get(&active.job.class)?;
