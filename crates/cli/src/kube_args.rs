@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum KubeCommand {
-    /// Install policy, rights and claim templates in the cluster, or show them
-    Install(InstallArgs),
-    /// Release all pods and remove what install made; running pods go on
-    Uninstall(InstallArgs),
+    /// Install the admission policy, roles and claim templates, or print them
+    Install(KubeInstallArgs),
+    /// Release all gated pods and remove what install created; running pods go on
+    Uninstall(KubeInstallArgs),
     /// Release all gated pods as plain pods; needs no daemon
     Release {
         /// Show what would be done and change nothing
@@ -17,14 +17,14 @@ pub(crate) enum KubeCommand {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
-        /// Only if no daemon has renewed its lease for this long; for a watchdog
+        /// Only if no daemon has renewed its Lease for this long
         #[arg(long, value_name = "SECONDS")]
         if_away: Option<u32>,
         /// The namespace of Tandem's Lease
         #[arg(long, default_value = "tandem")]
         namespace: String,
     },
-    /// Check what the cluster has and lacks
+    /// Check whether the cluster has what Tandem needs
     Doctor {
         /// Print one JSON object
         #[arg(long)]
@@ -33,7 +33,7 @@ pub(crate) enum KubeCommand {
 }
 
 #[derive(Args)]
-pub(crate) struct InstallArgs {
+pub(crate) struct KubeInstallArgs {
     /// Print what would be done instead of doing it
     #[arg(long)]
     pub(crate) print: bool,
@@ -43,7 +43,7 @@ pub(crate) struct InstallArgs {
     /// Namespace whose GPU pods Tandem places; may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) manage: Vec<String>,
-    /// Image with this program: also runs the daemon, the watchdog and the node agents in the cluster
+    /// Image with this program: run daemon, watchdog and node agents in the cluster
     #[arg(long)]
     pub(crate) image: Option<String>,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub(crate) enum SlurmCommand {
     /// Write Slurm's plugin, prolog, epilog and settings for Tandem, or show them
-    Install(InstallArgs),
+    Install(SlurmInstallArgs),
     /// Remove the files that install wrote
     Uninstall {
         /// The folder of slurm.conf
@@ -28,7 +28,7 @@ pub(crate) enum SlurmCommand {
 }
 
 #[derive(Args)]
-pub(crate) struct InstallArgs {
+pub(crate) struct SlurmInstallArgs {
     /// Print the files instead of writing them
     #[arg(long)]
     pub(crate) print: bool,

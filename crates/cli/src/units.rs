@@ -17,7 +17,7 @@ pub(crate) fn span(text: &str) -> Result<f64, String> {
     };
     seconds.filter(|&seconds| seconds <= 1e10).ok_or_else(|| {
         let shown = text.escape_debug();
-        format!("'{shown}' is no time; give minutes (90), HH:MM:SS, D-HH:MM:SS or 1h30m")
+        format!("'{shown}' is not a time; give minutes (90), HH:MM:SS, D-HH:MM:SS or 1h30m")
     })
 }
 
@@ -97,13 +97,14 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
         // `as` is exact enough: the range is checked.
         (bytes >= 1.0 && bytes <= 2_f64.powi(60)).then_some(bytes as u64)
     };
-    parse().ok_or_else(|| format!("'{}' is no size; give 20G or 512M", text.escape_debug()))
+    parse().ok_or_else(|| format!("'{}' is not a size; give 20G or 512M", text.escape_debug()))
 }
 
 /// A number of GPUs.
 pub(crate) fn gpus(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
-    number.ok_or_else(|| format!("'{}' is no number of GPUs; give 1 or 0.5", text.escape_debug()))
+    number
+        .ok_or_else(|| format!("'{}' is not a number of GPUs; give 1 or 0.5", text.escape_debug()))
 }
 
 /// A moment, in seconds since 1970: `now+1h`, `HH:MM`, `2026-12-24`, `2026-12-24T18:00`, with `Z` or an
@@ -111,7 +112,7 @@ pub(crate) fn gpus(text: &str) -> Result<f64, String> {
 pub(crate) fn moment(text: &str) -> Result<f64, String> {
     moment_from(text, &Zoned::now()).ok_or_else(|| {
         let shown = text.escape_debug();
-        format!("'{shown}' is no moment; give now+1h, HH:MM or 2026-12-24T18:00")
+        format!("'{shown}' is not a moment; give now+1h, HH:MM or 2026-12-24T18:00")
     })
 }
 

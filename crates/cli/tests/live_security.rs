@@ -436,9 +436,9 @@ fn files_are_closed_to_others() {
     }
     // A folder of somebody else could be anything tomorrow.
     for (folder, says) in [
-        ("state", "is no folder of user 0"),
-        ("run", "others could listen there"),
-        ("run/daemon.jobs", "is no folder of user 0"),
+        ("state", "is not a folder of user 0"),
+        ("run", "could replace the socket"),
+        ("run/daemon.jobs", "is not a folder of user 0"),
     ] {
         let dir = open_folder();
         if let Some(above) = Path::new(folder).parent() {

@@ -86,7 +86,7 @@ fn bad_services_are_refused_in_one_line() {
     let daemon = Daemon::start(Options::fake(1));
     let service = ["submit", "--service"];
     for (arguments, expected) in [
-        (&["--slo", "soon"][..], "'soon' is no promise; give a latency as p99=100ms or p50=2s"),
+        (&["--slo", "soon"][..], "'soon' is not a promise; give a latency as p99=100ms or p50=2s"),
         (&["--slo", "p99=-3ms"], "p99=-3ms"),
         (&["--slo", "p95=3ms"], "neither p50 nor p99"),
         (&["-a", "0-3"], "is one job; submit it again for another instance"),
@@ -109,8 +109,8 @@ fn bad_services_are_refused_in_one_line() {
     assert!(ran.stderr.contains("--slo is for a service; add --service"), "{}", ran.stderr);
     assert!(daemon.jobs().is_empty());
     for (arguments, expected) in [
-        (["--slo", "soon"], "--slo: 'soon' is no promise"),
-        (["--rates", "5000"], "are no load for one core; give less"),
+        (["--slo", "soon"], "--slo: 'soon' is not a promise"),
+        (["--rates", "5000"], "that need less than one core"),
     ] {
         let ran = daemon.tandem(&[&["bench", "colocate"][..], &arguments].concat());
         assert_eq!(ran.code, Some(2), "{}", ran.stderr);

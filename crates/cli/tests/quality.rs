@@ -72,7 +72,8 @@ fn writes_markdown_and_chart_and_runs_nothing_twice() {
         assert!(page.contains(part), "no {part} in:\n{page}");
     }
     for part in [
-        "### own; Lucid, RTX 3090",
+        "at ×1.5: the trace",
+        "\nown:\n",
         "| sjf-bsbf |",
         "](results.csv)",
         "lower bound, sharing",

@@ -1,9 +1,9 @@
 //! Promises to jobs that share a GPU, and the budgets that keep them.
 //!
-//! A budget is a cap. Budgets that add up to more than the GPU let tenants compete: each is slowed down by
-//! what the others may use. With `r` for the rate of a job beside another one without caps, it keeps
-//! `r / (r + v (1 − r))` beside one whose budget is `v`, and never more than its own budget allows. For two
-//! jobs that each want the whole GPU, `r` is a half and this is `1 / (1 + v)`, the fair division.
+//! A budget caps what a tenant may use of a GPU. Budgets may add up to more than the GPU: then tenants compete, and
+//! each is slowed down by what the others may use. A job with rate `r` beside an uncapped job has rate
+//! `r / (r + v (1 − r))` beside one with budget `v`, and never more than its own budget allows. Two jobs that each
+//! want the whole GPU have `r` = 1/2, which gives `1 / (1 + v)`.
 
 use crate::cluster::GpuTypeId;
 use crate::interference::Interference;
@@ -13,46 +13,46 @@ use crate::rate::{GangGpu, Tenant, cap_for_rate, rate_on_gpu};
 use crate::units::{PPM_ONE, Ppm, Ratio, Utilisation};
 use smallvec::SmallVec;
 
-/// What a job was promised beside others, apart from its [`Tolerance`].
+/// What a job was promised when it shares, apart from its [`Tolerance`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promise {
-    /// It answers requests until it is cancelled; a budget slows every one of them down.
+    /// The job is a service. A budget below one slows down each of its requests.
     pub is_service: bool,
-    /// The least rate at which it keeps the latency that it was promised; zero if none was.
+    /// The least rate at which it keeps its promised latency; zero without such a promise.
     pub least_rate: Ppm,
-    /// The part of each GPU that it is sure of; zero if none was promised.
+    /// The least part of each GPU that the other tenants' budgets must leave it; zero without such a promise.
     pub floor: Ppm,
 }
 
 /// How budgets are chosen for jobs that share a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BudgetMode {
-    /// Nobody is capped.
+    /// No job is capped.
     #[default]
     Off,
-    /// Budgets of a GPU with a promised job add up to at most the GPU.
+    /// On a GPU with a promise, budgets add up to at most the GPU.
     Strict,
-    /// Budgets may add up to more: only those are capped who would break the promise of another.
+    /// Budgets may add up to more. Only jobs that would break another's promise are capped.
     Competitive,
 }
 
-/// Budgets of the tenants of a GPU, in their order.
+/// Budgets of the tenants of a GPU, in the order of the tenants.
 pub type Budgets = SmallVec<[Ppm; 4]>;
 
 /// Budgets are multiples of this.
 const STEP: u32 = PPM_ONE / 100;
-/// Steps of the search where several jobs are beside a promised one.
+/// Step of the search for more than two tenants.
 const COARSE: u32 = 5 * STEP;
 
 impl JobSpec {
-    /// Whether it was promised anything beside others.
+    /// Whether it was promised anything for when it shares.
     pub fn has_promise(&self) -> bool {
         let Promise { least_rate, floor, .. } = self.promise;
         let tolerates_all = self.tolerance == Tolerance::Any || self.tolerance == Tolerance::Alone;
         !tolerates_all || least_rate > Ppm::ZERO || floor > Ppm::ZERO
     }
 
-    /// Whether it may share GPUs at `rate`.
+    /// Whether `rate` keeps its promise and its tolerance.
     pub fn accepts(&self, rate: Ppm) -> bool {
         rate >= self.promise.least_rate && self.tolerance.accepts(rate)
     }
@@ -72,32 +72,33 @@ impl JobSpec {
 
     /// The part of a GPU that it needs for a rate of one.
     fn demand(&self) -> Ppm {
-        // Every request of a service wants all of the GPU for a moment.
+        // While a service answers a request it wants the whole GPU, however low its mean utilisation is.
         let util = self.profile.gpu_util.filter(|_| !self.promise.is_service);
         let util = util.unwrap_or(Utilisation::FULL).0.min(Utilisation::FULL.0);
         Ppm(util.max(1) * (PPM_ONE / Utilisation::FULL.0))
     }
 }
 
-/// The job whose promise no budgets of this mode would keep if these jobs shared a GPU of `kind`.
+/// The job whose promise would be broken under any budgets of this mode if these jobs shared a GPU of `kind`;
+/// `None` if budgets keep all promises.
 pub fn promise_in_the_way(
     specs: &[&JobSpec],
     interference: &dyn Interference,
     kind: GpuTypeId,
     mode: BudgetMode,
 ) -> Option<JobId> {
-    Sharing { specs, interference, kind }.choose(mode).err()
+    GpuTenants { specs, interference, kind }.choose(mode).err()
 }
 
 /// The tenants of one GPU, for which budgets are chosen.
-pub(crate) struct Sharing<'a> {
+pub(crate) struct GpuTenants<'a> {
     pub(crate) specs: &'a [&'a JobSpec],
     pub(crate) interference: &'a dyn Interference,
     pub(crate) kind: GpuTypeId,
 }
 
-impl Sharing<'_> {
-    /// Budgets that keep every promise, or the job whose promise is in the way.
+impl GpuTenants<'_> {
+    /// Budgets that keep every promise, or a job whose promise cannot be kept.
     pub(crate) fn choose(&self, mode: BudgetMode) -> Result<Budgets, JobId> {
         let all: Budgets = self.specs.iter().map(|_| Ppm::ONE).collect();
         let is_promised = self.specs.iter().any(|spec| spec.has_promise());
@@ -139,7 +140,7 @@ impl Sharing<'_> {
         (0..self.specs.len()).find(|&index| is_broken(index)).map(|index| self.specs[index].id)
     }
 
-    /// Each of two has the largest budget with which the other's promise is kept.
+    /// For two tenants: each gets the largest budget that keeps the other's promise.
     fn competing_pair(&self) -> Result<Budgets, JobId> {
         let mut budgets: Budgets = SmallVec::new();
         for (spec, promised) in [(0, 1), (1, 0)].map(|(a, b)| (self.specs[a], self.specs[b])) {
@@ -156,7 +157,8 @@ impl Sharing<'_> {
         self.broken(&budgets).map_or(Ok(budgets), Err)
     }
 
-    /// Jobs without a promise, or all if each has one, have the largest equal budget that keeps them.
+    /// For more tenants: the largest equal budget that keeps all promises, for the jobs without a promise, or for
+    /// all jobs if each has one.
     fn competing(&self) -> Result<Budgets, JobId> {
         let is_free = |spec: &&&JobSpec| !spec.has_promise();
         let has_free = self.specs.iter().filter(is_free).count() > 0;
@@ -175,7 +177,7 @@ impl Sharing<'_> {
         Err(last.unwrap_or(self.specs[0].id))
     }
 
-    /// Promised jobs have what they need, the others divide the rest; together at most the GPU.
+    /// Jobs with a promise get what they need, the others divide the rest equally.
     fn divided(&self) -> Result<Budgets, JobId> {
         let promised = |spec: &JobSpec| spec.has_promise();
         let free = self.specs.iter().filter(|spec| !promised(spec)).count();
@@ -243,8 +245,8 @@ mod tests {
     }
 
     fn choose(specs: &[&JobSpec], mode: BudgetMode) -> Result<Vec<u32>, JobId> {
-        let sharing = Sharing { specs, interference: &ClosedForm, kind: GpuTypeId(0) };
-        let budgets = sharing.choose(mode)?;
+        let tenants = GpuTenants { specs, interference: &ClosedForm, kind: GpuTypeId(0) };
+        let budgets = tenants.choose(mode)?;
         Ok(budgets.iter().map(|budget| budget.0 / STEP).collect())
     }
 
@@ -315,10 +317,10 @@ mod tests {
                 })
                 .collect();
             let specs: Vec<&JobSpec> = specs.iter().collect();
-            let sharing = Sharing { specs: &specs, interference: &ClosedForm, kind: GpuTypeId(0) };
+            let tenants = GpuTenants { specs: &specs, interference: &ClosedForm, kind: GpuTypeId(0) };
             for mode in [BudgetMode::Off, BudgetMode::Strict, BudgetMode::Competitive] {
-                let Ok(budgets) = sharing.choose(mode) else { continue };
-                prop_assert_eq!(sharing.broken(&budgets), None);
+                let Ok(budgets) = tenants.choose(mode) else { continue };
+                prop_assert_eq!(tenants.broken(&budgets), None);
                 prop_assert!(budgets.iter().all(|&budget| budget >= BUDGET_MIN));
                 let sum: u32 = budgets.iter().map(|budget| budget.0).sum();
                 let is_promised = specs.iter().any(|spec| spec.has_promise());

@@ -2,7 +2,7 @@
 //! occupancy follows the draft, the jobs do not. The engine rolls the occupancy back if the finished plan is
 //! illegal.
 
-use crate::budget::{BudgetMode, Budgets, Sharing};
+use crate::budget::{BudgetMode, Budgets, GpuTenants};
 use crate::cluster::{Cluster, GpuId, GpuTypeId, PartitionId};
 use crate::interference::Interference;
 use crate::job::{Job, JobId, JobSpec, Reason};
@@ -150,10 +150,10 @@ impl<'a> Draft<'a> {
     fn rate_among(&self, job: &Job, specs: &mut [&JobSpec], kind: GpuTypeId) -> Option<Ratio> {
         // All of them have to see the same choice.
         specs.sort_unstable_by_key(|spec| spec.id);
-        let sharing = Sharing { specs, interference: self.interference, kind };
-        let budgets = sharing.choose(self.budgets).ok()?;
+        let tenants = GpuTenants { specs, interference: self.interference, kind };
+        let budgets = tenants.choose(self.budgets).ok()?;
         let index = specs.iter().position(|spec| spec.id == job.id())?;
-        sharing.rate(index, &budgets).filter(|rate| job.spec.accepts(rate.ppm()))
+        tenants.rate(index, &budgets).filter(|rate| job.spec.accepts(rate.ppm()))
     }
 
     /// Lets the plan choose budgets for jobs that share GPUs, where the driver can change them.
@@ -204,8 +204,8 @@ impl<'a> Draft<'a> {
         let specs: SmallVec<[&JobSpec; 4]> =
             self.tenants(gpu).iter().map(|&tenant| &self.job(tenant).spec).collect();
         let kind = self.cluster().gpu(gpu).kind;
-        let sharing = Sharing { specs: &specs, interference: self.interference, kind };
-        sharing.choose(self.budgets).ok()
+        let tenants = GpuTenants { specs: &specs, interference: self.interference, kind };
+        tenants.choose(self.budgets).ok()
     }
 
     /// The believed rates of two jobs that share a GPU of `kind`; `None` if they do not fit or one of them

@@ -1,7 +1,7 @@
-//! The class of a job: jobs of one class are expected to behave alike. It is what the user named, or what the
-//! command says: program, script and the arguments that matter (model, batch, sequence length), without those
-//! that do not (seed, paths, names of runs). Of other arguments the class depends until it was seen that they
-//! make no difference.
+//! The class of a job. Jobs of one class are expected to behave alike. The class is what the user named, or
+//! follows from the command: program, script and the arguments that matter (model, batch, sequence length),
+//! without those that do not (seed, paths, names of runs). An argument of unknown meaning counts until it was
+//! seen to make no difference.
 
 mod arguments;
 
@@ -10,7 +10,7 @@ use arguments::{Argument, Weight, arguments, weight};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Arguments that users named.
+/// Arguments that the configuration classifies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassRules {
     /// These matter.
@@ -22,7 +22,7 @@ pub struct ClassRules {
 }
 
 impl ClassRules {
-    /// From lists as in the configuration: names with commas between them.
+    /// From comma-separated lists, as in the configuration.
     pub fn new(matter: Option<&str>, ignore: Option<&str>) -> Self {
         let names = |list: Option<&str>| {
             let names = list.into_iter().flat_map(|list| list.split(','));
@@ -39,9 +39,9 @@ pub struct ClassDefinition {
     pub uid: u32,
     /// Program and script.
     pub program: String,
-    /// The arguments that matter, and those of which that is not known.
+    /// Arguments that matter or whose meaning is unknown.
     pub arguments: BTreeMap<String, String>,
-    /// The arguments of which it is not known whether they matter.
+    /// The arguments of unknown meaning.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub undecided: BTreeSet<String>,
 }
@@ -50,7 +50,8 @@ pub struct ClassDefinition {
 const VALUE_MAX: usize = 200;
 
 impl ClassDefinition {
-    /// Of a command. `is_ignored` tells of an argument that was seen to make no difference.
+    /// The definition that follows from a command. `is_ignored` names arguments that were seen to make no
+    /// difference.
     pub fn of_command(
         command: &[String],
         uid: u32,
@@ -74,7 +75,7 @@ impl ClassDefinition {
         definition
     }
 
-    /// The name of the class: the program and a hash, because classes are public and commands are not.
+    /// The name of the class: the program and a hash. Classes are public, commands are not.
     pub fn name(&self) -> String {
         let program = self.program.split(' ').next().unwrap_or_default();
         let program: String =
@@ -110,7 +111,7 @@ impl ClassDefinition {
     }
 }
 
-/// The class that a request gives without anything that was learned.
+/// The class of a request without any learned knowledge.
 pub fn of_request(request: &JobRequest) -> String {
     named(request).unwrap_or_else(|| {
         let rules = ClassRules::default();
@@ -119,18 +120,18 @@ pub fn of_request(request: &JobRequest) -> String {
     })
 }
 
-/// The class that the user named. A name that ends with a slash is only the first part of one.
+/// The class that the user named. A name that ends with a slash is a prefix.
 pub(crate) fn named(request: &JobRequest) -> Option<String> {
     request.class.clone().filter(|class| !class.ends_with('/'))
 }
 
-/// The first part of the name of a class that follows from the command.
+/// The prefix of a class name that follows from the command.
 pub(crate) fn prefix(request: &JobRequest) -> &str {
     request.class.as_deref().filter(|class| class.ends_with('/')).unwrap_or_default()
 }
 
-/// The class of a user's job. Classes are kept apart by user, so that nobody spoils what was learned about
-/// the jobs of others; operators and shared classes excepted.
+/// The class of a user's job. Classes are kept apart by user, so that no user spoils what was learned about the
+/// jobs of others. Classes of operators and shared classes are common.
 pub fn of_user(request: &JobRequest, user: &str, is_operator: bool, shared: &[String]) -> String {
     let class = of_request(request);
     match &request.class {

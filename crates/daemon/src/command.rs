@@ -18,37 +18,38 @@ pub struct Caller {
     pub gid: u32,
     /// The user's name.
     pub user: String,
-    /// What the way by which the caller came allows.
+    /// What the connection of the caller permits.
     pub rights: Rights,
 }
 
-/// What a caller may do of what the user may do: everything on the unix socket, the scopes of a token on TCP.
+/// The rights of a caller, as far as the connection permits them: everything on the unix socket, the scopes of
+/// a token on TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// Submit jobs and change those of the user.
     pub submit: bool,
     /// Act as an operator, if the user is one.
     pub operate: bool,
-    /// The caller came with a token, which makes no further tokens.
+    /// The caller came with a token. Tokens cannot make tokens.
     pub is_token: bool,
-    /// The configuration names the user as an operator.
+    /// `daemon.operators` names the user.
     pub is_listed: bool,
 }
 
 impl Rights {
-    /// Of a caller whom the kernel identified.
+    /// The rights of a caller on the unix socket.
     pub const ALL: Rights =
         Rights { submit: true, operate: true, is_token: false, is_listed: false };
 }
 
 impl Caller {
-    /// A caller whom the kernel identified.
+    /// A caller on the unix socket.
     pub fn local(uid: u32, gid: u32, user: String) -> Self {
         Self { uid, gid, user, rights: Rights::ALL }
     }
 
-    /// Whether the caller is an operator, by a way that allows it: root, the user of the daemon, or one whom
-    /// `daemon.operators` names.
+    /// Whether the caller acts as an operator: root, the user of the daemon, or a user in `daemon.operators`,
+    /// with the scope for it.
     pub fn is_operator(&self, daemon_uid: u32) -> bool {
         let is_one = self.uid == 0 || self.uid == daemon_uid || self.rights.is_listed;
         self.rights.operate && is_one
@@ -67,7 +68,7 @@ pub enum UserCommand {
     Submit(Box<CheckedRequest>),
     /// Change a job.
     Change(JobAction, u64),
-    /// Change all jobs that are named, in one transaction.
+    /// Change all selected jobs in one transaction.
     ChangeMany(JobAction, Vec<Selector>),
     /// Set the number of sub-batches of a job.
     Accum(u64, Option<u32>),
@@ -99,7 +100,7 @@ pub enum Refusal {
     /// The job can never run here.
     #[error("{0}")]
     Infeasible(String),
-    /// It is more than a user, or all users together, may have.
+    /// A limit of the user, or of all users together, is reached.
     #[error("{0}")]
     Limit(String),
     /// The store cannot be written, or the daemon shuts down.
@@ -113,11 +114,11 @@ pub(crate) struct Accepted {
     pub(crate) input: Input,
     /// The environment of new jobs, which is not journalled.
     pub(crate) env: BTreeMap<String, String>,
-    /// What the user is told when it is durable.
+    /// The reply, sent when the command is durable.
     pub(crate) outcome: CommandOutcome,
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommandOutcome {
     /// Ids of new jobs.
@@ -128,10 +129,10 @@ pub struct CommandOutcome {
     pub failed: Vec<(u64, Refusal)>,
 }
 
-/// What admission needs to know of a job in the store.
+/// The facts about a stored job that admission needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PastJob {
-    /// Whose it is.
+    /// The user id of its owner.
     pub(crate) uid: u32,
     /// How it ended.
     pub(crate) state: JobState,
@@ -139,9 +140,9 @@ pub(crate) struct PastJob {
     pub(crate) array: Option<u64>,
 }
 
-/// What is known of jobs that have ended.
+/// Access to jobs that have ended.
 pub(crate) trait PastJobs {
-    /// What is needed most of a job, quickly.
+    /// The facts about a job that are needed most, without its request.
     fn past(&self, id: u64) -> Option<PastJob>;
     /// A job with its request, which may be large.
     fn job(&self, id: u64) -> Option<StoredJob>;
@@ -151,23 +152,23 @@ pub(crate) trait PastJobs {
     fn has_failed_task(&self, first: u64) -> bool;
 }
 
-/// Admission control of commands.
-pub(crate) struct Admission<'a> {
+/// Admission control: checks every command of a user before it becomes an input of the scheduler.
+pub(crate) struct AdmissionControl<'a> {
     pub(crate) scheduler: &'a Scheduler,
     /// The id of the next job, after those admitted in this cycle.
     pub(crate) next_job: u64,
     /// The user of the daemon.
     pub(crate) daemon_uid: u32,
-    /// What may be submitted.
+    /// Limits on requests.
     pub(crate) limits: &'a RequestLimits,
-    /// What was admitted in this cycle already, by user.
+    /// Jobs that were admitted earlier in this cycle, by user.
     pub(crate) admitted: &'a Admitted,
 }
 
-/// What was admitted in a cycle and the scheduler does not know yet, by user.
+/// Jobs that were admitted in a cycle and that the scheduler does not know yet, by user.
 pub(crate) type Admitted = BTreeMap<u32, UserLoad>;
 
-impl Admission<'_> {
+impl AdmissionControl<'_> {
     /// Admits or refuses a command. `history` knows ended jobs.
     pub(crate) fn admit(
         &self,
@@ -232,7 +233,7 @@ impl Admission<'_> {
         }
     }
 
-    /// Whether a change makes sense for a job in its present state.
+    /// Whether a change is possible in the state of a job.
     fn applies(&self, action: JobAction, job: u64) -> Result<(), Refusal> {
         let conflict = |message: String| Err(Refusal::Conflict(message));
         let is_absent = self.phase(job) == Phase::Absent;
@@ -334,7 +335,7 @@ impl Admission<'_> {
         Ok(Accepted { input, env, outcome })
     }
 
-    /// A priority above 0 puts others back, so only operators give it.
+    /// A priority above 0 delays the jobs of others, so only operators may give it.
     fn check_priority(&self, caller: &Caller, priority: i8) -> Result<(), Refusal> {
         if priority > 0 && !caller.is_operator(self.daemon_uid) {
             let message = "priority: only operators give one above 0; leave it out or give less";
@@ -343,7 +344,7 @@ impl Admission<'_> {
         Ok(())
     }
 
-    /// Account, quality of service, reservation and the number of pending jobs; names the account.
+    /// Checks account, quality of service, reservation and the number of pending jobs. Returns the account.
     fn check_shares(&self, caller: &Caller, checked: &mut CheckedRequest) -> Result<(), Refusal> {
         let tasks = checked.tasks();
         let request = checked.request_mut();
@@ -396,7 +397,7 @@ impl Admission<'_> {
         self.check_pending(caller, tasks)
     }
 
-    /// How many jobs a user may have pending.
+    /// The most pending jobs of a user.
     fn check_pending(&self, caller: &Caller, more: u64) -> Result<(), Refusal> {
         let Some(most) = self.scheduler.setup().people.pending_max(&caller.user) else {
             return Ok(());
@@ -412,8 +413,7 @@ impl Admission<'_> {
         Ok(())
     }
 
-    /// Whether a user may have the jobs of a request as well. For an operator only the limits on all users
-    /// together count.
+    /// Whether the limits allow a request. Only the limits on all users together apply to operators.
     fn within_limits(
         &self,
         caller: &Caller,

@@ -1,5 +1,5 @@
-//! The cycle: collect, journal, apply, plan, check, diff, journal, act, publish. One thread, one
-//! straight line; what it starts comes back as an event of a later turn.
+//! The cycle: collect, journal, apply, plan, check, diff, journal, act, publish. One thread runs all steps in
+//! order; results of operations arrive as events of a later turn.
 
 mod act;
 mod collect;
@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 use tandem_backends::{Backend, ClusterJob, DeviceSample, crash};
 use tandem_core::{Span, Time};
 
-/// Messages that one turn takes in; the rest waits for the next.
+/// Messages taken in one turn; the others wait for the next.
 const BATCH_MAX: usize = 4096;
-/// How often the store is tidied: while there is something to delete, and otherwise.
+/// Time between two deletions of old records: while there is more to delete, and otherwise.
 const TIDY_EVERY: [Span; 2] = [Span(50_000), Span(1_000_000)];
-/// A store that cannot be written is tried again after this.
+/// Time between two tries to write the store after a failure.
 const STORE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Everything that a turn touches.
+/// The state of the cycle.
 pub struct Cycle {
     /// The scheduler.
     pub scheduler: Scheduler,
@@ -46,43 +46,43 @@ pub struct Cycle {
     pub sockets: JobSockets,
     /// Publishes changes of jobs.
     pub publisher: Publisher,
-    /// The daemon's user.
+    /// The user id of the daemon.
     pub uid: u32,
     /// Placements over time, and series of jobs and devices.
     pub history: History,
     devices: Vec<DeviceSample>,
     turns: Turns,
     wake: Option<Time>,
-    /// What happened and could not be written yet.
+    /// Inputs that could not be written yet.
     unwritten: Vec<Input>,
-    /// What was decided and could not be written yet.
+    /// Outcome of the last step that could not be written yet.
     decided: Option<Decided>,
-    /// Jobs of the cluster that are not written yet.
+    /// Imported jobs of the cluster that are not in the store yet.
     imports: Vec<ClusterJob>,
-    /// Memory of each GPU that a job of the cluster takes if it says nothing; without it such a job runs alone.
+    /// Memory on each GPU that is assumed of a cluster job without a hint. Without it such a job runs alone.
     pub import_memory_bytes: Option<u64>,
-    /// Why the store cannot be written.
+    /// Why the store cannot be written; retried.
     trouble: Option<String>,
-    /// Why nothing may be written any more.
+    /// Why the daemon has to end without writing again: an fsync failed.
     fatal: Option<StoreError>,
-    /// What users may have.
+    /// Limits of users.
     pub limits: RequestLimits,
-    /// Jobs that ended longer ago than this are deleted.
+    /// Age at which ended jobs are deleted.
     pub history_kept: Option<Duration>,
-    /// When the store is tidied again.
+    /// When old records are deleted next.
     tidy_at: Time,
-    /// Hashes of states as last published.
+    /// Hash of each job's state as last published.
     published: BTreeMap<u64, u64>,
 }
 
-/// A command that was accepted, and its reply; a job of a cluster has none.
+/// An accepted command and its reply; an imported job of a cluster has no reply.
 type AcceptedCommand = (Accepted, Option<Reply>);
 
-/// What a step came to. Nothing of it is done, and nothing else is decided, before it is written.
+/// The outcome of a step. It is written before any of it is carried out and before anything else is decided.
 struct Decided {
     now: Now,
     outcome: StepOutcome,
-    /// Jobs from here on are new.
+    /// Ids from here on were submitted in this step.
     new_from: u64,
     drains: bool,
     replies: Vec<(CommandOutcome, Reply)>,
@@ -124,12 +124,12 @@ impl Cycle {
         }
     }
 
-    /// When it has to take a turn even if nothing happens.
+    /// When the next turn is due even without messages.
     pub fn wake(&self) -> Option<Time> {
         self.wake
     }
 
-    /// Takes turns until it is told to stop, or may not write any more.
+    /// Runs turns until it is told to stop, or an fsync failed.
     pub fn run(&mut self, clock: Clock, inbox: &Receiver<Message>) -> Result<(), StoreError> {
         let mut batch = Vec::new();
         loop {
@@ -169,7 +169,7 @@ impl Cycle {
         self.note_webhooks(&webhooks_done);
         self.tidy(now);
         if self.fatal.is_some() || self.store.is_lost() {
-            // Nobody is told anything: what the disk has is not known.
+            // Send no reply: whether the commands are on disk is unknown.
             self.fatal.get_or_insert(StoreError::Lost);
             return false;
         }
@@ -181,7 +181,7 @@ impl Cycle {
         !stops
     }
 
-    /// Webhooks that were called need not be called again. If that cannot be written they are.
+    /// Records which webhooks were called. If that fails they are called again: delivery is at least once.
     fn note_webhooks(&mut self, jobs: &[u64]) {
         if jobs.is_empty() {
             return;
@@ -190,17 +190,17 @@ impl Cycle {
             jobs.iter().try_for_each(|&job| transaction.remove_webhook(job))
         };
         if let Err(error) = self.store.write_unsynced(write) {
-            tracing::warn!("cannot note that webhooks were called: {error}");
+            tracing::warn!("cannot record that webhooks were called: {error}");
         }
     }
 
-    /// Journals, decides, journals, acts.
+    /// One step: journal the inputs, decide, journal the outcome, act.
     fn work(&mut self, now: Now, mut inputs: Vec<Input>, accepted: Vec<AcceptedCommand>) {
         let happened = inputs.len();
         inputs.extend(accepted.iter().map(|(accepted, _)| accepted.input.clone()));
         crash::point();
         if let Err(error) = self.journal_inputs(now, &inputs, &accepted) {
-            // Nothing was decided yet: what people asked for is refused, what happened is tried again.
+            // Nothing was decided yet. Refuse the commands, and keep the other inputs for the next try.
             self.note_trouble(error);
             for reply in accepted.into_iter().filter_map(|(_, reply)| reply) {
                 let _ = reply.send(Err(self.refusal()));
@@ -228,13 +228,13 @@ impl Cycle {
         self.carry_out(Decided { now, outcome, new_from, drains, replies });
     }
 
-    /// Writes what was decided and does it; `false` if it has to wait for the store.
+    /// Writes the outcome and acts on it. Returns `false` if the store cannot be written yet.
     fn carry_out(&mut self, decided: Decided) -> bool {
-        // One wait for the disk is enough for a turn, and none for one that nobody is told of: what was
-        // written first is on disk when what is written last is.
+        // One fsync per turn: the one of the outcome also covers the inputs, which were written before it. A
+        // turn without replies and operations needs none.
         let waits = !decided.replies.is_empty() || decided.outcome.is_visible();
         if let Err(error) = self.journal_outcome(&decided, waits) {
-            // Nobody is told, and it is tried again.
+            // Send no reply yet; the write is tried again.
             self.note_trouble(error);
             self.decided = Some(decided);
             return false;
@@ -256,7 +256,7 @@ impl Cycle {
         let text = error.to_string();
         if self.trouble.as_ref() != Some(&text) {
             tracing::error!(
-                "cannot write: {text}; nothing is accepted until it can be, jobs go on"
+                "the store cannot be written: {text}; submissions are refused until it can, jobs keep running"
             );
         }
         self.trouble = Some(text);
@@ -269,8 +269,8 @@ impl Cycle {
         self.tidy_at > Time(0)
     }
 
-    /// Deletes what is kept no longer, a little at a time, and bounds the log. Only after turns that wrote, or
-    /// while there is more to delete.
+    /// Deletes expired records in small portions and bounds the write-ahead log. Only after turns that wrote,
+    /// or while there is more to delete.
     fn tidy(&mut self, now: Now) {
         if now.time() < self.tidy_at || self.trouble.is_some() {
             return;
@@ -290,7 +290,7 @@ impl Cycle {
                 false
             }
             Err(error) => {
-                tracing::warn!("cannot tidy the store: {error}");
+                tracing::warn!("cannot delete old records of the store: {error}");
                 false
             }
         };
@@ -300,7 +300,7 @@ impl Cycle {
     fn refusal(&self) -> Refusal {
         let error = self.trouble.as_deref().unwrap_or("not known why");
         Refusal::Unavailable(format!(
-            "the daemon cannot write its state: {error}; jobs go on, try again when that is mended"
+            "the daemon cannot write its store: {error}; jobs keep running, try again later"
         ))
     }
 
@@ -362,7 +362,7 @@ impl Cycle {
         if waits { self.store.write(write) } else { self.store.write_unsynced(write) }
     }
 
-    /// What the scheduler wanted when it began.
+    /// The requests of the scheduler at its start.
     pub fn begin(&mut self, now: Now, outcome: StepOutcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
         let uncalled = self.store.pending_webhooks()?;

@@ -34,21 +34,21 @@ use tokio::sync::{oneshot, watch};
 
 /// The back end that a daemon drives.
 pub enum BackendChoice {
-    /// Processes of this machine, on devices that this provider knows.
+    /// Processes of this machine, on the devices of this provider.
     Local(Box<dyn Provider>),
     /// Slurm.
     Slurm {
-        /// How it is used.
+        /// Options of the back end.
         options: slurm::SlurmOptions,
-        /// Memory that a job takes on each GPU if it says nothing; such jobs stay alone if absent.
+        /// Memory on each GPU that is assumed of a job without a hint. Without it such a job runs alone.
         job_memory_bytes: Option<u64>,
     },
     /// Kubernetes.
     #[cfg(feature = "kubernetes")]
     Kubernetes {
-        /// How it is used.
+        /// Options of the back end.
         options: kubernetes::KubernetesOptions,
-        /// Memory that a pod takes on each GPU if it says nothing; such pods stay alone if absent.
+        /// Memory on each GPU that is assumed of a pod without an annotation. Without it such a pod runs alone.
         job_memory_bytes: Option<u64>,
     },
 }
@@ -73,72 +73,72 @@ impl BackendChoice {
     }
 }
 
-/// How a daemon works.
+/// Settings of a daemon.
 pub struct DaemonOptions {
-    /// Where it keeps what outlives it.
+    /// The state folder.
     pub state: PathBuf,
-    /// Where it listens.
+    /// The unix socket.
     pub socket: PathBuf,
-    /// Where it listens to TCP, if at all.
+    /// The TCP address, if it listens on TCP.
     pub listen: Option<SocketAddr>,
-    /// Where it serves the dashboard, always with TLS, if at all.
+    /// The address of the dashboard, if it is served. It always has TLS.
     pub web: Option<SocketAddr>,
-    /// TCP is encrypted. Without that it listens on loopback addresses only.
+    /// Whether TCP has TLS. Without it only loopback addresses are allowed.
     pub tls: bool,
-    /// The certificate of TLS; the daemon makes one if absent.
+    /// The TLS certificate; without it the daemon makes its own.
     pub certificate: Option<CertificateFiles>,
     /// Shares and limits between users.
     pub people: People,
-    /// How mail about jobs is sent, if at all.
+    /// How to send mail about jobs; none is sent if absent.
     pub mailer: Option<Mailer>,
-    /// Mask and limits of the processes of jobs.
+    /// The umask and resource limits of jobs.
     pub process: ProcessLimits,
-    /// Names or numbers of users who are operators besides root and the user of the daemon.
+    /// Names or user ids of operators besides root and the user of the daemon.
     pub operators: Vec<String>,
     /// The policy.
     pub policy: PolicySpec,
-    /// Jobs may share devices.
+    /// Whether jobs may share devices.
     pub share: bool,
-    /// How runs are supervised: program and leading arguments.
+    /// The supervisor of runs: program and leading arguments.
     pub supervisor: Vec<std::ffi::OsString>,
-    /// Time between the request to end and the end by force.
+    /// Time between SIGTERM and SIGKILL.
     pub kill_grace: Duration,
-    /// Time that a job has to save its state.
+    /// Time that a job has to save a checkpoint.
     pub stop_grace: Duration,
-    /// What going on after a stop costs, in seconds.
+    /// Expected time of a restore, in seconds.
     pub restore_s: f64,
-    /// How much has to be seen before something is known.
+    /// How much must be observed before a measurement counts.
     pub meter: MeterOptions,
-    /// Arguments that belong to the class of a job, or do not.
+    /// Arguments that define the class of a job, and those that do not.
     pub class_rules: ClassRules,
-    /// How often the usage of runs and devices is sampled.
+    /// Interval at which the usage of runs and devices is sampled.
     pub sample_every: Duration,
-    /// What to do with a device that has processes that are not ours.
+    /// What to do about processes on a device that Tandem did not start.
     pub foreign: Foreign,
-    /// What users may have.
+    /// Limits of users.
     pub limits: crate::limits::RequestLimits,
-    /// Jobs that were over so long ago are forgotten.
+    /// Age at which ended jobs are deleted.
     pub history: Option<Duration>,
-    /// Webhooks are called.
+    /// Whether webhooks are called.
     pub webhooks: bool,
-    /// Where jobs on other machines are heard, if at all.
+    /// Where relays of jobs on other machines connect, if anywhere.
     pub relays: Option<RelayOptions>,
-    /// Runs get control groups where the system allows it.
+    /// Whether runs get control groups, where the system allows it.
     pub cgroups: bool,
 }
 
-/// Why there is no daemon.
+/// Why the daemon cannot start or had to end.
 #[derive(Debug, Error)]
 pub enum DaemonError {
     /// A file or folder.
     #[error("{what}: {cause}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why it failed.
+        /// The cause.
         cause: io::Error,
     },
-    /// Another daemon is there.
+    /// Another daemon uses the state or the socket.
     #[error("{0}")]
     Taken(String),
     /// The store.
@@ -146,7 +146,7 @@ pub enum DaemonError {
     Store {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         cause: StoreError,
     },
     /// The back end.
@@ -159,24 +159,24 @@ pub enum DaemonError {
     #[cfg(feature = "kubernetes")]
     #[error("{0}")]
     Kubernetes(#[from] kubernetes::KubeError),
-    /// The thread that decides is gone.
-    #[error("the scheduler ended by a fault of its own; start it again, jobs go on")]
+    /// The scheduler thread ended by a panic.
+    #[error("the scheduler thread failed; restart the daemon, jobs keep running")]
     Died,
-    /// The disk did not keep what was written to the store.
+    /// An fsync of the store failed.
     #[error(
-        "{file}: {cause}: the disk did not keep what was written; jobs go on, look at the disk and start again",
+        "{file}: {cause}: the disk did not keep what was written; check it and restart the daemon, jobs keep running",
         file = file.display()
     )]
     LostWrites {
-        /// The store.
+        /// The file.
         file: PathBuf,
-        /// What failed.
+        /// The cause.
         cause: StoreError,
     },
     /// The certificate of the daemon.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// A setting that is not safe or names nobody.
+    /// A setting is unsafe or names an unknown user.
     #[error("{0}")]
     Listen(String),
 }
@@ -186,8 +186,8 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> DaemonError {
     move |cause| DaemonError::Io { what, cause }
 }
 
-/// Runs until it is told to stop by a signal. Jobs go on; the next daemon finds them.
-/// `ready` is called when it listens.
+/// Runs until a signal stops it. Jobs keep running, and the next daemon finds them. `ready` is called when it
+/// listens.
 pub fn run(
     options: &DaemonOptions,
     backend: BackendChoice,
@@ -202,7 +202,7 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(io_error("cannot start threads"))?;
-    // From here on it ends in good order.
+    // From here on an error must stop the cycle in order.
     let signals = {
         let _in_runtime = runtime.enter();
         Signals::catch().map_err(io_error("cannot catch signals"))?
@@ -243,7 +243,7 @@ pub fn run(
     let turns = std::thread::Builder::new()
         .name("cycle".to_owned())
         .spawn(move || {
-            // Dropped however this ends.
+            // Stops the cycle on every path out of this function.
             let _alive = alive;
             cycle.run(clock, &messages)
         })
@@ -254,13 +254,13 @@ pub fn run(
     let ended = turns.join();
     let _ = std::fs::remove_file(&options.socket);
     runtime.shutdown_timeout(Duration::from_secs(1));
-    // Without it there is nothing to serve; jobs go on, and the next daemon finds them.
+    // The cycle has ended, so requests cannot be served. Jobs keep running.
     let file = database(&options.state);
     let lost = |cause| DaemonError::LostWrites { file, cause };
     ended.map_err(|_| DaemonError::Died)?.map_err(lost)
 }
 
-/// The numbers of users by name or number.
+/// The user ids of users given by name or number.
 fn operators(names: &[String]) -> Result<BTreeSet<u32>, DaemonError> {
     let number = |name: &String| {
         let unknown = || format!("daemon.operators: there is no user '{}'", name.escape_debug());
@@ -269,7 +269,7 @@ fn operators(names: &[String]) -> Result<BTreeSet<u32>, DaemonError> {
     names.iter().map(number).collect()
 }
 
-/// Listens for the relays of jobs on other machines, if there are any.
+/// Listens for relays of jobs on other machines, if configured.
 fn serve_relays(
     options: &DaemonOptions,
     runtime: &Runtime,
@@ -284,7 +284,7 @@ fn serve_relays(
     Ok(())
 }
 
-/// Serves until a signal arrives or the cycle is dead; requests under way get their answers.
+/// Serves until a signal arrives or the cycle has ended. Requests in progress are answered first.
 async fn serve_until_stopped(
     server: impl Future<Output = ()> + Send + 'static,
     signals: Signals,
@@ -294,16 +294,16 @@ async fn serve_until_stopped(
     let server = tokio::spawn(server);
     tokio::select! {
         () = signals.wait() => {
-            tracing::info!("stopping; jobs go on and the next daemon finds them");
+            tracing::info!("stopping; jobs keep running and the next daemon finds them");
         }
         _ = dead => {}
     }
     let _ = leave.send(true);
-    // Connections that stay open for longer are closed.
+    // Connections that stay open longer are closed.
     let _ = tokio::time::timeout(Duration::from_secs(2), server).await;
 }
 
-/// The signals that ask it to stop.
+/// The signals that stop the daemon.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -323,17 +323,17 @@ impl Signals {
     }
 }
 
-/// Where the sockets of jobs are.
+/// The folder of the jobs' sockets.
 fn sockets(socket: &Path) -> PathBuf {
     socket.with_extension("jobs")
 }
 
-/// Holds the state of a daemon while something else changes it; refused while a daemon runs.
+/// Locks the state while a tool changes it; refused while a daemon runs.
 pub fn hold_state(state: &Path) -> Result<std::fs::File, DaemonError> {
     lock(state)
 }
 
-/// The store of a daemon with this state.
+/// The store file in a state folder.
 pub fn database(state: &Path) -> PathBuf {
     state.join("state.db")
 }

@@ -1,5 +1,5 @@
-//! Why a job waits, when it will start, and what if: the simulator runs the policy forward from the present,
-//! with several draws of the unknown durations.
+//! Forecasts: why a job waits, when it will start, and what-if. The simulator runs the policy forward from the
+//! present state, with several draws of the unknown durations.
 
 mod draws;
 mod queue;
@@ -9,7 +9,7 @@ pub(crate) use queue::of_queue;
 pub(crate) use what_if::of_change;
 
 use crate::api::types::{DeviceReason, Explanation, SCHEMA};
-use crate::command::{Admission, Caller, Refusal};
+use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
@@ -23,30 +23,30 @@ use tandem_core::{
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::{self, Forecast, ForecastOptions, SnapshotJob};
 
-/// Events that a draw may take: on a queue so long that it is not enough, the start is far away.
+/// Events of a draw, at most. A job that has not started by then starts far in the future.
 const EVENTS_MAX: u64 = 200_000;
 
-/// Why nothing is said about the start of a job that the policy has not heard of.
+/// The note for a job that the policy does not know yet, because it waits for something else.
 const UNPLANNED: &str = "it is planned once it no longer waits for that";
 
-/// The present as the simulator takes it, and a job in it.
+/// A forecast to be computed: a snapshot of the present, and the job in question.
 pub struct Question {
     id: Option<u64>,
     state: JobState,
     waits: Option<String>,
     devices: Vec<DeviceReason>,
-    /// Jobs by their number in the forecast.
+    /// Ids of the jobs, by their position in the snapshot.
     ids: Vec<u64>,
-    /// How long they take, and how sure that is.
+    /// Expected duration of each job, and its uncertainty.
     estimates: Vec<Estimate>,
-    /// The job in question, if the scheduler has heard of it.
+    /// Position of the job in question, if the policy knows it.
     target: Option<usize>,
     present: forecast::Snapshot,
     beliefs: Arc<dyn Interference>,
     restore: Span,
 }
 
-/// A question about a job; `None` if it has ended. Only its owner sees reasons that name files.
+/// The forecast for a job; `None` if it has ended. Only its owner sees reasons that name files.
 pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Question> {
     let scheduler = present.scheduler;
     let active = scheduler.job(id)?;
@@ -63,21 +63,21 @@ pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Q
     Some(question)
 }
 
-/// A question about a job that was not submitted.
+/// The forecast for a job that was not submitted.
 pub(crate) fn of_request(
     present: &Present<'_>,
     caller: &Caller,
     mut request: JobRequest,
 ) -> Result<Question, Refusal> {
     let scheduler = present.scheduler;
-    // Classes of users are kept apart.
+    // Classes are kept apart by user.
     let own = crate::class::of_user(&request, &caller.user, false, &[]);
     let own = JobRequest { class: Some(own), ..request.clone() };
     let job = StoredJob { uid: caller.uid, request: Arc::new(own), ..StoredJob::default() };
     if scheduler.classes().get(&scheduler.class_of(&job).0).is_some() {
         request.class.clone_from(&job.request.class);
     }
-    Admission::feasible(scheduler, &request)?;
+    AdmissionControl::feasible(scheduler, &request)?;
     let mut question = ask(present, None, JobState::Pending, None);
     let number = u32::try_from(question.ids.len()).unwrap_or(u32::MAX);
     let (spec, estimate) =
@@ -92,7 +92,7 @@ pub(crate) fn of_request(
     Ok(question)
 }
 
-/// The answer for a job that has ended.
+/// The explanation of a job that has ended.
 pub(crate) fn of_the_past(job: &StoredJob, policy: String) -> Explanation {
     let mut explanation = blank(Some(job.id), job.state, policy);
     explanation.waits = None;
@@ -167,7 +167,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
 }
 
 impl Question {
-    /// What is known without a forecast.
+    /// The explanation without a forecast.
     pub(crate) fn known(&self, policy: &PolicySpec) -> Explanation {
         let mut answer = blank(self.id, self.state, policy.text.clone());
         answer.waits.clone_from(&self.waits);
@@ -175,7 +175,7 @@ impl Question {
         answer
     }
 
-    /// Runs the policy forward.
+    /// Computes the forecast.
     pub(crate) fn answer(mut self, policy: &PolicySpec) -> Explanation {
         let mut answer = blank(self.id, self.state, policy.text.clone());
         answer.waits = self.waits.take();
@@ -190,7 +190,7 @@ impl Question {
         let (target, left_out) = self.shorten();
         let forecasts = self.run_until(policy, target, deadline);
         self.say_when(&mut answer, &forecasts, target, left_out);
-        // The first draw takes the estimates at their word.
+        // The first draw uses the expected durations.
         let expected = &forecasts[0];
         let own = &expected.jobs[target];
         let id = |job: &JobId| self.ids[job.index()];
@@ -215,8 +215,8 @@ impl Question {
         answer
     }
 
-    /// Leaves out the jobs of a long queue that cannot be simulated in time; gives the position of the job
-    /// in question, and the work before it that is left out.
+    /// Leaves out the later jobs of a queue that is too long to be simulated in time. Returns the position of
+    /// the job in question in the whole queue, and the work of the jobs before it that were left out.
     fn shorten(&mut self) -> (usize, Work) {
         let target = self.target.unwrap_or(0);
         self.draw(0);
@@ -229,7 +229,7 @@ impl Question {
         (positions.binary_search(&target).unwrap_or(0), left_out)
     }
 
-    /// Draws until there is no time left; at least one, which may be incomplete.
+    /// Simulates draws until the deadline; at least one, which may be incomplete.
     fn run_until(
         &mut self,
         policy: &PolicySpec,
@@ -237,7 +237,7 @@ impl Question {
         deadline: Deadline,
     ) -> Vec<Forecast> {
         let mut forecasts = Vec::new();
-        // A dry run also tells what becomes of the others.
+        // A dry run also reports the effect on other jobs.
         let last = self.id.map(|_| target);
         for draw in 0..draws::DRAWS {
             self.draw(draw);
@@ -255,7 +255,7 @@ impl Question {
         forecasts
     }
 
-    /// When the job starts and ends, as far as that can be said.
+    /// Sets when the job starts and ends, or why that is not known.
     fn say_when(
         &self,
         answer: &mut Explanation,
@@ -294,7 +294,7 @@ impl Question {
         }
     }
 
-    /// How much later the others end on average because of the job.
+    /// The mean delay of the other jobs that the job causes.
     fn effect(
         &mut self,
         policy: &PolicySpec,
@@ -314,12 +314,12 @@ impl Question {
         is_complete.then(|| later.iter().sum::<f64>() / later.len() as f64)
     }
 
-    /// Durations of a draw; the first is what is expected.
+    /// The durations of a draw; those of the first are the expected ones.
     fn draw(&mut self, draw: u32) {
         draws::draw(&mut self.present.jobs, &self.estimates, draw);
     }
 
-    /// Another policy than the daemon's may put more jobs on a GPU, or fewer.
+    /// Another policy may allow another number of tenants per GPU.
     fn take_limits_of(&mut self, policy: &PolicySpec) {
         if self.present.rules.tenants_max > 1 {
             self.present.rules.tenants_max = policy.entry.tenants_max;
@@ -338,7 +338,7 @@ impl Question {
         forecast::forecast_while(&self.present, policy, &self.beliefs, &options, &goes_on)
     }
 
-    /// Runs until a job has ended, or to the end.
+    /// Runs the simulation until the job has ended, or to the limit of events.
     fn run_to(&self, policy: &PolicySpec, last: Option<usize>, deadline: Deadline) -> Forecast {
         let options = ForecastOptions { until_end_of: last, ..self.options() };
         let goes_on = || !deadline.has_passed();
@@ -351,13 +351,13 @@ impl Question {
     }
 }
 
-/// A placed job as the rate law sees it.
+/// A placed job as a tenant for the rate law.
 fn tenant(job: &tandem_core::Job) -> Tenant<'_> {
     let budget = job.placement().map_or(Ppm::ONE, |placement| placement.budget);
     Tenant { profile: &job.spec.profile, budget }
 }
 
-/// The job whose promise is in the way of sharing a device.
+/// Why a job cannot share a device: the job whose promise no budgets would keep.
 fn broken_promise(
     scheduler: &Scheduler,
     spec: &JobSpec,
@@ -382,7 +382,7 @@ fn broken_promise(
     })
 }
 
-/// What keeps a job from each device; it is not in its own way.
+/// For each device, why the job does not start there. The job itself does not count.
 fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Vec<DeviceReason> {
     let engine = scheduler.engine().state();
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);

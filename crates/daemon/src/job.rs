@@ -1,11 +1,11 @@
-//! A job as the daemon stores it: its request, its state and what was measured of it.
+//! A job as the daemon stores it: request, state and measurements.
 
 use crate::request::{Dependency, JobRequest};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// Where a job stands.
+/// The state of a job.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
 )]
@@ -16,28 +16,28 @@ pub enum JobState {
     Pending,
     /// Its process runs.
     Running,
-    /// Its process stands still.
+    /// Its process is stopped.
     Paused,
-    /// Waits until it is released.
+    /// Held until it is released.
     Held,
-    /// Its process is about to end.
+    /// Its process is being ended.
     Completing,
-    /// Over, with exit code 0.
+    /// Ended with exit code 0.
     Completed,
-    /// Over, with another one.
+    /// Ended with another exit code, or could not be started.
     Failed,
-    /// Withdrawn.
+    /// Cancelled.
     Cancelled,
-    /// Ended because its time was up.
+    /// Ended at its time limit.
     Timeout,
-    /// Ended for want of memory.
+    /// Ended because it ran out of memory.
     Oom,
-    /// Over, nobody knows how.
+    /// Ended in an unknown way.
     Unknown,
 }
 
 impl JobState {
-    /// All of them, in the order in which they are listed.
+    /// All states, in the order in which they are listed.
     pub const ALL: [JobState; 11] = [
         JobState::Pending,
         JobState::Running,
@@ -86,55 +86,56 @@ impl JobState {
         }
     }
 
-    /// The state of a name or of letters.
+    /// Parses a name or the letters of a state.
     pub fn parse(text: &str) -> Option<Self> {
         let is_it = |state: &Self| state.name() == text || state.letters() == text;
         Self::ALL.into_iter().find(is_it)
     }
 
-    /// Nothing more will happen to it.
+    /// Whether the job has ended.
     pub fn is_over(self) -> bool {
         self >= JobState::Completed
     }
 }
 
-/// A job. Fields with their defaults are left out of its record: most jobs of a long queue have little else.
+/// A stored job. Fields with their default value are left out of its record: in a long queue most jobs have
+/// little else.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoredJob {
-    /// Its number.
+    /// Its id.
     pub id: u64,
-    /// The cluster's id of the job, if it comes from a cluster: never given to another job.
+    /// The id of the job in its cluster, if it comes from a cluster. Never reused.
     #[serde(skip_serializing_if = "is_default")]
     pub external: Option<String>,
-    /// Whose it is.
+    /// The user id of its owner.
     #[serde(skip_serializing_if = "is_default")]
     pub uid: u32,
-    /// The primary group of the user.
+    /// The primary group of its owner.
     #[serde(skip_serializing_if = "is_default")]
     pub gid: u32,
-    /// The user's name.
+    /// The name of its owner.
     #[serde(skip_serializing_if = "is_default")]
     pub user: String,
-    /// What was asked for, shared by the tasks of a submission and kept apart from them.
+    /// The request, shared by all tasks of a submission and stored once.
     #[serde(skip)]
     pub request: Arc<JobRequest>,
-    /// The first job of its submission, its number in it and how many of them may run at a time.
+    /// The array that it belongs to.
     #[serde(skip_serializing_if = "is_default")]
     pub task: Option<ArrayTask>,
-    /// Jobs that have to be over first.
+    /// Dependencies that have not ended.
     #[serde(skip_serializing_if = "is_default")]
     pub dependencies: Vec<Dependency>,
     /// Its class.
     #[serde(skip_serializing_if = "is_default")]
     pub class: String,
-    /// Where it stands.
+    /// Its state.
     #[serde(skip_serializing_if = "is_default")]
     pub state: JobState,
-    /// Why it is there.
+    /// Why it is in this state.
     #[serde(skip_serializing_if = "is_default")]
     pub reason: Option<String>,
-    /// Times in microseconds since 1970.
+    /// Submission, in microseconds since 1970; so are start and end.
     #[serde(skip_serializing_if = "is_default")]
     pub submit_us: u64,
     /// First start.
@@ -143,16 +144,16 @@ pub struct StoredJob {
     /// End.
     #[serde(skip_serializing_if = "is_default")]
     pub end_us: Option<u64>,
-    /// Work in all by its own progress, in microseconds of running alone.
+    /// Total work that the job itself reported, in microseconds of running alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_us: Option<u64>,
-    /// Runs so far.
+    /// Number of runs.
     #[serde(skip_serializing_if = "is_default")]
     pub runs: u32,
-    /// Tries after failures so far.
+    /// Retries after failures.
     #[serde(skip_serializing_if = "is_default")]
     pub retried: u32,
-    /// It ran out of memory once and was given another try, alone.
+    /// It ran out of memory once and was started again alone.
     #[serde(skip_serializing_if = "is_default")]
     pub oom_retried: bool,
     /// Exit code, 128 + signal for a signal.
@@ -161,13 +162,13 @@ pub struct StoredJob {
     /// The signal that ended it.
     #[serde(skip_serializing_if = "is_default")]
     pub signal: Option<i32>,
-    /// Devices of its present or last placement.
+    /// Devices of its present or latest placement.
     #[serde(skip_serializing_if = "is_default")]
     pub devices: Vec<u32>,
     /// Time on its devices without pauses, over all runs.
     #[serde(skip_serializing_if = "is_default")]
     pub ran_us: u64,
-    /// The part of it during which it shared a device.
+    /// The part of this time in which it shared a device.
     #[serde(skip_serializing_if = "is_default")]
     pub shared_us: u64,
     /// Work done over all runs, in microseconds of running alone.
@@ -176,49 +177,48 @@ pub struct StoredJob {
     /// The user paused it.
     #[serde(skip_serializing_if = "is_default")]
     pub user_paused: bool,
-    /// The most memory it was seen to take on a device, in bytes.
+    /// Peak memory on a device, in bytes.
     #[serde(skip_serializing_if = "is_default")]
     pub memory_peak_bytes: u64,
-    /// Processor time of its runs that are over.
+    /// CPU time of its ended runs.
     #[serde(skip_serializing_if = "is_default")]
     pub cpu_s: f64,
     /// Sub-batches per batch as a user set them; the policy decides if absent.
     #[serde(skip_serializing_if = "is_default")]
     pub accum: Option<u32>,
-    /// Sub-batches that it computes in for a while, to show what they take.
+    /// Number of sub-batches that is being tried, to measure speed and memory.
     #[serde(skip_serializing_if = "is_default")]
     pub trial: Option<u32>,
-    /// When it became eligible, on the scheduler's clock.
+    /// When it became eligible, on the scheduler's clock; fairness counts from then.
     #[serde(skip_serializing_if = "is_default")]
     pub entered_us: Option<u64>,
-    /// The devices are its by the present plan.
+    /// The present plan gives it its devices.
     #[serde(skip_serializing_if = "is_default")]
     pub placed: bool,
-    /// Sub-batches per batch by the present plan.
+    /// Sub-batches per batch under the present plan.
     #[serde(skip_serializing_if = "is_default")]
     pub sub_batches: u32,
-    /// What the process of its present run can do, by its own word.
+    /// What the process of its present run supports, as it reported.
     #[serde(skip_serializing_if = "is_default")]
     pub caps: Caps,
-    /// Why it is being ended, if it is.
+    /// Why it is being ended, if so.
     #[serde(skip_serializing_if = "is_default")]
     pub ending: Option<Ending>,
-    /// Its present run was asked to save its state and leave.
+    /// The present run was asked to save a checkpoint and exit.
     #[serde(skip_serializing_if = "is_default")]
     pub asked: bool,
-    /// Its progress at the time of writing, if it ran.
+    /// Its progress when the record was written, if it ran.
     #[serde(skip_serializing_if = "is_default")]
     pub going: Option<Going>,
-    /// What was measured of it as a service.
+    /// Requests and latencies, if it is a service.
     #[serde(skip_serializing_if = "is_default")]
     pub latency: LatencyRecord,
-    /// The part of its devices that the feedback on promises leaves it, in parts per million; as planned if
-    /// absent.
+    /// The budget that the latency feedback sets, in parts per million; that of the plan if absent.
     #[serde(skip_serializing_if = "is_default")]
     pub budget_ppm: Option<u32>,
 }
 
-/// The requests that a service has answered.
+/// Requests and latencies of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencyRecord {
@@ -226,20 +226,20 @@ pub struct LatencyRecord {
     pub requests: u64,
     /// Time for which latencies are known.
     pub observed_us: u64,
-    /// The part of it in which the promise was kept.
+    /// The part of this time in which the promise was kept.
     pub kept_us: u64,
-    /// The last window: requests,
+    /// Requests of the last window.
     pub window_requests: u64,
-    /// its length,
+    /// Its length.
     pub window_us: u64,
-    /// half of the latencies were below this,
+    /// Its median latency.
     pub p50_us: u64,
-    /// and 99 of 100 below this.
+    /// Its 99th percentile.
     pub p99_us: u64,
 }
 
 impl LatencyRecord {
-    /// Adds a window, in which the promise was kept or not.
+    /// Adds a window.
     pub fn add(&mut self, window: RequestWindow, is_kept: bool) {
         let RequestWindow { requests, window_us, p50_us, p99_us } = window;
         self.requests = self.requests.saturating_add(requests);
@@ -254,7 +254,7 @@ impl LatencyRecord {
         (self.window_us > 0).then(|| self.window_requests as f64 * 1e6 / self.window_us as f64)
     }
 
-    /// The part of the time in which the promise was kept.
+    /// The fraction of the time in which the promise was kept.
     pub fn kept(&self) -> Option<f64> {
         (self.observed_us > 0).then(|| self.kept_us as f64 / self.observed_us as f64)
     }
@@ -263,23 +263,23 @@ impl LatencyRecord {
 /// Requests that a service answered in a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestWindow {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
     /// Length of the window.
     pub window_us: u64,
-    /// Half of them took at most this.
+    /// Median latency.
     pub p50_us: u64,
-    /// 99 of 100 took at most this.
+    /// 99th percentile of the latency.
     pub p99_us: u64,
 }
 
-/// What the process of a job can do, by its own word.
+/// What the process of a job supports, as it reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[bool; 3]", into = "[bool; 3]")]
 pub struct Caps {
     /// It speaks the job protocol.
     pub reports: bool,
-    /// It computes batches in as many sub-batches as it is told.
+    /// It computes each batch in the requested number of sub-batches.
     pub accum: bool,
     /// It saves a checkpoint and exits when it is asked to.
     pub stop: bool,
@@ -297,18 +297,18 @@ impl From<Caps> for [bool; 3] {
     }
 }
 
-/// Why a job is ended from outside.
+/// Why a job is being ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ending {
-    /// Somebody withdrew it.
+    /// A user cancelled it.
     Cancelled {
         /// The user's name.
         by: String,
     },
-    /// Its time is up.
+    /// Its time limit was reached.
     TimeUp,
-    /// It is to be queued again, from its checkpoint if it can save one.
+    /// It is to be requeued, from a checkpoint if it can save one.
     Requeue {
         /// The user's name.
         by: String,
@@ -316,7 +316,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// What becomes of the job, and why; `None` if it is queued again.
+    /// The final state and reason; `None` if the job is queued again.
     pub fn end(&self) -> Option<(JobState, String)> {
         match self {
             Ending::Cancelled { by } => Some((JobState::Cancelled, format!("cancelled by {by}"))),
@@ -325,7 +325,7 @@ impl Ending {
         }
     }
 
-    /// What happens until then, for people.
+    /// The reason to show until then.
     pub fn under_way(&self) -> String {
         match self {
             Ending::Cancelled { by } => format!("is being cancelled by {by}"),
@@ -335,25 +335,25 @@ impl Ending {
     }
 }
 
-/// A job that runs, at the instant for which its times and its work are given.
+/// The progress of a running job at an instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Going {
     /// The instant, on the scheduler's clock.
     pub at_us: u64,
-    /// Beside others.
+    /// It shares a device.
     pub shared: bool,
     /// Speed relative to running alone, in parts per million.
     pub rate_ppm: u32,
 }
 
-/// A reason without what only the owner may know.
+/// A reason without details that only the owner may see.
 pub fn public_reason(reason: &str) -> String {
     let private = ["exec", "refused"];
     let head = reason.split_once(": ").map(|(head, _)| head);
     head.filter(|head| private.contains(head)).unwrap_or(reason).to_owned()
 }
 
-/// One job of a submission of several.
+/// A task of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArrayTask {
     /// The first job of the submission.
@@ -365,7 +365,7 @@ pub struct ArrayTask {
 }
 
 impl StoredJob {
-    /// Adds up what it did until `at_us`, having gone on as it did.
+    /// Adds run time and work up to `at_us` at the present rate.
     pub fn account(&mut self, at_us: u64) {
         if let Some(going) = self.going.take() {
             let span = at_us.saturating_sub(going.at_us);
@@ -381,29 +381,29 @@ impl StoredJob {
         self.task.map_or(self.id, |task| task.first)
     }
 
-    /// Its name for people, with the task.
+    /// Its name as shown, with the task number.
     pub fn name(&self) -> String {
         self.request.display_name()
     }
 
-    /// What was chosen for each parameter.
+    /// Its value of each parameter.
     pub fn params(&self) -> Vec<(&str, &str)> {
         let index = self.id.saturating_sub(self.request_id());
         self.request.chosen(usize::try_from(index).unwrap_or(0))
     }
 
-    /// The command with parameters put in.
+    /// The command with parameters substituted.
     pub fn command(&self) -> Vec<String> {
         let params = self.params();
         self.request.command.iter().map(|argument| put_in(argument, &params)).collect()
     }
 
-    /// The reason without what only the owner may know: files and programs.
+    /// Its reason without details that only the owner may see, such as file names.
     pub fn public_reason(&self) -> Option<String> {
         self.reason.as_deref().map(public_reason)
     }
 
-    /// `%j`, `%A`, `%a`, `%x` and `%%` of a file name put in; relative names are in its directory.
+    /// Substitutes `%j`, `%A`, `%a`, `%x` and `%%` in a file name. Relative names are in the job's directory.
     pub fn file(&self, pattern: &std::path::Path) -> std::path::PathBuf {
         let pattern = pattern.to_string_lossy();
         let mut name = String::with_capacity(pattern.len());
@@ -433,25 +433,25 @@ impl StoredJob {
         self.file(self.request.stdout.as_deref().unwrap_or_else(default))
     }
 
-    /// The file of its standard error, where it has one of its own.
+    /// The file of its standard error, if it is a separate one.
     pub fn stderr(&self) -> Option<std::path::PathBuf> {
         self.request.stderr.as_deref().map(|pattern| self.file(pattern))
     }
 }
 
-/// Whether a field need not be written.
+/// Whether a field has its default value and can be left out of the record.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Replaces `{name}` where there is such a parameter, once: inserted values are not expanded.
+/// Replaces `{name}` by the value of that parameter. Inserted values are not expanded again.
 fn put_in(argument: &str, params: &[(&str, &str)]) -> String {
     let mut text = String::with_capacity(argument.len());
     let mut rest = argument;
     while let Some(at) = rest.find('{') {
         text.push_str(&rest[..at]);
         rest = &rest[at + 1..];
-        // As far as a name can go, so that an argument is read once whatever is in it.
+        // Limit the search to the longest name, so that each argument is scanned once whatever it contains.
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         let end = rest.bytes().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
         let is_closed = rest[end..].starts_with('}');

@@ -40,9 +40,9 @@ const ACCUM_MAX: u32 = 65_536;
 pub enum FromJob {
     /// The first message of a connection: what the job supports.
     Hello {
-        /// It changes its number of sub-batches when told to.
+        /// It can change its number of sub-batches.
         accum: bool,
-        /// It saves its state and exits when told to.
+        /// It saves a checkpoint and exits when told to.
         stop: bool,
     },
     /// Steps since the start of this run.
@@ -56,14 +56,14 @@ pub enum FromJob {
         /// What the job measured, such as the loss, by name.
         scalars: Scalars,
     },
-    /// Steps by the output of the job.
+    /// Steps found in the output of the job.
     Printed {
         /// The number of steps.
         n: u64,
-        /// The number of steps at which it is done, if the output tells.
+        /// The number of steps at which it is done, if the output shows it.
         total: Option<u64>,
     },
-    /// Requests that a service answered.
+    /// Requests that a service answered in a window.
     Requests(RequestWindow),
     /// The job is about to exit.
     Bye {
@@ -98,17 +98,17 @@ struct ProtocolLine {
     scalars: Value,
 }
 
-/// Decodes a line: `None` for an unknown operation; for a malformed line what is wrong with it.
+/// Decodes a line: `None` for an unknown operation; an error says why the line is malformed.
 pub(crate) fn parse(line: &[u8]) -> Result<Option<FromJob>, String> {
     let line: ProtocolLine =
-        serde_json::from_slice(line).map_err(|_| "it is no line of the job protocol".to_owned())?;
+        serde_json::from_slice(line).map_err(|_| "not a message of the job protocol".to_owned())?;
     let has = |cap: &str| line.caps.iter().any(|have| have == cap);
     Ok(match line.op.as_str() {
         "hello" => Some(FromJob::Hello { accum: has("accum"), stop: has("stop") }),
         "step" => {
             let accum = line.accum.map(|accum| accum.clamp(1, ACCUM_MAX));
             let scalars = scalars_of(&line.loss, &line.scalars);
-            let n = line.n.ok_or("a report of steps has no number n")?;
+            let n = line.n.ok_or("a step message lacks n")?;
             let total = line.total;
             Some(FromJob::Steps { n, total, accum, scalars })
         }
@@ -121,25 +121,23 @@ pub(crate) fn parse(line: &[u8]) -> Result<Option<FromJob>, String> {
 /// The longest window of requests, in seconds.
 const WINDOW_MAX_S: f64 = 3600.0;
 
-/// The window of a report of requests: `dt` in seconds, latencies in milliseconds.
+/// The window of a `requests` message: `dt` in seconds, latencies in milliseconds.
 fn requests(line: &ProtocolLine) -> Result<RequestWindow, String> {
-    let requests = line.n.ok_or("a report of requests has no number n")?;
+    let requests = line.n.ok_or("a requests message lacks n")?;
     let dt = line.dt.unwrap_or(1.0);
     if !(dt > 0.0 && dt <= WINDOW_MAX_S) {
-        return Err(format!(
-            "dt of a report of requests is {dt}; give 0 to {WINDOW_MAX_S} seconds"
-        ));
+        return Err(format!("dt of a requests message is {dt}; give 0 to {WINDOW_MAX_S} seconds"));
     }
     let (p50, p99) = match (line.p50_ms, line.p99_ms) {
         _ if requests == 0 => (0.0, 0.0),
         (Some(p50), Some(p99)) => (p50, p99),
         (None, Some(p99)) => (p99, p99),
-        _ => return Err("a report of requests has no latency p99_ms".to_owned()),
+        _ => return Err("a requests message lacks p99_ms".to_owned()),
     };
-    // An hour is more than anybody waits, and fits everywhere.
+    // Latencies above an hour are not plausible, and microseconds of an hour fit in every type.
     let is_latency = |ms: f64| (0.0..=3.6e6).contains(&ms);
     if !is_latency(p50) || !is_latency(p99) || p50 > p99 {
-        return Err(format!("latencies of requests are p50 {p50} ms, p99 {p99} ms; ignored"));
+        return Err(format!("a requests message has p50 {p50} ms and p99 {p99} ms; ignored"));
     }
     let us = |value: f64| value.round() as u64;
     let window_us = us(dt * 1e6).max(1);
@@ -414,7 +412,7 @@ impl JobConnection {
                     }
                 }
                 Err(problem) => {
-                    // One line, however many follow.
+                    // Log the first malformed message of a job only.
                     if self.bad == 0 {
                         tracing::warn!("job {}: {problem}", self.job);
                     }

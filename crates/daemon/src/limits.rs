@@ -1,4 +1,4 @@
-//! What users may have, each and all together. Everything that a user can size has a limit.
+//! Limits of users, each and all together. Everything that a user can size has a limit.
 
 /// The limits of `[limits]`.
 #[derive(Clone, Debug, PartialEq, Eq)]

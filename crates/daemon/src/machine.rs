@@ -1,5 +1,5 @@
-//! Which machine this is, and whether a folder is on it. Two machines that share a home folder must not share
-//! the state of a daemon: each would run the same jobs.
+//! Identifies this machine, and network file systems. Two machines that share a home folder must not share the
+//! state of a daemon: each would run the same jobs.
 
 use std::path::Path;
 

@@ -12,15 +12,15 @@ use tandem_backends::Owner;
 
 /// The longest address.
 const ADDRESS_MAX: usize = 254;
-/// A server or program that takes longer is given up.
+/// A server or program that takes longer has failed.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How mail is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mailer {
-    /// A program like sendmail: recipient as an argument, message on standard input.
+    /// A program such as sendmail: recipient as an argument, message on standard input.
     Sendmail(PathBuf),
-    /// `HOST:PORT` of a server that takes mail from this machine.
+    /// `HOST:PORT` of an SMTP server that accepts mail from this machine.
     Smtp(String),
 }
 

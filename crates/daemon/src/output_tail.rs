@@ -1,4 +1,4 @@
-//! The progress of a job that only prints: step numbers in its output files, found by a pattern or as progress
+//! Progress and latencies of jobs that only print: numbers in their output, found by a pattern or in progress
 //! bars.
 
 use crate::cycle::Message;
@@ -15,9 +15,9 @@ use std::time::Duration;
 use tandem_backends::Owner;
 use tandem_backends::local::as_user;
 
-/// Bytes of output that are searched at a time.
+/// Bytes of output read at a time.
 const READ_MAX: u64 = 256 << 10;
-/// A job that prints faster than it is read: what is further behind than this is skipped.
+/// If a job prints faster than its output is read, output further behind than this is skipped.
 const BEHIND_MAX: u64 = 4 << 20;
 /// Interval at which the output is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -119,7 +119,7 @@ impl OutputTail {
     }
 }
 
-/// The files of a job, and what is searched for in them.
+/// The output files of a job, and what to find in them.
 struct JobOutput {
     files: Vec<OutputTail>,
     finder: StepFinder,
@@ -140,7 +140,7 @@ pub(crate) async fn follow(
     inbox: Sender<Message>,
 ) {
     let mut output = JobOutput { files, finder };
-    // On a blocking thread: file I/O and matching may take long.
+    // Runs on a blocking thread, because file I/O and matching may take long.
     let opened = tokio::task::spawn_blocking(move || {
         output.files.iter_mut().for_each(OutputTail::seek_to_end);
         output
@@ -154,7 +154,7 @@ pub(crate) async fn follow(
         let Ok((progress, next)) = read else { return };
         output = next;
         let Some(Printed { steps: n, total }) = progress else { continue };
-        // A bar that repeats itself is no report.
+        // A redrawn bar without new steps is no report.
         if std::mem::replace(&mut reported, n) == n && n != 0 {
             continue;
         }
@@ -166,7 +166,7 @@ pub(crate) async fn follow(
 
 /// Shortest window of latencies.
 const LATENCY_WINDOW: Duration = Duration::from_secs(1);
-/// Latencies of a window that are kept: enough for its percentiles.
+/// Latencies kept per window; enough for its percentiles.
 const LATENCIES_MAX: usize = 100_000;
 
 /// Polls the output of a service for the latencies of its requests, in milliseconds, and reports them window
@@ -207,7 +207,7 @@ pub(crate) async fn follow_latencies(
     }
 }
 
-/// The latencies that lines show, in milliseconds; what is no latency is skipped.
+/// The latencies in these lines, in milliseconds. Invalid ones are skipped.
 fn latencies_in(pattern: &Regex, lines: &str) -> Vec<f64> {
     let found = pattern.captures_iter(lines);
     let numbers = found.filter_map(|found| found.get(1)?.as_str().parse::<f64>().ok());

@@ -25,7 +25,7 @@ const HISTORY_MAX: usize = 10_000;
 const WEBHOOK_ATTEMPTS: u32 = 3;
 /// Concurrent webhook calls.
 const WEBHOOKS_MAX: usize = 64;
-/// Concurrent webhook calls of one user: dead ones delay those of nobody else.
+/// Concurrent webhook calls of one user: slow servers of a user must not delay the webhooks of others.
 const WEBHOOKS_PER_USER: usize = 4;
 /// Concurrent mails.
 const MAILS_MAX: usize = 4;
@@ -108,15 +108,15 @@ impl Publisher {
         }
     }
 
-    /// Sends the e-mail of a job that ended, if it wants one. It is tried three times, and not again after a
-    /// restart: mail is a courtesy, webhooks are for programs.
+    /// Sends the mail of a job that ended, if it asked for one. It is tried three times and not repeated after
+    /// a restart.
     fn mail(&self, job: &StoredJob, change: &JobChange) {
         let (Some(mailer), Some(to)) = (self.mailer.clone(), job.request.mail.clone()) else {
             return;
         };
         let text = crate::mail::message(job, change, &to);
         let from = format!("{}@{}", job.user, crate::tls::host_name());
-        // Only root can become somebody else.
+        // Only root can act as another user.
         let owner =
             rustix::process::geteuid().is_root().then_some(Owner { uid: job.uid, gid: job.gid });
         let (mails, id) = (self.mails.clone(), job.id);

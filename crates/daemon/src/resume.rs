@@ -1,4 +1,4 @@
-//! What a daemon begins with: the jobs of the store and what the back end finds of their runs.
+//! What a daemon starts with: jobs from the store, and their runs as the back end finds them.
 
 use crate::job::JobState;
 use crate::scheduler::{JOURNAL_VERSION, Kept, Now, People, Setup, Start};
@@ -6,7 +6,7 @@ use crate::store::{Damage, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_backends::{Backend, KnownJob, RunId, crash};
 
-/// Everything that the scheduler begins with, from the store and from what the back end finds.
+/// Everything that the scheduler starts with.
 pub fn resume(
     store: &mut Store,
     backend: &mut dyn Backend,
@@ -16,7 +16,7 @@ pub fn resume(
     let jobs = load_jobs(store, now.unix_us)?;
     let closed = backend.unavailable_devices();
     let jobs = recover_runs(jobs, backend);
-    // Their processes may still run: their records are left alone.
+    // Jobs whose processes may still run; their run records are not deleted.
     let damaged = store.quarantined()?.into_iter().map(|damage| damage.job).collect();
     let next_job = sweep(backend, &jobs, &damaged, store.next_job()?);
     let drained = store.meta("drained")?.and_then(|text| {
@@ -33,7 +33,7 @@ pub fn resume(
         jobs,
         classes: store.classes()?,
         next_job,
-        // Beyond all numbers that an earlier daemon has given.
+        // An id above all that an earlier daemon has given.
         next_op: now.at_us,
         drained: drained.unwrap_or_default(),
         bookings: bookings.unwrap_or_default(),
@@ -42,7 +42,7 @@ pub fn resume(
     })
 }
 
-/// Jobs that have not ended, and what the back end found of their runs.
+/// Jobs that have not ended, with the runs that the back end found.
 fn recover_runs(mut jobs: Vec<Kept>, backend: &mut dyn Backend) -> Vec<Kept> {
     let known = |kept: &Kept| KnownJob {
         run: RunId { job: kept.job.id, run: kept.job.runs },
@@ -50,7 +50,7 @@ fn recover_runs(mut jobs: Vec<Kept>, backend: &mut dyn Backend) -> Vec<Kept> {
         devices: kept.job.devices.clone(),
         external: kept.job.external.clone(),
     };
-    // Tasks that are alike never ran.
+    // Identical tasks of an array never ran.
     let known: Vec<KnownJob> = jobs.iter().filter(|kept| kept.alike == 0).map(known).collect();
     for (run, found) in backend.recover(&known) {
         if let Ok(at) = jobs.binary_search_by_key(&run.job, |kept| kept.job.id) {
@@ -60,7 +60,7 @@ fn recover_runs(mut jobs: Vec<Kept>, backend: &mut dyn Backend) -> Vec<Kept> {
     jobs
 }
 
-/// The states of jobs that have ended and that others depend on.
+/// Final states of ended jobs on which others depend.
 fn ended_dependencies(store: &Store, jobs: &[Kept]) -> Result<BTreeMap<u64, JobState>, StoreError> {
     let mut over = BTreeMap::new();
     for dependency in jobs.iter().flat_map(|kept| &kept.job.dependencies) {
@@ -71,8 +71,8 @@ fn ended_dependencies(store: &Store, jobs: &[Kept]) -> Result<BTreeMap<u64, JobS
     Ok(over)
 }
 
-/// Deletes records of runs that have ended and that an earlier daemon did not forget before it died. Returns
-/// the id of the next job, which is beyond all that have records.
+/// Deletes records of ended runs that an earlier daemon did not delete before it died. Returns the id of the
+/// next job, above all ids with records.
 fn sweep(backend: &mut dyn Backend, jobs: &[Kept], damaged: &BTreeSet<u64>, next_job: u64) -> u64 {
     let mut next = next_job;
     for run in backend.records() {

@@ -1,4 +1,4 @@
-//! TLS: the certificate of the daemon, and whom its clients and webhooks trust.
+//! TLS: the certificate of the daemon, and the authorities that clients and webhooks trust.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,10 +21,10 @@ pub enum TlsError {
         /// Why.
         cause: String,
     },
-    /// Certificate and key do not fit, or are not allowed.
+    /// Certificate and key do not match, or their permissions are unsafe.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// No certificate could be made.
+    /// No certificate could be generated.
     #[error("cannot make a certificate: {0}")]
     Make(String),
 }
@@ -36,31 +36,31 @@ fn bad(file: &Path, cause: &impl ToString) -> TlsError {
 /// The files of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
-    /// The certificate, with those that lead to its issuer, in PEM.
+    /// The certificate chain in PEM.
     pub certificate: PathBuf,
-    /// Its key in PEM, which only its owner can read.
+    /// The private key in PEM, readable by its owner only.
     pub key: PathBuf,
 }
 
 impl CertificateFiles {
-    /// Those that a daemon with this state makes for itself.
+    /// The files of a self-signed certificate in a state folder.
     pub fn own(state: &Path) -> Self {
         Self { certificate: state.join("tls-cert.pem"), key: state.join("tls-key.pem") }
     }
 
-    /// Makes a certificate for these names, signed by itself, unless there is one.
+    /// Generates a self-signed certificate for these names, unless it exists.
     pub fn make(&self, names: Vec<String>) -> Result<(), TlsError> {
         if self.certificate.exists() && self.key.exists() {
             return Ok(());
         }
         let made = rcgen::generate_simple_self_signed(names);
         let made = made.map_err(|error| TlsError::Make(error.to_string()))?;
-        // The key first: with a certificate alone the next start would make both again.
+        // Write the key first: a certificate without a key would be generated again at the next start.
         write_new(&self.key, 0o600, &made.signing_key.serialize_pem())?;
         write_new(&self.certificate, 0o644, &made.cert.pem())
     }
 
-    /// How a daemon with this certificate serves.
+    /// The TLS configuration of a server with this certificate.
     pub fn server(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let metadata = std::fs::metadata(&self.key).map_err(|error| bad(&self.key, &error))?;
         if metadata.mode() & 0o077 != 0 {
@@ -94,7 +94,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// How a client trusts: those who issued the certificates of a file, or those whom the system trusts.
+/// The TLS configuration of a client: it trusts the certificates of a file, or those of the system.
 pub fn client(authorities: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
     let mut roots = RootCertStore::empty();
     match authorities {
@@ -103,7 +103,7 @@ pub fn client(authorities: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError>
                 roots.add(certificate).map_err(|error| bad(file, &error))?;
             }
         }
-        // A certificate of the system that cannot be read is one that is not trusted.
+        // Certificates of the system that cannot be parsed are skipped.
         None => {
             let system = rustls_native_certs::load_native_certs();
             let _ = roots.add_parsable_certificates(system.certs);

@@ -1,4 +1,4 @@
-//! Tokens for clients on TCP: each belongs to a user, has scopes and an end, and is known only by its hash.
+//! Tokens for clients on TCP. A token stands for a user, has scopes and expires; only its hash is stored.
 
 use crate::command::{Caller, Rights};
 use crate::store::{Store, StoreError};
@@ -14,14 +14,14 @@ use utoipa::ToSchema;
 pub const TOKENS_PER_USER_MAX: usize = 100;
 /// The longest name of a token.
 pub const NAME_MAX: usize = 64;
-/// The life of a token if nothing is said: 90 days.
+/// The default life of a token: 90 days.
 pub const LIFE_DEFAULT_S: u64 = 90 * 86_400;
 /// The longest life of a token: ten years.
 pub const LIFE_MAX_S: u64 = 3650 * 86_400;
-/// Begins every token, so that scanners of repositories recognise one.
+/// Prefix of every token, so that secret scanners recognise it.
 const PREFIX: &str = "tandem_";
 
-/// What a token allows.
+/// A scope of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -36,31 +36,31 @@ pub enum Scope {
 /// A token without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
-    /// Its number.
+    /// Its id.
     pub id: u64,
-    /// The user it stands for.
+    /// The user id that it stands for.
     pub uid: u32,
     /// The user's group.
     pub gid: u32,
     /// The user's name.
     pub user: String,
-    /// What it is for.
+    /// Its name.
     pub name: String,
-    /// What it allows.
+    /// Its scopes.
     pub scopes: Vec<Scope>,
-    /// When it was made, in microseconds since the Unix epoch.
+    /// Creation, in microseconds since the Unix epoch.
     pub created_us: u64,
-    /// When it ends, likewise.
+    /// Expiry, likewise.
     pub expires_us: u64,
 }
 
 impl Token {
-    /// Whether it allows this. Every token allows to read.
+    /// Whether it has this scope. Every token may read.
     pub fn allows(&self, scope: Scope) -> bool {
         scope == Scope::Read || self.scopes.contains(&scope)
     }
 
-    /// The caller that it stands for.
+    /// The caller that it identifies.
     pub fn caller(&self) -> Caller {
         let rights = Rights {
             submit: self.allows(Scope::Submit),
@@ -72,17 +72,17 @@ impl Token {
     }
 }
 
-/// SHA-256 of a token. The token has 256 random bits: a slow hash would protect nothing more.
+/// SHA-256 of a token. A token has 256 random bits, so a slow hash would add nothing.
 pub type TokenHash = [u8; 32];
 
-/// All tokens, in memory; the store has them too.
+/// All tokens, kept in memory and in the store.
 #[derive(Clone, Default)]
 pub struct Tokens(Arc<RwLock<Known>>);
 
 #[derive(Default)]
 struct Known {
     tokens: BTreeMap<u64, (TokenHash, Token)>,
-    /// The highest number that was given.
+    /// The highest id given.
     last_id: u64,
 }
 
@@ -95,7 +95,7 @@ impl Tokens {
         Ok(Self(Arc::new(RwLock::new(Known { tokens, last_id }))))
     }
 
-    /// The token with this secret, unless it has ended. All are compared, each in constant time.
+    /// The unexpired token with this secret. All are compared, each in constant time.
     pub fn authenticate(&self, secret: &str, unix_us: u64) -> Option<Token> {
         let hash = hash(secret);
         let known = self.read();
@@ -108,7 +108,7 @@ impl Tokens {
         found.filter(|token| unix_us < token.expires_us).cloned()
     }
 
-    /// A number for a new token.
+    /// An id for a new token.
     pub fn reserve_id(&self) -> u64 {
         let mut known = self.write();
         known.last_id += 1;

@@ -10,7 +10,7 @@ use tandem_sim::fuzzing as files;
 
 /// A reader, and real recordings of what it reads.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct FuzzTarget {
     /// Its name.
     pub name: &'static str,
     /// The reader. It must not panic.
@@ -24,8 +24,8 @@ macro_rules! recorded {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
-    Target {
+pub const TARGETS: [FuzzTarget; 12] = [
+    FuzzTarget {
         name: "request",
         read: daemon::request,
         corpus: recorded!(
@@ -34,7 +34,7 @@ pub const TARGETS: [Target; 12] = [
             "crates/fuzz/corpus/request/plain.json",
         ),
     },
-    Target {
+    FuzzTarget {
         name: "selector",
         read: daemon::selector,
         corpus: &[
@@ -46,22 +46,22 @@ pub const TARGETS: [Target; 12] = [
             b"1,3-9:3%2",
         ],
     },
-    Target {
+    FuzzTarget {
         name: "job_line",
         read: daemon::job_line,
         corpus: recorded!("crates/fuzz/corpus/job_line/steps.jsonl"),
     },
-    Target {
+    FuzzTarget {
         name: "output",
         read: daemon::output,
         corpus: recorded!("crates/fuzz/corpus/output/bars.txt"),
     },
-    Target {
+    FuzzTarget {
         name: "relay",
         read: slurm::relay,
         corpus: recorded!("crates/fuzz/corpus/relay/handshake.json"),
     },
-    Target {
+    FuzzTarget {
         name: "squeue",
         read: slurm::squeue,
         corpus: recorded!(
@@ -69,7 +69,7 @@ pub const TARGETS: [Target; 12] = [
             "crates/backends/src/slurm/fixtures/squeue-24.05.json",
         ),
     },
-    Target {
+    FuzzTarget {
         name: "scontrol",
         read: slurm::nodes,
         corpus: recorded!(
@@ -78,7 +78,7 @@ pub const TARGETS: [Target; 12] = [
             "crates/backends/src/slurm/fixtures/sinfo-24.05.json",
         ),
     },
-    Target {
+    FuzzTarget {
         name: "slurm_text",
         read: slurm::texts,
         corpus: &[
@@ -90,7 +90,7 @@ pub const TARGETS: [Target; 12] = [
             b"JobId=17 UserId=ann(1000) JobState=COMPLETED ExitCode=0:0 ",
         ],
     },
-    Target {
+    FuzzTarget {
         name: "trace",
         read: files::trace,
         corpus: recorded!(
@@ -100,7 +100,7 @@ pub const TARGETS: [Target; 12] = [
             "crates/sim/tests/fixtures/sacct-steps.txt",
         ),
     },
-    Target {
+    FuzzTarget {
         name: "table",
         read: files::table,
         corpus: recorded!(
@@ -113,12 +113,12 @@ pub const TARGETS: [Target; 12] = [
             "examples/solo.csv",
         ),
     },
-    Target {
+    FuzzTarget {
         name: "cluster",
         read: files::cluster,
         corpus: recorded!("examples/cluster.toml", "examples/partitions.csv"),
     },
-    Target {
+    FuzzTarget {
         name: "model",
         read: files::model,
         corpus: recorded!("crates/fuzz/corpus/model/small.json"),

@@ -4,7 +4,7 @@
 //! `TANDEM_FUZZ_SEED=5` other inputs.
 
 use std::time::{Duration, Instant};
-use tandem_fuzz::{Mutator, TARGETS, Target};
+use tandem_fuzz::{FuzzTarget, Mutator, TARGETS};
 
 /// Inputs for each target in an ordinary run.
 const INPUTS: u64 = 2000;
@@ -13,7 +13,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Says which input it was.
 struct Reading<'a> {
-    target: &'a Target,
+    target: &'a FuzzTarget,
     seed: u64,
     input: &'a [u8],
 }
@@ -33,7 +33,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Reads so many inputs; gives the longest time.
-fn drive(target: &Target, first_seed: u64, inputs: u64) -> Duration {
+fn drive(target: &FuzzTarget, first_seed: u64, inputs: u64) -> Duration {
     let mut longest = Duration::ZERO;
     for input in target.corpus {
         (target.read)(input);
@@ -56,7 +56,7 @@ fn no_reader_panics() {
     let inputs = number("TANDEM_FUZZ_INPUTS").unwrap_or(INPUTS);
     let seed = number("TANDEM_FUZZ_SEED").unwrap_or(0) << 40;
     let only = std::env::var("TANDEM_FUZZ_TARGET").ok();
-    let chosen = |target: &&Target| only.as_ref().is_none_or(|only| only == target.name);
+    let chosen = |target: &&FuzzTarget| only.as_ref().is_none_or(|only| only == target.name);
     let mut count = 0;
     for target in TARGETS.iter().filter(chosen) {
         let longest = drive(target, seed, inputs);

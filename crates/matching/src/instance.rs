@@ -1,5 +1,5 @@
-//! Seeded instances for benchmarks and tests. docs/matching.md defines them so that other programs can build
-//! the same.
+//! Seeded instances for benchmarks and tests. The order of the draws is part of the definition, so that programs in
+//! other languages can build the same instances.
 
 use crate::costs::{Cell, Dense, Sparse};
 

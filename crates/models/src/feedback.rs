@@ -1,57 +1,57 @@
-//! Feedback on a promised latency: how much of a GPU the jobs beside a service may use, window by window.
+//! The control loop of a promised latency: it sets the budget of the jobs beside a service, window by window.
 //!
-//! Down fast, up slowly: a latency near the promise cuts the budget of the others at once, room has to last
-//! before they get some of it back, and a budget at which the promise was in danger is not tried again for a
-//! while, each time for longer. Where even the smallest budget breaks the promise, the jobs are parted.
+//! A latency near the promise cuts the budget at once. The budget grows again only after several windows with room,
+//! and a budget that was too large is not tried again for a while, longer each time. If even the smallest budget
+//! breaks the promise, the jobs are separated.
 
 use tandem_core::{BUDGET_MIN, PPM_ONE, Ppm};
 
-/// The promise is in danger above this part of it.
+/// The budget is cut above this fraction of the promised latency.
 const NEAR: f64 = 0.8;
-/// There is room below this part; between the two nothing changes.
+/// The budget may grow below this fraction; between the two it stays.
 const ROOM: f64 = 0.5;
-/// There is plenty of room below this one.
+/// It grows faster below this fraction.
 const PLENTY: f64 = 0.25;
-/// Windows with room before a budget grows, and with plenty.
-const PATIENCE: u32 = 3;
-const PATIENCE_IN_PLENTY: u32 = 2;
-/// What a budget grows by.
+/// Windows in a row below [`ROOM`], and below [`PLENTY`], before the budget grows.
+const WINDOWS_WITH_ROOM: u32 = 3;
+const WINDOWS_WITH_PLENTY: u32 = 2;
+/// Growth of a budget.
 const STEP: u32 = PPM_ONE / 20;
-/// Windows for which a budget that was too large is not tried again: at first, and at most.
+/// Windows for which a budget that was too large is not tried again: the first time, and at most.
 const HOLD: u32 = 10;
 const HOLD_MAX: u32 = 320;
-/// Windows in a row that break the promise at the smallest budget before the jobs are parted.
-const PATIENCE_BEFORE_PARTING: u32 = 5;
+/// Windows in a row that break the promise at the smallest budget before the jobs are separated.
+const WINDOWS_BEFORE_SEPARATION: u32 = 5;
 
-/// What to do about the jobs beside a service.
+/// The next step for the jobs beside a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adjustment {
-    /// Nothing.
+    /// Keep their budget.
     Keep,
-    /// Give them this budget.
+    /// Set their budget.
     Cap(Ppm),
-    /// Move them away: no budget keeps the promise.
-    Part,
+    /// Separate them from the service: no budget keeps the promise.
+    Separate,
 }
 
-/// The memory of the loop, for one service.
+/// The state of the loop for one service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromiseLoop {
-    /// Windows with room in a row.
+    /// Windows below [`ROOM`] in a row.
     calm: u32,
     /// Windows in a row that broke the promise at the smallest budget.
     broken: u32,
-    /// The last budget that was too large,
+    /// The last budget that was too large.
     ceiling: Option<Ppm>,
-    /// for so many windows,
+    /// Windows for which it is not tried again.
     hold: u32,
-    /// of which so many are left.
+    /// Windows left of these.
     left: u32,
 }
 
 impl PromiseLoop {
-    /// After a window with this latency, relative to the promise; `cap` is the present budget of the others,
-    /// `most` the largest that they may have.
+    /// The step after a window. `latency` is relative to the promise, `cap` the present budget of the jobs beside the
+    /// service, `most` the largest that they may have.
     pub fn window(&mut self, latency: f64, cap: Ppm, most: Ppm) -> Adjustment {
         self.left = self.left.saturating_sub(1);
         if latency > NEAR {
@@ -64,7 +64,7 @@ impl PromiseLoop {
         }
         self.calm += 1;
         let has_plenty = latency < PLENTY;
-        if self.calm < if has_plenty { PATIENCE_IN_PLENTY } else { PATIENCE } {
+        if self.calm < if has_plenty { WINDOWS_WITH_PLENTY } else { WINDOWS_WITH_ROOM } {
             return Adjustment::Keep;
         }
         self.calm = 0;
@@ -81,13 +81,13 @@ impl PromiseLoop {
         self.calm = 0;
         if cap <= BUDGET_MIN {
             self.broken = if latency > 1.0 { self.broken + 1 } else { 0 };
-            if self.broken < PATIENCE_BEFORE_PARTING {
+            if self.broken < WINDOWS_BEFORE_SEPARATION {
                 return Adjustment::Keep;
             }
             *self = Self::default();
-            return Adjustment::Part;
+            return Adjustment::Separate;
         }
-        // Back at a budget that was too large before: wait longer.
+        // The same budget was too large before: wait longer.
         let is_again = self.ceiling.is_some_and(|too_large| cap.0 + STEP >= too_large.0);
         if self.left == 0 || is_again {
             self.hold = if is_again { (2 * self.hold).min(HOLD_MAX) } else { HOLD };
@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(control.window(1.5, Ppm(800_000), Ppm::ONE), Adjustment::Cap(Ppm(480_000)));
         assert_eq!(control.window(0.9, Ppm(480_000), Ppm::ONE), Adjustment::Cap(Ppm(384_000)));
         assert_eq!(control.window(0.6, Ppm(384_000), Ppm::ONE), Adjustment::Keep);
-        for _ in 0..PATIENCE - 1 {
+        for _ in 0..WINDOWS_WITH_ROOM - 1 {
             assert_eq!(control.window(0.4, Ppm(384_000), Ppm::ONE), Adjustment::Keep);
         }
         // Less than a step: a budget of 480,000 was too large a moment ago.
@@ -148,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn parting_is_the_last_resort() {
+    fn separation_is_the_last_resort() {
         let (mut control, mut cap) = (PromiseLoop::default(), Ppm::ONE);
         run(&mut control, &mut cap, 5, |_| 3.0);
         assert_eq!(cap, BUDGET_MIN);
         let mut windows = 0;
-        while control.window(3.0, cap, Ppm::ONE) != Adjustment::Part {
+        while control.window(3.0, cap, Ppm::ONE) != Adjustment::Separate {
             windows += 1;
-            assert!(windows < 10, "never parted");
+            assert!(windows < 10, "never separated");
         }
         // A window that keeps the promise starts the count again.
         let mut control = PromiseLoop::default();

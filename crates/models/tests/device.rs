@@ -7,8 +7,8 @@ mod cases;
 use cases::{goal, grid, random_tenants, score};
 use tandem_core::Ppm;
 use tandem_models::device::{
-    Allocation, BudgetEvaluator, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Measurement, Mode,
-    Objective, Operators, Summary, Unallocated, allocate, compare, decide,
+    BudgetAllocation, BudgetEvaluator, DeviceGpu, DeviceSharing, DeviceTenant, Effort, Measurement,
+    Mode, Objective, Operators, Summary, Unallocated, allocate, compare, decide,
 };
 
 /// Relative loss of the allocator against the best vector of the grid.
@@ -18,7 +18,7 @@ where
 {
     let tenants = source.tenants();
     let goal = goal(objective, tenants);
-    let Allocation { measured, .. } = allocate(&mut source, &goal, effort).unwrap();
+    let BudgetAllocation { measured, .. } = allocate(&mut source, &goal, effort).unwrap();
     let found = score(objective, &goal, &measured.y);
     let scores = grid(tenants)
         .into_iter()

@@ -1,7 +1,7 @@
-//! The serving mode: answers requests that arrive at random, whether or not the ones before are done.
+//! The serving mode: answers requests that arrive at random.
 //!
-//! The load is open: an arrival does not wait for an answer, so that a service that is too slow builds up a
-//! queue, as it would with real users. A latency counts from the arrival.
+//! The load is open: requests arrive whether or not earlier ones were answered, so that a service that is too slow
+//! builds up a queue, as with real users. Latency counts from the arrival.
 
 use crate::args::TrainArgs;
 use crate::data::{self, BatchSource};
@@ -15,12 +15,12 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The stream of random numbers for arrivals.
+/// The stream of the random generator for arrivals, apart from those for data.
 const ARRIVALS: u64 = 1 << 40;
-/// Length of a window that is reported.
+/// Length of a reporting window.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The longest sleep between two looks at the messages of the daemon.
-const LOOK: Duration = Duration::from_millis(50);
+/// The longest time between two reads of the daemon's messages.
+const POLL: Duration = Duration::from_millis(50);
 
 /// The latencies of one window.
 struct Window {
@@ -29,7 +29,7 @@ struct Window {
 }
 
 impl Window {
-    /// Milliseconds that this part of the requests took at most.
+    /// A percentile of the latencies in milliseconds, by nearest rank.
     fn percentile_ms(&self, part: f64) -> f64 {
         let rank = (part * self.latencies.len() as f64).ceil() as usize;
         self.latencies.get(rank.saturating_sub(1)).map_or(0.0, |one| one.as_secs_f64() * 1e3)
@@ -59,7 +59,7 @@ pub(crate) fn serve(
         }
         let early = arrival.saturating_sub(start.elapsed());
         if !early.is_zero() {
-            std::thread::sleep(early.min(LOOK));
+            std::thread::sleep(early.min(POLL));
             continue;
         }
         let from = cpu_time();

@@ -649,7 +649,7 @@ export interface components {
              */
             accum?: number | null;
         };
-        /** @description One job of a submission of several. */
+        /** @description A task of an array. */
         ArrayTask: {
             /**
              * Format: int32
@@ -1536,7 +1536,7 @@ export interface components {
             steps_per_s: (number | null)[];
         };
         /**
-         * @description Where a job stands.
+         * @description The state of a job.
          * @enum {string}
          */
         JobState: "pending" | "running" | "paused" | "held" | "completing" | "completed" | "failed" | "cancelled" | "timeout" | "oom" | "unknown";

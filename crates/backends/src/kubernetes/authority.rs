@@ -1,6 +1,6 @@
-//! A stream from the kubelet whose requests name a valid authority. The kubelet's gRPC client sends the path of the
-//! socket as `:authority`, percent-encoded, which is none; h2 answers it with PROTOCOL_ERROR. Nothing here reads the
-//! authority, so another text of the same encoded length takes its place.
+//! Repairs the `:authority` header of the kubelet's gRPC requests. The kubelet sends the percent-encoded path of the
+//! socket, which is not a valid authority, and h2 refuses the request with PROTOCOL_ERROR. The agent does not need the
+//! authority, so its bytes are overwritten by letters.
 
 use std::io;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tonic::transport::server::Connected;
 
-/// Length of what a client sends before its first frame.
+/// Length of the connection preface, which precedes the first frame (RFC 9113, 3.4).
 const PREFACE: usize = 24;
-/// Length of the head of a frame.
+/// Length of a frame's header.
 const HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// `:authority` in HPACK's table of names.
+/// Index of `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
 
-/// A connection of the kubelet.
+/// A connection from the kubelet, with the header repaired.
 pub(super) struct KubeletStream {
     stream: UnixStream,
     rewriter: Rewriter,
@@ -33,7 +33,7 @@ impl KubeletStream {
     }
 }
 
-/// Passes frames on when they are complete.
+/// Collects bytes into frames and repairs those with headers.
 #[derive(Default)]
 struct Rewriter {
     pending: Vec<u8>,
@@ -68,12 +68,11 @@ impl Rewriter {
     }
 }
 
-/// Replaces the authority of a block of headers, if there is one in full. A block that is no HPACK stays as it is, for
-/// h2 to refuse.
+/// Overwrites every literal authority in a header block. A malformed block is left as it is; h2 refuses it.
 fn replace_authority(block: &mut [u8]) -> Option<()> {
     let mut at = 0;
     while let Some(&first) = block.get(at) {
-        // Indexed, literal with indexing, change of the table's size, literal without indexing.
+        // Indexed field, literal with indexing, new table size, literal without indexing (RFC 7541, 6).
         let (prefix, is_literal) = match first {
             0x80.. => (7, false),
             0x40.. => (6, true),
@@ -90,7 +89,7 @@ fn replace_authority(block: &mut [u8]) -> Option<()> {
         let length_at = at;
         let value = string(block, &mut at)?;
         if name == AUTHORITY {
-            // Without Huffman's code.
+            // The top bit of the length marks a Huffman-coded string; the letters are not.
             block[length_at] &= 0x7f;
             block[value].fill(b'a');
         }

@@ -1,5 +1,4 @@
-//! Requests to the API server. They go by path and JSON, so that a field which this version does not know is
-//! not lost.
+//! Requests to the API server, by path and JSON. Typed objects would drop fields that this version does not know.
 
 use super::list::{self, KubeList};
 use super::{GATE, MANAGED};
@@ -11,7 +10,7 @@ use tokio::runtime::Runtime;
 /// Why the cluster cannot be used.
 #[derive(Debug, Error)]
 pub enum KubeError {
-    /// There is no configuration, or it cannot be used.
+    /// The configuration is missing or unusable.
     #[error("Kubernetes: {0}; set KUBECONFIG or run in a pod with a service account")]
     Config(String),
     /// A request failed.
@@ -22,10 +21,10 @@ pub enum KubeError {
         /// What the API server said.
         cause: Box<kube::Error>,
     },
-    /// A list has another form than expected.
+    /// An answer is malformed, or the cluster is not as expected.
     #[error("Kubernetes: {0}")]
     Unreadable(String),
-    /// No node publishes GPUs of our driver.
+    /// No node publishes GPUs of Tandem's driver.
     #[error("Kubernetes has no GPUs of driver gpu.tandem.dev; start `tandem node` on the nodes")]
     NoGpus,
     /// A system call failed.
@@ -49,17 +48,17 @@ impl KubeError {
 /// What the reconciler asks of the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum KubeRequest {
-    /// Write an allocation into a claim, or take it out.
+    /// Write an allocation into a claim, or remove it.
     Allocate { namespace: String, claim: String, version: String, allocation: Option<Value> },
-    /// Remove the gate of a pod and say why.
+    /// Remove the gate of a pod and annotate the pod with the reason.
     Ungate { namespace: String, pod: String, gate: usize, reason: String },
-    /// Say why a pod waits.
+    /// Annotate a pod with the reason why it waits.
     Explain { namespace: String, pod: String, reason: String },
-    /// Evict a pod, as far as disruption budgets allow it.
+    /// Evict a pod, if disruption budgets allow it.
     Evict { namespace: String, pod: String },
 }
 
-/// A connection to the API server, for callers that block.
+/// A client of the API server for code that is not async.
 pub(super) struct KubeClient {
     client: kube::Client,
     runtime: Runtime,
@@ -122,7 +121,7 @@ impl KubeClient {
         self.call("DELETE", path, "application/json", &Value::Null).await
     }
 
-    /// Creates an object, or makes it as its YAML says.
+    /// Creates or changes an object to match its YAML (server-side apply).
     pub(super) async fn apply(&self, path: &str, yaml: &str) -> Result<Value, KubeError> {
         let path = format!("{path}?fieldManager=tandem&force=true");
         self.call_raw("PATCH", &path, "application/apply-patch+yaml", yaml.as_bytes().to_vec())
@@ -151,7 +150,8 @@ impl KubeClient {
         list::read(&pods?, &claims?, &nodes?, &slices?).map_err(KubeError::Unreadable)
     }
 
-    /// Sends requests at the same time. What another writer changed meanwhile is left to the next list.
+    /// Sends requests concurrently. A conflict with another writer is not an error: the next list shows what is
+    /// left to do.
     pub(super) fn send(&self, requests: &[KubeRequest]) -> Result<(), KubeError> {
         let all = requests.iter().map(|request| self.send_one(request));
         let answers = self.block_on(futures_util::future::join_all(all));

@@ -1,4 +1,4 @@
-//! Checks what a cluster has and lacks.
+//! Checks whether a cluster has what Tandem needs.
 
 use super::DRIVER;
 use super::client::{KubeClient, KubeError};
@@ -9,9 +9,9 @@ use serde_json::Value;
 pub struct KubeCheck {
     /// What was checked.
     pub name: &'static str,
-    /// Whether it is as Tandem needs it.
+    /// Whether the check passed.
     pub is_fine: bool,
-    /// What was found, or what to do.
+    /// What was found, and what to do.
     pub detail: String,
 }
 
@@ -48,7 +48,7 @@ pub fn doctor() -> Result<Vec<KubeCheck>, KubeError> {
         match get(path) {
             Ok(_) => add(name, true, "present".to_owned()),
             Err(error) if error.code() == Some(404) => {
-                add(name, false, "missing; tandem kube install makes it".to_owned());
+                add(name, false, "missing; run `tandem kube install`".to_owned());
             }
             Err(error) => return Err(error),
         }
@@ -62,7 +62,7 @@ pub fn doctor() -> Result<Vec<KubeCheck>, KubeError> {
     };
     let names: Vec<String> = items(&managed).iter().map(name).collect();
     let found = if names.is_empty() {
-        "none; tandem kube install --manage NAME adds one".to_owned()
+        "none; run `tandem kube install --manage NAME`".to_owned()
     } else {
         names.join(", ")
     };

@@ -1,15 +1,15 @@
-//! Tandem's Lease: of several daemons only its holder writes.
+//! Leader election: of several daemons only the holder of Tandem's Lease writes to the cluster.
 
 use super::client::{KubeClient, KubeError};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// A holder that has not renewed the lease for this long is gone.
+/// A lease that was not renewed for this long can be taken over.
 pub(super) const EXPIRES_S: i64 = 15;
 /// Time between two renewals.
 const RENEW: Duration = Duration::from_secs(5);
 
-/// Our part in the lease.
+/// This daemon's claim to the lease.
 pub(super) struct Lease {
     path: String,
     namespace: String,
@@ -37,7 +37,7 @@ impl Lease {
         Self { path: path(namespace), namespace: namespace.to_owned(), holder, renewed: None }
     }
 
-    /// Takes or renews the lease; `false` if another daemon holds it.
+    /// Takes or renews the lease. Returns `false` if another daemon holds it.
     pub(super) fn hold(&mut self, client: &KubeClient) -> Result<bool, KubeError> {
         if self.renewed.is_some_and(|at| at.elapsed() < RENEW) {
             return Ok(true);

@@ -1,20 +1,20 @@
-//! Pods, claims, nodes and GPUs as the API lists them.
+//! Parses the lists of pods, claims, nodes and resource slices.
 
 use super::{DRIVER, GATE};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Everything that decisions need.
+/// One list of the cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KubeList {
     /// Managed pods, by the id that [`crate::ClusterJob`] calls `external`.
     pub(super) pods: BTreeMap<String, Pod>,
     /// Claims, by namespace and name.
-    pub(super) claims: BTreeMap<(String, String), Claim>,
+    pub(super) claims: BTreeMap<(String, String), ResourceClaim>,
     /// Why each node accepts no pods; `None` if it does.
     pub(super) nodes: BTreeMap<String, Option<String>>,
     /// In order of node and device.
-    pub(super) gpus: Vec<Gpu>,
+    pub(super) gpus: Vec<PublishedGpu>,
 }
 
 /// The state of a pod.
@@ -22,7 +22,7 @@ pub(super) struct KubeList {
 pub(super) enum PodState {
     /// It has our gate, at this index of its gates.
     Gated(usize),
-    /// kube-scheduler or the kubelet has it; the message of kube-scheduler if it found no node.
+    /// Ungated, but not running yet. With the message of kube-scheduler if it found no node.
     Waiting(Option<String>),
     Running,
     /// It ended: exit code, whether it ran out of memory, and when, in microseconds since 1970.
@@ -41,9 +41,9 @@ pub(super) struct Pod {
     pub(super) uid: String,
     pub(super) state: PodState,
     pub(super) gpus: u32,
-    /// The claim of its GPUs; `None` until Kubernetes has made it.
+    /// The claim for its GPUs; `None` until Kubernetes has created it from the template.
     pub(super) claim: Option<String>,
-    /// Its name without what tells it from other pods of the same owner.
+    /// The name of its owner, else its own: equal for all pods of a Job.
     pub(super) title: String,
     pub(super) hints: String,
     pub(super) reason: String,
@@ -52,9 +52,9 @@ pub(super) struct Pod {
 
 /// A claim.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Claim {
+pub(super) struct ResourceClaim {
     pub(super) version: String,
-    /// The name of its request.
+    /// The name of its first device request.
     pub(super) request: String,
     /// Pool and device of each allocated GPU; `None` if nothing is allocated.
     pub(super) allocated: Option<BTreeSet<(String, String)>>,
@@ -64,7 +64,7 @@ pub(super) struct Claim {
 
 /// A GPU of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Gpu {
+pub(super) struct PublishedGpu {
     pub(super) node: String,
     pub(super) pool: String,
     pub(super) device: String,
@@ -127,8 +127,8 @@ fn newest_generations(slices: &[Value]) -> BTreeMap<&str, i64> {
     newest
 }
 
-fn gpu(slice: &Value, device: &Value) -> Gpu {
-    Gpu {
+fn gpu(slice: &Value, device: &Value) -> PublishedGpu {
+    PublishedGpu {
         node: text(slice, "/spec/nodeName").to_owned(),
         pool: text(slice, "/spec/pool/name").to_owned(),
         device: text(device, "/name").to_owned(),
@@ -154,13 +154,13 @@ pub(super) fn quantity(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-fn claim(claim: &Value) -> Claim {
+fn claim(claim: &Value) -> ResourceClaim {
     let of =
         |result: &Value| (text(result, "/pool").to_owned(), text(result, "/device").to_owned());
     let is_allocated = claim.pointer("/status/allocation").is_some_and(|value| !value.is_null());
     let devices = array(claim, "/status/allocation/devices/results")
         .filter(|result| text(result, "/driver") == DRIVER);
-    Claim {
+    ResourceClaim {
         version: text(claim, "/metadata/resourceVersion").to_owned(),
         request: text(claim, "/spec/devices/requests/0/name").to_owned(),
         allocated: is_allocated.then(|| devices.map(of).collect()),
@@ -207,7 +207,7 @@ fn pod(pod: &Value) -> Pod {
     }
 }
 
-/// The hints of label and annotations in the form of a comment of Slurm.
+/// The hints in labels and annotations, in the syntax of the comment of a Slurm job, which the daemon parses.
 fn hints<'a>(class: Option<&str>, annotation: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut hints: Vec<String> = class.map(|class| format!("class={class}")).into_iter().collect();
     for (name, hint) in [("memory", "mem"), ("estimate", "estimate"), ("max-slowdown", "slowdown")]
@@ -248,7 +248,7 @@ fn ended(pod: &Value, has_failed: bool) -> PodState {
         oom |= text(end, "/reason") == "OOMKilled";
         at_unix_us = at_unix_us.max(time_us(text(end, "/finishedAt")));
     }
-    // A pod that failed before its program started must not look successful.
+    // A pod that failed before its program started has no exit code.
     PodState::Ended { code: if has_failed && code == 0 { 1 } else { code }, oom, at_unix_us }
 }
 

@@ -1,10 +1,11 @@
-//! The back end of a Kubernetes cluster. Users keep their pods and Jobs, kube-scheduler binds pods; Tandem decides
+//! The Kubernetes back end. Users keep their pods and Jobs, kube-scheduler binds pods to nodes; Tandem decides
 //! which GPU a pod gets and when.
 //!
-//! An admission policy (`setup`) gates GPU pods of managed namespaces and turns their request for GPUs into a
-//! claim. Each step of the control loop (`step`) lists pods, claims, nodes and devices (`list`), compares them with
-//! the desired state (`reconcile`, which is pure), writes allocations into claims and removes gates (`client`). The
-//! API is the truth: what a list shows is so.
+//! An admission policy (`setup`) adds a scheduling gate to the GPU pods of managed namespaces and turns their
+//! request for GPUs into a resource claim. Each step of the control loop (`step`) lists pods, claims, nodes and
+//! devices (`list`), compares them with the desired state (`reconcile`, which is pure), writes allocations into claims
+//! and removes gates (`client`). Only what the API server lists counts; nothing is assumed to have happened because it
+//! was requested.
 
 mod authority;
 mod client;
@@ -29,19 +30,19 @@ use crate::providers::Device;
 use crate::recovery::{KnownJob, RecoveredRun};
 use crate::{Backend, Capabilities, Sink};
 use client::KubeClient;
-use reconcile::Reconciler;
+use reconcile::KubeReconciler;
 use std::sync::Arc;
 use std::time::Duration;
 use step::Kubernetes;
 
-/// The name of our driver of devices, which claims and slices carry.
+/// The name of Tandem's DRA driver, in claims and resource slices.
 pub const DRIVER: &str = "gpu.tandem.dev";
-/// The gate of pods that wait to be placed.
+/// The scheduling gate of pods that wait to be placed.
 const GATE: &str = "tandem.dev/place";
-/// The label of pods that came through the admission policy.
+/// The label that the admission policy adds to pods.
 const MANAGED: &str = "tandem.dev/managed";
 
-/// How a [`KubernetesBackend`] works.
+/// Options of a [`KubernetesBackend`].
 #[derive(Clone, Debug)]
 pub struct KubernetesOptions {
     /// The most pods on a GPU.
@@ -56,21 +57,21 @@ pub struct KubernetesOptions {
 pub struct KubernetesBackend {
     options: KubernetesOptions,
     client: Arc<KubeClient>,
-    control_loop: ControlLoop<Reconciler>,
+    control_loop: ControlLoop<KubeReconciler>,
     devices: Vec<Device>,
 }
 
 impl KubernetesBackend {
-    /// Connects to the cluster, which has to answer. The sink is called from a thread of its own and must not call
-    /// the back end. Nothing is changed before [`Backend::recover`].
+    /// Connects to the cluster; an error if it does not answer. The sink is called from another thread and must
+    /// not call the back end. The cluster is not changed before [`Backend::recover`].
     pub fn new(options: KubernetesOptions, sink: Sink) -> Result<Self, KubeError> {
         let client = KubeClient::connect()?;
         let list = client.list()?;
         if list.gpus.is_empty() {
             return Err(KubeError::NoGpus);
         }
-        let reconciler = Reconciler::new(&list, options.tenants_max);
-        let device = |(index, gpu): (u32, &list::Gpu)| Device {
+        let reconciler = KubeReconciler::new(&list, options.tenants_max);
+        let device = |(index, gpu): (u32, &list::PublishedGpu)| Device {
             index,
             name: format!("{}:{}", gpu.node, gpu.device),
             kind: "gpu".to_owned(),
@@ -113,7 +114,7 @@ impl Backend for KubernetesBackend {
         let run = op.run();
         let is_known = self.control_loop.change(|jobs| jobs.apply(id, op));
         if !is_known {
-            // Its end was reported or will be.
+            // Its end was reported already, or will be.
             tracing::warn!("run {run} is not managed in Kubernetes");
         }
     }

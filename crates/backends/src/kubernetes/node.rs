@@ -1,5 +1,5 @@
-//! The agent of a node: a driver of devices for the kubelet. It publishes GPUs and tells the container runtime, by
-//! CDI, what the containers of a claim get.
+//! The node agent: a DRA driver for the kubelet. It publishes the GPUs of its node as a resource slice and writes a
+//! CDI specification for each claim, by which the container runtime gives containers their devices.
 
 use super::DRIVER;
 use super::authority::KubeletStream;
@@ -18,7 +18,7 @@ use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// How an agent works.
+/// Options of the node agent.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     /// The node's name in the cluster.
@@ -27,14 +27,14 @@ pub struct NodeOptions {
     pub kubelet: PathBuf,
     /// The folder of CDI specifications.
     pub cdi: PathBuf,
-    /// Number of imitated GPUs to publish.
+    /// Number of fake GPUs to publish.
     pub fake_gpus: u32,
-    /// Memory of each.
+    /// Memory of each fake GPU.
     pub fake_memory_bytes: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct Claim {
+struct ClaimRef {
     #[prost(string, tag = "1")]
     namespace: String,
     #[prost(string, tag = "2")]
@@ -43,11 +43,11 @@ struct Claim {
     name: String,
 }
 
-/// The request to prepare claims or to undo that.
+/// Request of NodePrepareResources and NodeUnprepareResources.
 #[derive(Clone, PartialEq, prost::Message)]
 struct ClaimsRequest {
     #[prost(message, repeated, tag = "1")]
-    claims: Vec<Claim>,
+    claims: Vec<ClaimRef>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -111,7 +111,7 @@ struct Agent {
     endpoint: PathBuf,
 }
 
-/// Publishes the devices of a node and serves the kubelet until it is killed.
+/// Publishes the GPUs of a node, then serves the kubelet until the process is killed.
 pub fn serve(options: NodeOptions) -> Result<(), KubeError> {
     let client = KubeClient::connect()?;
     let plugin = options.kubelet.join("plugins").join(DRIVER);
@@ -124,8 +124,8 @@ pub fn serve(options: NodeOptions) -> Result<(), KubeError> {
     let serving = agent.clone();
     agent.client.block_on(async move {
         serving.publish().await?;
-        let driver = listen(&endpoint, Server::<true>(serving.clone()))?;
-        let registration = listen(&registry, Server::<false>(serving.clone()))?;
+        let driver = listen(&endpoint, KubeletService::<true>(serving.clone()))?;
+        let registration = listen(&registry, KubeletService::<false>(serving.clone()))?;
         let ended = tokio::select! { end = driver => end, end = registration => end };
         ended.map_err(|error| KubeError::Unreadable(error.to_string()))
     })
@@ -135,10 +135,10 @@ type Serving = std::pin::Pin<Box<dyn Future<Output = Result<(), tonic::transport
 
 fn listen<const DRIVER_PART: bool>(
     path: &Path,
-    server: Server<DRIVER_PART>,
+    server: KubeletService<DRIVER_PART>,
 ) -> Result<Serving, KubeError>
 where
-    Server<DRIVER_PART>: NamedService,
+    KubeletService<DRIVER_PART>: NamedService,
 {
     let _ = fs::remove_file(path);
     let listener = UnixListener::bind(path)?;
@@ -151,7 +151,7 @@ where
 }
 
 impl Agent {
-    /// Publishes the imitated GPUs. Several pods may have a device, up to its memory.
+    /// Publishes the fake GPUs. Several pods may be allocated a GPU, up to its memory.
     async fn publish(&self) -> Result<(), KubeError> {
         let NodeOptions { name, fake_gpus, fake_memory_bytes, .. } = &self.options;
         let memory = json!({ "value": fake_memory_bytes.to_string(),
@@ -177,7 +177,7 @@ impl Agent {
             }
             answer => answer?,
         };
-        // A slice that is deleted, if only for a moment, would look like a node without GPUs.
+        // Change the slice in place: without it the node would look like one without GPUs.
         if present.pointer("/spec/devices") == slice.pointer("/spec/devices") {
             return Ok(());
         }
@@ -187,19 +187,21 @@ impl Agent {
         self.client.put(&own, &slice).await.map(drop)
     }
 
-    async fn prepare(&self, claim: &Claim) -> PreparedClaim {
+    async fn prepare(&self, claim: &ClaimRef) -> PreparedClaim {
         match self.prepared(claim).await {
             Ok(devices) => PreparedClaim { devices, error: String::new() },
             Err(error) => PreparedClaim { devices: Vec::new(), error: error.to_string() },
         }
     }
 
-    async fn prepared(&self, claim: &Claim) -> Result<Vec<PreparedDevice>, KubeError> {
-        let Claim { namespace, uid, name } = claim;
+    async fn prepared(&self, claim: &ClaimRef) -> Result<Vec<PreparedDevice>, KubeError> {
+        let ClaimRef { namespace, uid, name } = claim;
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
         let found = self.client.get(&path).await?;
         if found.pointer("/metadata/uid").and_then(Value::as_str) != Some(uid) {
-            return Err(KubeError::Unreadable(format!("claim {namespace}/{name} is another one")));
+            return Err(KubeError::Unreadable(format!(
+                "claim {namespace}/{name} was deleted and created again"
+            )));
         }
         let results = found.pointer("/status/allocation/devices/results").and_then(Value::as_array);
         let of = |result: &Value, key: &str| {
@@ -227,7 +229,7 @@ impl Agent {
         self.options.cdi.join(format!("tandem.dev-claim-{uid}.json"))
     }
 
-    fn unprepare(&self, claim: &Claim) -> UnpreparedClaim {
+    fn unprepare(&self, claim: &ClaimRef) -> UnpreparedClaim {
         let error = match fs::remove_file(self.specification(&claim.uid)) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => error.to_string(),
             _ => String::new(),
@@ -236,21 +238,21 @@ impl Agent {
     }
 }
 
-/// The driver's service, or that of its registration.
+/// A gRPC service for the kubelet: the driver, or its registration.
 #[derive(Clone)]
-struct Server<const DRIVER_PART: bool>(Arc<Agent>);
+struct KubeletService<const DRIVER_PART: bool>(Arc<Agent>);
 
-impl NamedService for Server<true> {
+impl NamedService for KubeletService<true> {
     const NAME: &'static str = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin";
 }
 
-impl NamedService for Server<false> {
+impl NamedService for KubeletService<false> {
     const NAME: &'static str = "pluginregistration.Registration";
 }
 
-struct Prepare(Arc<Agent>);
+struct PrepareMethod(Arc<Agent>);
 
-impl UnaryService<ClaimsRequest> for Prepare {
+impl UnaryService<ClaimsRequest> for PrepareMethod {
     type Response = PrepareAnswer;
     type Future = BoxFuture<Response<PrepareAnswer>, Status>;
 
@@ -266,22 +268,22 @@ impl UnaryService<ClaimsRequest> for Prepare {
     }
 }
 
-struct Unprepare(Arc<Agent>);
+struct UnprepareMethod(Arc<Agent>);
 
-impl UnaryService<ClaimsRequest> for Unprepare {
+impl UnaryService<ClaimsRequest> for UnprepareMethod {
     type Response = UnprepareAnswer;
     type Future = BoxFuture<Response<UnprepareAnswer>, Status>;
 
     fn call(&mut self, request: Request<ClaimsRequest>) -> Self::Future {
-        let undo = |claim: &Claim| (claim.uid.clone(), self.0.unprepare(claim));
+        let undo = |claim: &ClaimRef| (claim.uid.clone(), self.0.unprepare(claim));
         let claims = request.get_ref().claims.iter().map(undo).collect();
         Box::pin(async move { Ok(Response::new(UnprepareAnswer { claims })) })
     }
 }
 
-struct Info(Arc<Agent>);
+struct InfoMethod(Arc<Agent>);
 
-impl UnaryService<Empty> for Info {
+impl UnaryService<Empty> for InfoMethod {
     type Response = PluginInfo;
     type Future = BoxFuture<Response<PluginInfo>, Status>;
 
@@ -296,9 +298,9 @@ impl UnaryService<Empty> for Info {
     }
 }
 
-struct Notified;
+struct NotifyMethod;
 
-impl UnaryService<Empty> for Notified {
+impl UnaryService<Empty> for NotifyMethod {
     type Response = Empty;
     type Future = BoxFuture<Response<Empty>, Status>;
 
@@ -307,7 +309,7 @@ impl UnaryService<Empty> for Notified {
     }
 }
 
-impl<const DRIVER_PART: bool> Service<http::Request<Body>> for Server<DRIVER_PART> {
+impl<const DRIVER_PART: bool> Service<http::Request<Body>> for KubeletService<DRIVER_PART> {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Self::Response, Infallible>;
@@ -322,16 +324,16 @@ impl<const DRIVER_PART: bool> Service<http::Request<Body>> for Server<DRIVER_PAR
             let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
             Ok(match (DRIVER_PART, method.as_str()) {
                 (true, "NodePrepareResources") => {
-                    Grpc::new(ProstCodec::default()).unary(Prepare(agent), request).await
+                    Grpc::new(ProstCodec::default()).unary(PrepareMethod(agent), request).await
                 }
                 (true, "NodeUnprepareResources") => {
-                    Grpc::new(ProstCodec::default()).unary(Unprepare(agent), request).await
+                    Grpc::new(ProstCodec::default()).unary(UnprepareMethod(agent), request).await
                 }
                 (false, "GetInfo") => {
-                    Grpc::new(ProstCodec::default()).unary(Info(agent), request).await
+                    Grpc::new(ProstCodec::default()).unary(InfoMethod(agent), request).await
                 }
                 (false, "NotifyRegistrationStatus") => {
-                    Grpc::new(ProstCodec::default()).unary(Notified, request).await
+                    Grpc::new(ProstCodec::default()).unary(NotifyMethod, request).await
                 }
                 _ => Status::unimplemented(method).into_http(),
             })

@@ -1,12 +1,12 @@
-//! Numbers that back end and node agents derive from the names of the cluster, each by itself.
+//! Ids derived from names of the cluster, so that the back end and node agents agree without talking to each other.
 
-/// The number of a pod, from its UID; it fits in 48 bits.
+/// A 48-bit number for a pod, from its UID.
 pub(super) fn pod_number(uid: &str) -> u64 {
     let digits: String = uid.chars().filter(char::is_ascii_hexdigit).take(12).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-/// The number of a namespace, which stands for the user of its pods. Numbers of the system's users are below.
+/// A user id for the pods of a namespace, above the ids of system users. FNV-1a.
 pub(super) fn namespace_number(name: &str) -> u32 {
     let hash = name
         .bytes()
@@ -14,7 +14,7 @@ pub(super) fn namespace_number(name: &str) -> u32 {
     0x4000_0000 | (hash & 0x3fff_ffff)
 }
 
-/// The UUID of a pod's share of its n-th GPU: the pod's own with another end.
+/// The UUID of a pod's share of its n-th GPU: that of the pod with its last digits replaced.
 pub(super) fn share_id(uid: &str, index: usize) -> String {
     let digits: Vec<char> = uid.chars().filter(char::is_ascii_hexdigit).collect();
     let mut digits: String = digits.into_iter().chain(std::iter::repeat('0')).take(32).collect();

@@ -1,9 +1,9 @@
 //! Reconciles the cluster with the desired state of its pods. Pure: a list goes in, requests and events come
-//! out. Every request follows from the latest list alone: a request that was lost is made again, a request whose
-//! effect the list shows is not.
+//! out. Requests follow from the latest list alone: a lost request is made again, because its effect is missing
+//! from the next list.
 
 use super::client::KubeRequest;
-use super::list::{Claim, Gpu, KubeList, Pod, PodState};
+use super::list::{KubeList, Pod, PodState, PublishedGpu, ResourceClaim};
 use super::{DRIVER, protocol};
 use crate::cluster::ClusterJob;
 use crate::cluster::control_loop::HoldsJobs;
@@ -15,9 +15,9 @@ use crate::recovery::{KnownJob, RecoveredRun};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// An eviction is requested again after this time.
+/// Time between two eviction requests for a pod.
 const EVICT_AGAIN_S: u64 = 5;
-/// An ungated pod that kube-scheduler refuses for this long gives its GPU back.
+/// An ungated pod that kube-scheduler cannot bind for this long loses its GPU.
 const REFUSED_S: u64 = 30;
 
 const GONE: &str = "its pod no longer exists";
@@ -25,29 +25,29 @@ const PLACED: &str = "placed by Tandem";
 
 /// The result of a reconciliation.
 #[derive(Debug, Default)]
-pub(super) struct Reconciled {
+pub(super) struct KubeReconciled {
     pub(super) requests: Vec<KubeRequest>,
     pub(super) events: Vec<BackendEvent>,
 }
 
 /// The managed pods, and the GPUs of the cluster.
-pub(super) struct Reconciler {
-    gpus: Vec<Gpu>,
+pub(super) struct KubeReconciler {
+    gpus: Vec<PublishedGpu>,
     tenants_max: u64,
     jobs: ManagedJobs,
     /// Why each node accepts no pods, as last reported.
     unavailable: BTreeMap<String, Option<String>>,
-    /// Since when kube-scheduler refuses pods whose gate is gone.
+    /// When kube-scheduler first reported that it cannot bind an ungated pod.
     refused_since_s: BTreeMap<String, u64>,
 }
 
-impl HoldsJobs for Reconciler {
+impl HoldsJobs for KubeReconciler {
     fn jobs(&mut self) -> &mut ManagedJobs {
         &mut self.jobs
     }
 }
 
-impl Reconciler {
+impl KubeReconciler {
     pub(super) fn new(list: &KubeList, tenants_max: u64) -> Self {
         Self {
             gpus: list.gpus.clone(),
@@ -58,17 +58,17 @@ impl Reconciler {
         }
     }
 
-    pub(super) fn gpus(&self) -> &[Gpu] {
+    pub(super) fn gpus(&self) -> &[PublishedGpu] {
         &self.gpus
     }
 
     /// Devices that accept no pods, with the reason.
     pub(super) fn unavailable(&self) -> Vec<(u32, String)> {
-        let reason = |gpu: &Gpu| self.unavailable.get(&gpu.node).cloned().flatten();
+        let reason = |gpu: &PublishedGpu| self.unavailable.get(&gpu.node).cloned().flatten();
         (0..).zip(&self.gpus).filter_map(|(index, gpu)| Some((index, reason(gpu)?))).collect()
     }
 
-    /// What happened to pods that an earlier daemon knew.
+    /// The state of pods that an earlier daemon knew.
     pub(super) fn recover(
         &mut self,
         known: &[KnownJob],
@@ -108,13 +108,13 @@ impl Reconciler {
     }
 
     /// Compares a list with the desired state.
-    pub(super) fn reconcile(&mut self, list: &KubeList, now_s: u64) -> Reconciled {
-        let mut result = Reconciled::default();
+    pub(super) fn reconcile(&mut self, list: &KubeList, now_s: u64) -> KubeReconciled {
+        let mut result = KubeReconciled::default();
         self.update_nodes(list, &mut result);
         for (key, mut job) in std::mem::take(&mut self.jobs.jobs) {
             match list.pods.get(&key) {
                 Some(pod) => self.reconcile_pod(&key, &mut job, pod, list, now_s, &mut result),
-                // The API lists all that exists: one list without a pod is enough.
+                // The API server lists every pod: one that is missing was deleted.
                 None if job.is_refused && job.run.is_none() => continue,
                 None => gone(&key, &mut job, &mut result),
             }
@@ -133,7 +133,7 @@ impl Reconciler {
         pod: &Pod,
         list: &KubeList,
         now_s: u64,
-        result: &mut Reconciled,
+        result: &mut KubeReconciled,
     ) {
         if job.is_done {
             return;
@@ -189,24 +189,24 @@ impl Reconciler {
         }
     }
 
-    /// The next step from gated to scheduled: first the allocation, then, when the list shows it, the gate. An
-    /// error is a reason and whether other GPUs may do.
+    /// The next step from gated to scheduled: write the allocation; when a list shows it, remove the gate. An
+    /// error is a reason, and whether it may succeed on other GPUs.
     fn place(
         &self,
         desired: &DesiredRun,
         pod: &Pod,
         gate: usize,
         list: &KubeList,
-        result: &mut Reconciled,
+        result: &mut KubeReconciled,
     ) -> Result<(), (String, bool)> {
-        let gpus: Option<Vec<&Gpu>> =
+        let gpus: Option<Vec<&PublishedGpu>> =
             desired.devices.iter().map(|&device| self.gpus.get(device as usize)).collect();
         let gpus = gpus.filter(|gpus| !gpus.is_empty());
         let gpus = gpus.ok_or_else(|| ("the cluster no longer has its GPUs".to_owned(), true))?;
         if gpus.iter().any(|gpu| gpu.node != gpus[0].node) {
-            return Err(("its GPUs would be on several nodes; a pod has one".to_owned(), true));
+            return Err(("its GPUs are on several nodes; a pod runs on one".to_owned(), true));
         }
-        // Kubernetes makes the claim from its template soon after the pod.
+        // Kubernetes creates the claim from its template soon after the pod.
         let Some(name) = &pod.claim else { return Ok(()) };
         let Some(claim) = list.claims.get(&(pod.namespace.clone(), name.clone())) else {
             return Ok(());
@@ -220,7 +220,7 @@ impl Reconciler {
                 gate,
                 reason: format!("{PLACED} on {}", names(&gpus)),
             },
-            // An allocation cannot be changed, only taken back and written anew.
+            // An allocation cannot be changed in place: remove it, then write the new one.
             present => {
                 let allocation =
                     present.is_none().then(|| self.allocation(desired, &gpus, claim, &pod.uid));
@@ -233,21 +233,28 @@ impl Reconciler {
         Ok(())
     }
 
-    fn allocation(&self, desired: &DesiredRun, gpus: &[&Gpu], claim: &Claim, uid: &str) -> Value {
+    fn allocation(
+        &self,
+        desired: &DesiredRun,
+        gpus: &[&PublishedGpu],
+        claim: &ResourceClaim,
+        uid: &str,
+    ) -> Value {
         let tenants = if desired.is_exclusive { 1 } else { self.tenants_max };
-        let device = |(index, gpu): (usize, &&Gpu)| {
+        let device = |(index, gpu): (usize, &&PublishedGpu)| {
             json!({ "request": claim.request, "driver": DRIVER, "pool": gpu.pool, "device": gpu.device,
                 "shareID": protocol::share_id(uid, index),
                 "consumedCapacity": { "memory": (gpu.memory_bytes / tenants).to_string() } })
         };
         let results: Vec<Value> = gpus.iter().enumerate().map(device).collect();
         let terms = json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [gpus[0].node] }] }]);
-        // Without the time kube-scheduler fails for ever to reserve the claim.
+        // Without a timestamp kube-scheduler never manages to reserve the claim.
         json!({ "devices": { "results": results }, "nodeSelector": { "nodeSelectorTerms": terms },
             "allocationTimestamp": format!("{:.0}", jiff::Timestamp::now()) })
     }
 
-    /// Takes the GPU back from a pod that kube-scheduler refuses for long; the reason if it did.
+    /// Takes the GPU from a pod that kube-scheduler has not bound for [`REFUSED_S`]. Returns the reason when it is
+    /// done.
     fn give_back(
         &mut self,
         key: &str,
@@ -255,7 +262,7 @@ impl Reconciler {
         refusal: &str,
         list: &KubeList,
         now_s: u64,
-        result: &mut Reconciled,
+        result: &mut KubeReconciled,
     ) -> Option<String> {
         let since_s = *self.refused_since_s.entry(key.to_owned()).or_insert(now_s);
         if now_s < since_s + REFUSED_S {
@@ -277,13 +284,14 @@ impl Reconciler {
             });
             return None;
         }
-        let reason = format!("kube-scheduler refuses it, now a plain pod: {refusal}");
+        let reason =
+            format!("kube-scheduler cannot bind it: {refusal}; Tandem no longer manages it");
         explain(pod, &reason, result);
         Some(reason)
     }
 
     /// Imports gated pods that are not managed yet.
-    fn import(&mut self, list: &KubeList, result: &mut Reconciled) {
+    fn import(&mut self, list: &KubeList, result: &mut KubeReconciled) {
         let is_new = |(key, pod): &(&String, &Pod)| {
             matches!(pod.state, PodState::Gated(_)) && !self.jobs.jobs.contains_key(*key)
         };
@@ -307,7 +315,7 @@ impl Reconciler {
         }
     }
 
-    /// A sample that shows claims which Tandem does not manage, as foreign processes of their devices.
+    /// Reports claims that Tandem does not manage as foreign processes on their devices.
     fn foreign(&self, list: &KubeList) -> UsageSample {
         let is_ours = |(key, pod): &(&String, &Pod)| {
             let job = self.jobs.jobs.get(*key);
@@ -333,7 +341,7 @@ impl Reconciler {
     }
 
     /// Reports devices that became available or unavailable.
-    fn update_nodes(&mut self, list: &KubeList, result: &mut Reconciled) {
+    fn update_nodes(&mut self, list: &KubeList, result: &mut KubeReconciled) {
         for (device, gpu) in (0..).zip(&self.gpus) {
             let gone = || Some("the cluster no longer lists it".to_owned());
             let present = list.nodes.get(&gpu.node).cloned().unwrap_or_else(gone);
@@ -357,7 +365,7 @@ impl Reconciler {
 }
 
 /// A managed pod that no longer exists.
-fn gone(key: &str, job: &mut ManagedJob, result: &mut Reconciled) {
+fn gone(key: &str, job: &mut ManagedJob, result: &mut KubeReconciled) {
     if job.is_done {
         return;
     }
@@ -368,16 +376,16 @@ fn gone(key: &str, job: &mut ManagedJob, result: &mut Reconciled) {
     });
 }
 
-/// Writes the reason of a pod, if it has another.
-fn explain(pod: &Pod, reason: &str, result: &mut Reconciled) {
+/// Annotates a pod with a reason, unless it has it already.
+fn explain(pod: &Pod, reason: &str, result: &mut KubeReconciled) {
     if pod.reason != reason {
         let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
         result.requests.push(KubeRequest::Explain { namespace, pod, reason: reason.to_owned() });
     }
 }
 
-/// Evicts a pod, at most once every [`EVICT_AGAIN_S`].
-fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut Reconciled) {
+/// Requests the eviction of a pod, at most every [`EVICT_AGAIN_S`].
+fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut KubeReconciled) {
     if now_s >= *requested_s + EVICT_AGAIN_S {
         *requested_s = now_s;
         let (namespace, pod) = (pod.namespace.clone(), pod.name.clone());
@@ -385,7 +393,7 @@ fn evict(requested_s: &mut u64, pod: &Pod, now_s: u64, result: &mut Reconciled) 
     }
 }
 
-fn names(gpus: &[&Gpu]) -> String {
+fn names(gpus: &[&PublishedGpu]) -> String {
     gpus.iter().map(|gpu| format!("{}/{}", gpu.node, gpu.device)).collect::<Vec<_>>().join(", ")
 }
 
@@ -394,7 +402,7 @@ fn exit(code: i32, oom: bool, at_unix_us: u64) -> Exit {
     Exit { status: ExitStatus::Code(code), cpu_s: 0.0, rss_max_bytes: 0, oom, at_unix_us, cause }
 }
 
-/// The end of a pod that was deleted.
+/// The exit of a pod that was deleted.
 fn cancelled() -> Exit {
     let now = u64::try_from(jiff::Timestamp::now().as_microsecond()).unwrap_or(0);
     let status = ExitStatus::Signal(15);

@@ -1,20 +1,20 @@
-//! Gives all pods that Tandem holds back to kube-scheduler. Needs no daemon.
+//! Releases all gated pods to kube-scheduler. Needs no daemon.
 
 use super::client::{KubeClient, KubeError, KubeRequest};
 use super::lease;
 use super::list::PodState;
 
-/// What a release did.
+/// The result of a release.
 #[derive(Clone, Debug, Default)]
 pub struct KubeRelease {
     /// Pods whose gate was removed, as NAMESPACE/NAME.
     pub released: Vec<String>,
-    /// Nothing was done because a daemon renewed its lease this many seconds ago.
+    /// A daemon renewed its lease this many seconds ago, so nothing was released.
     pub holder_age_s: Option<i64>,
 }
 
-/// Removes the gates of all pods, and before that the allocations that nothing has reserved. With `if_away_s`
-/// only when no daemon has renewed the lease of `namespace` for that many seconds.
+/// Removes allocations that no pod has reserved, then the gates of all pods. With `if_away_s` only if no daemon has
+/// renewed the lease of `namespace` for that many seconds.
 pub fn release_all(
     namespace: &str,
     if_away_s: Option<i64>,

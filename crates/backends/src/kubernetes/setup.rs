@@ -1,40 +1,40 @@
-//! The manifests of an installation: plain YAML, which an operator can read before it is applied.
+//! Installs and removes Tandem's objects in a cluster. The manifests are YAML that an operator can read first.
 
 use super::client::{KubeClient, KubeError};
 use super::{GATE, release};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// What an installation manages.
+/// Options of an installation.
 #[derive(Clone, Debug)]
 pub struct InstallOptions {
     /// The namespace of Tandem itself.
     pub namespace: String,
     /// Namespaces whose GPU pods Tandem places.
     pub managed: Vec<String>,
-    /// The image of the daemon, the watchdog and the node agents; none of them runs in the cluster without.
+    /// The image of the daemon, the watchdog and the node agents; without it they do not run in the cluster.
     pub image: Option<String>,
 }
 
 /// One object of the cluster.
 #[derive(Clone, Debug)]
 pub struct Manifest {
-    /// Its path at the API server.
+    /// Its path on the API server.
     path: String,
-    /// What it should be.
+    /// Its manifest.
     pub yaml: String,
 }
 
-/// The most GPUs of one pod, for which there are claim templates.
+/// The most GPUs of one pod; there is a claim template for every number up to this.
 const GPUS_MAX: u32 = 16;
 
-/// The policy has to be in effect within this time.
+/// Time to wait until the admission policy is in effect.
 const POLICY_WITHIN: Duration = Duration::from_secs(60);
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 
-/// Path and kind of the objects in the files, in the same order.
+/// Paths of the objects in files/install.yaml, in the same order.
 const BASE: [&str; 12] = [
     "/api/v1/namespaces/@NAMESPACE@",
     "/api/v1/namespaces/@NAMESPACE@/serviceaccounts/tandem",
@@ -97,7 +97,7 @@ fn template(namespace: &str, gpus: u32) -> String {
     format!("{base}/{namespace}/resourceclaimtemplates/tandem-gpu-{gpus}")
 }
 
-/// Makes all objects as they should be and waits until pods of managed namespaces are gated; how many objects there are.
+/// Creates or updates all objects and waits until pods of managed namespaces are gated. Returns the number of objects.
 pub fn install(options: &InstallOptions) -> Result<usize, KubeError> {
     let client = KubeClient::connect()?;
     let all = manifests(options);
@@ -112,7 +112,8 @@ pub fn install(options: &InstallOptions) -> Result<usize, KubeError> {
     })
 }
 
-/// The API server takes a policy into account some time after it was made; pods of that time would not be gated.
+/// Waits until a policy gates pods. The API server enforces a new policy only after a delay; pods created before
+/// would not be gated.
 async fn await_policy(client: &KubeClient, namespace: &str) -> Result<(), KubeError> {
     let container = json!({ "name": "probe", "image": "probe",
         "resources": { "limits": { "nvidia.com/gpu": "1" } } });
@@ -130,7 +131,9 @@ async fn await_policy(client: &KubeClient, namespace: &str) -> Result<(), KubeEr
             Ok(pod) if is_gated(&pod) => return Ok(()),
             Err(error) if begin.elapsed() > POLICY_WITHIN => return Err(error),
             Ok(_) if begin.elapsed() > POLICY_WITHIN => {
-                let message = format!("pods of {namespace} are not gated; is the policy allowed?");
+                let message = format!(
+                    "pods of {namespace} are not gated after 60 s; see kubectl get mutatingadmissionpolicy tandem"
+                );
                 return Err(KubeError::Unreadable(message));
             }
             _ => tokio::time::sleep(Duration::from_millis(200)).await,
@@ -139,13 +142,13 @@ async fn await_policy(client: &KubeClient, namespace: &str) -> Result<(), KubeEr
 }
 
 /// Removes an installation: first the policy, so that no more pods are gated, then the gates, then the rest. Running
-/// pods, and the namespaces of users, stay. Says what was done, or with `dry_run` what would be.
+/// pods and users' namespaces stay. Returns a line for everything that was done, or with `dry_run` would be.
 pub fn uninstall(namespace: &str, dry_run: bool) -> Result<Vec<String>, KubeError> {
     let client = KubeClient::connect()?;
     let fill = |path: &&str| path.replace("@NAMESPACE@", namespace);
     let (rest, policy) = BASE.split_at(BASE.len() - 2);
     let mut done = Vec::new();
-    // The daemon first: it would place pods that were just released.
+    // The daemon goes first, because it would place released pods again.
     let first: Vec<String> = WORKLOADS.iter().chain(policy.iter().rev()).map(fill).collect();
     delete_all(&client, &first, dry_run, &mut done)?;
     let released = release::release_all(namespace, None, dry_run)?.released;
@@ -162,7 +165,7 @@ pub fn uninstall(namespace: &str, dry_run: bool) -> Result<Vec<String>, KubeErro
         }
         done.push(format!("namespace {name} is no longer managed"));
     }
-    // The device class stays, for pods that were released and wait for a GPU; the agents go on publishing.
+    // Released pods that wait for a GPU need the device class and the node agents.
     let rest: Vec<String> =
         rest.iter().rev().filter(|path| !path.ends_with("/tandem-gpu")).map(fill).collect();
     delete_all(&client, &rest, dry_run, &mut done)?;

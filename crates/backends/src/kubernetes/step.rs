@@ -2,7 +2,7 @@
 
 use super::client::{KubeClient, KubeError};
 use super::lease::Lease;
-use super::reconcile::{Reconciled, Reconciler};
+use super::reconcile::{KubeReconciled, KubeReconciler};
 use crate::Sink;
 use crate::cluster::control_loop::{Cluster, Shared, unix_s};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(super) struct Kubernetes {
     client: Arc<KubeClient>,
     poll_every: Duration,
     lease: Lease,
-    /// Another daemon holds the lease, as last logged.
+    /// Another daemon held the lease at the last step; logged once.
     is_standby: bool,
 }
 
@@ -24,7 +24,7 @@ impl Kubernetes {
 }
 
 impl Cluster for Kubernetes {
-    type Reconciler = Reconciler;
+    type Reconciler = KubeReconciler;
     type Error = KubeError;
 
     const NAME: &'static str = "Kubernetes";
@@ -36,17 +36,17 @@ impl Cluster for Kubernetes {
         self.poll_every
     }
 
-    fn step(&mut self, state: &Shared<Reconciler>, sink: &Sink) -> Result<bool, KubeError> {
+    fn step(&mut self, state: &Shared<KubeReconciler>, sink: &Sink) -> Result<bool, KubeError> {
         let is_holder = self.lease.hold(&self.client)?;
         if !is_holder && !self.is_standby {
-            tracing::warn!("another Tandem holds the lease; this one waits and changes nothing");
+            tracing::warn!("another daemon holds the lease of Tandem; waiting, nothing is changed");
         }
         self.is_standby = !is_holder;
         if !is_holder {
             return Ok(false);
         }
         let list = self.client.list()?;
-        let Reconciled { requests, events } =
+        let KubeReconciled { requests, events } =
             state.with(|reconciler| reconciler.reconcile(&list, unix_s()));
         for event in events {
             sink(event);

@@ -1,4 +1,4 @@
-//! `tandem bench colocate`: a real service under an open load beside real training on one core of this
+//! `tandem bench colocate`: a real service with an open load beside a real training job on one core of this
 //! machine, with and without budgets.
 
 mod picture;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use tandem_daemon::client::Client;
 use tandem_daemon::request::{JobRequest, LatencyPromise, ServiceRequest};
 
-/// How often files and the daemon are looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// What is waited for at most.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Windows of a second for which the service is alone at first.
+/// Time between two polls of the daemon or of an output file.
+const POLL: Duration = Duration::from_millis(50);
+/// A wait that takes longer than this fails the run.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// One-second windows for which the service is measured alone.
 const WINDOWS_ALONE: usize = 6;
 /// Time for which the training is measured alone.
 const TRAINING_ALONE: Duration = Duration::from_secs(3);
@@ -28,19 +28,19 @@ pub(crate) struct BenchColocateArgs {
     /// Requests per second, each rate measured by itself
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [5.0, 25.0, 45.0])]
     pub(crate) rates: Vec<f64>,
-    /// CPU time of a request, in milliseconds
+    /// CPU time of a request in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 10.0)]
     pub(crate) request_ms: f64,
-    /// Latency that the service is promised
+    /// Promised latency of the service
     #[arg(long, value_name = "LATENCY", default_value = "p99=150ms")]
     pub(crate) slo: String,
     /// Ways to share the core
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Mode::value_variants().to_vec())]
-    pub(crate) modes: Vec<Mode>,
-    /// Seconds that are measured
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = SharingMode::value_variants().to_vec())]
+    pub(crate) modes: Vec<SharingMode>,
+    /// Seconds to measure
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub(crate) seconds: u32,
-    /// Seconds before that for budgets to settle
+    /// Seconds before that, in which budgets settle
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub(crate) settle: u32,
     /// Repetitions, interleaved
@@ -59,56 +59,56 @@ pub(crate) struct BenchColocateArgs {
 
 /// How the service and the training share the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Mode {
-    /// Nothing is promised and nobody is capped
+pub(crate) enum SharingMode {
+    /// No promise and no caps
     Uncapped,
-    /// Budgets add up to the core
+    /// Budgets add up to at most the core
     Strict,
     /// Budgets may add up to more
     Competitive,
 }
 
-impl std::fmt::Display for Mode {
+impl std::fmt::Display for SharingMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl Mode {
+impl SharingMode {
     fn name(self) -> &'static str {
         match self {
-            Mode::Uncapped => "uncapped",
-            Mode::Strict => "strict",
-            Mode::Competitive => "competitive",
+            SharingMode::Uncapped => "uncapped",
+            SharingMode::Strict => "strict",
+            SharingMode::Competitive => "competitive",
         }
     }
 
     fn policy(self) -> &'static str {
         match self {
-            Mode::Uncapped => "tandem:slice_s=2,budgets=off",
-            Mode::Strict => "tandem:slice_s=2,budgets=strict",
-            Mode::Competitive => "tandem:slice_s=2,budgets=competitive",
+            SharingMode::Uncapped => "tandem:slice_s=2,budgets=off",
+            SharingMode::Strict => "tandem:slice_s=2,budgets=strict",
+            SharingMode::Competitive => "tandem:slice_s=2,budgets=competitive",
         }
     }
 }
 
 /// One second of a service.
 #[derive(Clone, Copy)]
-struct Window {
+struct LatencyWindow {
     requests: f64,
     seconds: f64,
     p50_ms: f64,
     p99_ms: f64,
 }
 
-/// What one run gave: the service alone, then beside the training.
-struct Measured {
+/// One run: the service alone, then beside the training.
+struct ColocateRun {
     rate: f64,
-    mode: Mode,
-    alone: Vec<Window>,
+    mode: SharingMode,
+    alone: Vec<LatencyWindow>,
     training_alone: f64,
-    /// Empty if they did not share.
-    beside: Vec<Window>,
+    /// Windows of the service beside the training; empty if they did not share.
+    beside: Vec<LatencyWindow>,
     training: f64,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
     for &rate in &args.rates {
         if !(rate > 0.0 && rate * args.request_ms < 1000.0 && args.request_ms > 0.0) {
             return Err(Failure::bad_input(format!(
-                "{rate} requests per second of {} ms each are no load for one core; give less",
+                "{rate} requests per second of {} ms each: give rates and times above 0 that need less than one core",
                 args.request_ms
             )));
         }
@@ -141,42 +141,42 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
         )?;
     }
     if args.json {
-        let cells: Vec<Value> = cells.iter().map(Cell::json).collect();
+        let cells: Vec<Value> = cells.iter().map(ColocateCell::json).collect();
         return print(&json!({ "schema": 1, "slo": args.slo, "cells": cells }).to_string());
     }
     print(&as_table(&cells))
 }
 
-/// A daemon of its own: first the training alone, then the service, then both.
+/// One run with a daemon of its own: first the training alone, then the service, then both.
 fn measure(
     args: &BenchColocateArgs,
     train: &Path,
     rate: f64,
-    mode: Mode,
-) -> Result<Measured, Failure> {
+    mode: SharingMode,
+) -> Result<ColocateRun, Failure> {
     let mut daemon = Daemon::start(mode.policy(), 1, None)?;
     let mut client = daemon.client()?;
-    let mut bench = Bench { client: &mut client, train, folder: daemon.folder.path() };
+    let mut bench = ColocateBench { client: &mut client, train, folder: daemon.folder.path() };
     let first = bench.submit_training()?;
-    bench.wait("the training is measured alone", |job| job.steps_per_s_alone.is_some(), first)?;
+    bench.wait("measuring the training alone", |job| job.steps_per_s_alone.is_some(), first)?;
     let training_alone = bench.steps_per_second(first, TRAINING_ALONE)?;
     bench.client.cancel(first)?;
-    bench.wait("the training ends", |job| job.line.state.is_over(), first)?;
+    bench.wait("ending the training", |job| job.line.state.is_over(), first)?;
 
     let service = bench.submit_service(args, rate, mode)?;
     let output = bench.output(service)?;
     let began = Instant::now();
     while windows(&output).len() < WINDOWS_ALONE {
-        if began.elapsed() > PATIENCE {
-            return Err(Failure::failed("the service reports no requests"));
+        if began.elapsed() > TIMEOUT {
+            return Err(Failure::failed("the service reported no requests within 30 s"));
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL);
     }
     let alone = windows(&output);
     let guest = bench.submit_training()?;
     let is_beside = |job: &tandem_daemon::api::types::JobInfo| job.line.beside.contains(&service);
-    if bench.wait("they share", is_beside, guest).is_err() {
-        return Ok(Measured {
+    if bench.wait("sharing the core", is_beside, guest).is_err() {
+        return Ok(ColocateRun {
             rate,
             mode,
             alone,
@@ -189,16 +189,16 @@ fn measure(
     let before = windows(&output).len();
     let training = bench.steps_per_second(guest, Duration::from_secs(args.seconds.into()))?;
     let beside = windows(&output).split_off(before);
-    Ok(Measured { rate, mode, alone, training_alone, beside, training })
+    Ok(ColocateRun { rate, mode, alone, training_alone, beside, training })
 }
 
-struct Bench<'a> {
+struct ColocateBench<'a> {
     client: &'a mut Client,
     train: &'a Path,
     folder: &'a Path,
 }
 
-impl Bench<'_> {
+impl ColocateBench<'_> {
     fn submit(
         &mut self,
         class: &str,
@@ -215,7 +215,7 @@ impl Bench<'_> {
             ..JobRequest::default()
         };
         let ids = self.client.submit(&request)?;
-        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon returned no job id"))
     }
 
     fn submit_training(&mut self) -> Result<u64, Failure> {
@@ -227,14 +227,14 @@ impl Bench<'_> {
         &mut self,
         args: &BenchColocateArgs,
         rate: f64,
-        mode: Mode,
+        mode: SharingMode,
     ) -> Result<u64, Failure> {
         let (rate, work) = (rate.to_string(), args.request_ms.to_string());
         let arguments =
             ["--steps", "1000000000", "--print-every", "1", "--batch", "4"].map(str::to_owned);
         let load = ["--serve".to_owned(), rate, "--request-ms".to_owned(), work];
-        // What is promised to nobody is not protected; it is measured all the same.
-        let slo = (mode != Mode::Uncapped).then(|| args.slo.clone());
+        // Without a promise the service is not protected, but its latency is measured all the same.
+        let slo = (mode != SharingMode::Uncapped).then(|| args.slo.clone());
         let service = ServiceRequest { slo, ..ServiceRequest::default() };
         self.submit("service", &[&arguments[..], &load].concat(), Some(service))
     }
@@ -247,10 +247,13 @@ impl Bench<'_> {
     ) -> Result<(), Failure> {
         let began = Instant::now();
         while !is_so(&self.client.job(id)?.job) {
-            if began.elapsed() > PATIENCE {
-                return Err(Failure::failed(format!("not in time: {what}")));
+            if began.elapsed() > TIMEOUT {
+                return Err(Failure::failed(format!(
+                    "{what}: not done within {} s",
+                    TIMEOUT.as_secs()
+                )));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         Ok(())
     }
@@ -278,12 +281,12 @@ fn last_step(output: &Path) -> f64 {
 }
 
 /// The windows that a service has printed: `40 requests in 1.002 s: p50 6.1 ms, p99 9.3 ms`.
-fn windows(output: &Path) -> Vec<Window> {
+fn windows(output: &Path) -> Vec<LatencyWindow> {
     let text = std::fs::read_to_string(output).unwrap_or_default();
     text.lines().filter_map(window).collect()
 }
 
-fn window(line: &str) -> Option<Window> {
+fn window(line: &str) -> Option<LatencyWindow> {
     let words: Vec<&str> = line.split(' ').collect();
     let [requests, "requests", "in", seconds, "s:", "p50", p50, "ms,", "p99", p99, "ms"] =
         words[..]
@@ -291,7 +294,7 @@ fn window(line: &str) -> Option<Window> {
         return None;
     };
     let number = |text: &str| text.parse().ok();
-    Some(Window {
+    Some(LatencyWindow {
         requests: number(requests)?,
         seconds: number(seconds)?,
         p50_ms: number(p50)?,
@@ -299,24 +302,24 @@ fn window(line: &str) -> Option<Window> {
     })
 }
 
-/// The medians of a rate and a mode over all repetitions, each with the least and the greatest.
-struct Cell {
+/// The results of a rate and a mode over all repetitions.
+struct ColocateCell {
     rate: f64,
     mode: &'static str,
     runs: usize,
-    /// Runs in which they shared.
+    /// Runs in which service and training shared the core.
     shared: usize,
     p50_ms: Spread,
     p99_ms: Spread,
-    /// Part of the windows within the promise.
+    /// Fraction of the windows that kept the promise.
     kept: Spread,
     /// Speed of the training relative to alone.
     training: Spread,
-    /// Answered ÷ offered requests, plus the speed of the training.
+    /// Answered ÷ offered requests, plus the relative speed of the training.
     total: Spread,
 }
 
-/// A median, the least and the greatest value.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy)]
 struct Spread([f64; 3]);
 
@@ -342,7 +345,7 @@ impl Spread {
     }
 }
 
-impl Cell {
+impl ColocateCell {
     fn json(&self) -> Value {
         json!({
             "rate_per_s": self.rate, "mode": self.mode, "runs": self.runs, "shared": self.shared,
@@ -352,11 +355,15 @@ impl Cell {
     }
 }
 
-/// The windows of a run, the speed of the training beside it and the rate of requests.
-type Run<'a> = (&'a [Window], f64, f64);
+/// The windows of a run, the relative speed of the training and the rate of requests.
+type Run<'a> = (&'a [LatencyWindow], f64, f64);
 
 /// One cell for the service alone, and one per mode, of every rate.
-fn summarise(args: &BenchColocateArgs, promise: LatencyPromise, all: &[Measured]) -> Vec<Cell> {
+fn summarise(
+    args: &BenchColocateArgs,
+    promise: LatencyPromise,
+    all: &[ColocateRun],
+) -> Vec<ColocateCell> {
     let mut cells = Vec::new();
     for &rate in &args.rates {
         let of_rate = || all.iter().filter(move |one| one.rate == rate);
@@ -364,7 +371,7 @@ fn summarise(args: &BenchColocateArgs, promise: LatencyPromise, all: &[Measured]
         cells.push(cell("exclusive", rate, promise, &alone));
         for &mode in &args.modes {
             let runs = of_rate().filter(|one| one.mode == mode);
-            // They take the core in turns where they do not share it.
+            // A run that did not share counts as the service alone and no training.
             let runs = runs.map(|one| match one.beside.is_empty() {
                 true => (&one.alone[..], 0.0, one.rate),
                 false => (&one.beside[..], one.training / one.training_alone.max(1e-9), one.rate),
@@ -379,22 +386,22 @@ fn summarise(args: &BenchColocateArgs, promise: LatencyPromise, all: &[Measured]
     cells
 }
 
-fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]) -> Cell {
+fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]) -> ColocateCell {
     let us = |ms: f64| (ms * 1e3).round() as u64;
-    let is_kept = |one: &&Window| promise.is_kept_by(us(one.p50_ms), us(one.p99_ms));
-    let kept = |windows: &[Window]| {
+    let is_kept = |one: &&LatencyWindow| promise.is_kept_by(us(one.p50_ms), us(one.p99_ms));
+    let kept = |windows: &[LatencyWindow]| {
         windows.iter().filter(is_kept).count() as f64 / windows.len().max(1) as f64
     };
-    let middle = |windows: &[Window], of: fn(&Window) -> f64| {
+    let middle = |windows: &[LatencyWindow], of: fn(&LatencyWindow) -> f64| {
         Spread::of(windows.iter().map(of).collect()).median()
     };
-    let answered = |windows: &[Window], rate: f64| {
+    let answered = |windows: &[LatencyWindow], rate: f64| {
         let requests: f64 = windows.iter().map(|one| one.requests).sum();
         let seconds: f64 = windows.iter().map(|one| one.seconds).sum();
         (requests / (rate * seconds).max(1e-9)).min(1.0)
     };
     let spread = |of: &dyn Fn(&Run<'_>) -> f64| Spread::of(runs.iter().map(of).collect());
-    Cell {
+    ColocateCell {
         rate,
         mode,
         runs: runs.len(),
@@ -407,11 +414,11 @@ fn cell(mode: &'static str, rate: f64, promise: LatencyPromise, runs: &[Run<'_>]
     }
 }
 
-fn as_table(cells: &[Cell]) -> String {
+fn as_table(cells: &[ColocateCell]) -> String {
     let header =
         ["requests/s", "mode", "p50 ms", "p99 ms", "kept %", "training", "total", "shared"];
     let percent = |kept: Spread| Spread(kept.0.map(|part| part * 100.0)).text(0);
-    let row = |cell: &Cell| {
+    let row = |cell: &ColocateCell| {
         vec![
             cell.rate.to_string(),
             cell.mode.to_owned(),
@@ -439,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_cell_counts_the_windows_within_the_promise() {
-        let window = |p99_ms| Window { requests: 10.0, seconds: 1.0, p50_ms: 1.0, p99_ms };
+        let window = |p99_ms| LatencyWindow { requests: 10.0, seconds: 1.0, p50_ms: 1.0, p99_ms };
         let windows = [window(5.0), window(9.0), window(11.0), window(3.0)];
         let promise = LatencyPromise::parse("p99=10ms").unwrap();
         let cell = cell("strict", 10.0, promise, &[(&windows[..], 0.5, 10.0)]);

@@ -1,5 +1,5 @@
-//! `tandem bench fidelity`: the same stream of real training jobs on this machine and in the simulator, which is
-//! told only what the daemon had learned before.
+//! `tandem bench fidelity`: runs a stream of real training jobs on this machine and in the simulator, and compares
+//! their JCTs. The simulator knows only what the daemon measured before the run.
 
 mod live;
 mod picture;
@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use stream::{StreamOptions, Submission};
+use stream::{StreamEntry, StreamOptions};
 use tandem_core::{Cluster, Interference, JobId, Memory, Span};
 use tandem_policies::PolicySpec;
 use tandem_sim::interference::PairTable;
 use tandem_sim::trace::{ReadOptions, read};
 use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions};
 
-/// A machine on which others use more than this part of the cores is busy.
+/// A machine is busy if other programs use more than this fraction of its cores.
 const BUSY: f64 = 0.1;
-/// Targets on a quiet machine.
+/// Targets on a quiet machine: relative error of the mean JCT, and median relative error of a job.
 const MEAN_ERROR_MAX: f64 = 0.05;
 const JOB_ERROR_MAX: f64 = 0.10;
 
@@ -38,19 +38,19 @@ pub(crate) struct BenchFidelityArgs {
     /// Policies: A,B:key=value,...
     #[arg(long, value_name = "LIST", default_value = "sjf,sjf-bsbf,tandem:slice_s=2")]
     policies: String,
-    /// Cores that are devices
+    /// Number of cores to use as devices
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     devices: u32,
     /// Mean duration of a job, alone
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=3600))]
     mean: u32,
-    /// Work submitted per second and device
+    /// Offered load: work submitted per second and device
     #[arg(long, value_name = "X", default_value_t = 1.5, value_parser = parse_load)]
     load: f64,
     /// Seed of the stream
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Keep trace.csv and rates.csv of the simulator, and draw fidelity.svg, in this folder
+    /// Write trace.csv, rates.csv and fidelity.svg to this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Print one JSON object
@@ -63,22 +63,22 @@ pub(crate) struct BenchFidelityArgs {
 
 fn parse_load(text: &str) -> Result<f64, String> {
     let load = text.parse().ok().filter(|load| (0.01..=100.0).contains(load));
-    load.ok_or_else(|| "a number from 0.01 to 100 is needed".to_owned())
+    load.ok_or_else(|| "give a number from 0.01 to 100".to_owned())
 }
 
-/// One policy on this machine and in the simulator.
+/// The results of a policy on this machine and in the simulator.
 struct PolicyFidelity {
     policy: String,
     /// JCT of every job in seconds: live, simulated.
     jobs: Vec<(f64, f64)>,
 }
 
-/// All that was measured.
+/// All results.
 struct FidelityReport {
     policies: Vec<PolicyFidelity>,
-    /// Part of the cores that others used before the run.
+    /// Fraction of the cores that other programs used before the run.
     used_by_others: f64,
-    /// Part of the time that the host took away during the run.
+    /// Fraction of CPU time that the hypervisor took during the run (steal).
     stolen: f64,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     let scratch = tempfile::tempdir()?;
     let folder = args.out.as_deref().unwrap_or(scratch.path());
     let say = |text: &str| remark(text, args.quiet);
-    let used_by_others = CpuTimes::now().used_after(Duration::from_secs(2));
+    let used_by_others = CoreTimes::now().used_after(Duration::from_secs(2));
     if used_by_others > BUSY {
         say(&format!(
             "this machine is busy: {:.0} % of its cores before the run",
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     };
     let stream = stream::draw(&options, &learned.measured);
     write_inputs(folder, &learned, &stream)?;
-    let before = CpuTimes::now();
+    let before = CoreTimes::now();
     let mut policies = Vec::new();
     for spec in &specs {
         let policy = spec.text.clone();
@@ -135,10 +135,10 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     print(&if args.json { report.json(args) } else { report.text() })
 }
 
-/// The inputs of the simulator: the stream, and the rates as learned before it.
-fn write_inputs(folder: &Path, learned: &Learned, stream: &[Submission]) -> Result<(), Failure> {
+/// Writes the inputs of the simulator: the stream as a trace, and the pair rates measured before it.
+fn write_inputs(folder: &Path, learned: &Learned, stream: &[StreamEntry]) -> Result<(), Failure> {
     let tasks = stream.iter().flat_map(|one| std::iter::repeat_n(one, one.tasks));
-    let row = |(number, one): (usize, &Submission)| one.row(number, &learned.measured[one.class]);
+    let row = |(number, one): (usize, &StreamEntry)| one.row(number, &learned.measured[one.class]);
     let trace: Vec<Vec<String>> = tasks.enumerate().map(row).collect();
     let rates = rate_rows(&learned.classes, &mut Aliases::new(true));
     let file = |name: &str| OutputFile::open(&folder.join(name));
@@ -159,7 +159,7 @@ fn simulate(
     let cluster = Arc::new(Cluster::uniform(1, devices, Memory::from_mib(memory_bytes >> 20)));
     let mut workload = Workload::new(trace, cluster, "trace.csv", &WorkloadOptions::default())?;
     for job in &mut workload.jobs {
-        // A paused process stays in memory and goes on at once.
+        // A paused process stays in memory, so it continues at once.
         job.spec.restore = Span::ZERO;
     }
     let truth: Arc<dyn Interference> = Arc::new(table.for_trace(&workload.trace)?);
@@ -189,7 +189,7 @@ impl PolicyFidelity {
         simulated / live - 1.0
     }
 
-    /// The quantile of the relative error per job, by nearest rank.
+    /// A quantile of the jobs' relative errors, by nearest rank.
     fn job_error(&self, share: f64) -> f64 {
         let mut errors: Vec<f64> =
             self.jobs.iter().map(|job| (job.1 / job.0 - 1.0).abs()).collect();
@@ -208,7 +208,7 @@ impl FidelityReport {
         self.used_by_others > BUSY || self.stolen > BUSY
     }
 
-    /// The policies from the least mean JCT up.
+    /// The policies in order of mean JCT.
     fn ranking(&self, mean: impl Fn(&PolicyFidelity) -> f64) -> Vec<&str> {
         let mut ranked: Vec<&PolicyFidelity> = self.policies.iter().collect();
         ranked.sort_by(|one, other| mean(one).total_cmp(&mean(other)));
@@ -279,8 +279,8 @@ impl FidelityReport {
         let quiet = if self.is_busy() { "busy" } else { "quiet" };
         format!(
             "{table}\n\nMean JCT live and simulated, and the error per job. Target: mean within {}, median of \
-             jobs within {}.\n{order}\nThe machine was {quiet}: others used {} of its cores before the run, its \
-             host took {} during it.",
+             jobs within {}.\n{order}\nThe machine was {quiet}: other programs used {} of its cores before the run, the \
+             hypervisor took {} of the CPU time during it.",
             percent(MEAN_ERROR_MAX),
             percent(JOB_ERROR_MAX),
             percent(self.used_by_others),
@@ -289,14 +289,14 @@ impl FidelityReport {
     }
 }
 
-/// Times of all cores since the machine started, in ticks.
-struct CpuTimes {
+/// CPU times of all cores since boot, in ticks.
+struct CoreTimes {
     total: f64,
     idle: f64,
     stolen: f64,
 }
 
-impl CpuTimes {
+impl CoreTimes {
     fn now() -> Self {
         Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
@@ -310,7 +310,7 @@ impl CpuTimes {
         Self { total: times.iter().sum(), idle: at(3) + at(4), stolen: at(7) }
     }
 
-    /// The part of the time that is used, from now on for some time.
+    /// The used fraction of CPU time over the next `time`.
     fn used_after(&self, time: Duration) -> f64 {
         std::thread::sleep(time);
         let later = Self::now();
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn cpu_times_are_read_by_their_places() {
-        let times = CpuTimes::parse("cpu  10 0 5 70 5 0 0 10 3 0\ncpu0 1 1 1 1\n");
+        let times = CoreTimes::parse("cpu  10 0 5 70 5 0 0 10 3 0\ncpu0 1 1 1 1\n");
         assert_eq!((times.total, times.idle, times.stolen), (100.0, 75.0, 10.0));
     }
 }

@@ -107,8 +107,8 @@ fn greet(options: &DaemonOptions, provider: &str) {
     let devices = match provider {
         "cpu" => "CPU cores as devices: real processes, real sharing",
         "fake" => "fake GPUs: real processes on devices that exist only as numbers",
-        "slurm" => "jobs of Slurm; users go on with sbatch",
-        "kubernetes" => "pods of Kubernetes; users go on with kubectl",
+        "slurm" => "jobs of Slurm; users submit with sbatch",
+        "kubernetes" => "pods of Kubernetes; users submit with kubectl",
         _ => "NVIDIA GPUs",
     };
     eprintln!("tandem: ready at {} ({devices})", options.socket.display());
@@ -140,7 +140,8 @@ fn people(config: &Config) -> Result<People, Failure> {
 fn process_limits(config: &Config) -> Result<ProcessLimits, Failure> {
     let text = &config.jobs.umask;
     let umask = u32::from_str_radix(text, 8).ok().filter(|mask| *mask <= 0o777);
-    let wrong = || Failure::bad_input(format!("jobs.umask: '{text}' is no mask; give 022 or 077"));
+    let wrong =
+        || Failure::bad_input(format!("jobs.umask: '{text}' is not a mask; give 022 or 077"));
     Ok(ProcessLimits {
         umask: umask.ok_or_else(wrong)?,
         open_files: config.jobs.open_files,

@@ -1,4 +1,4 @@
-//! `tandem demo`: the first five minutes, without a GPU, a trace or a question.
+//! `tandem demo`: policies on a built-in trace; needs no GPU, trace or option.
 
 use super::{print, remark};
 use crate::args::DemoArgs;
@@ -17,9 +17,9 @@ use tandem_sim::{
 const JOBS: usize = 5000;
 const NODES: u32 = 16;
 const GPUS_PER_NODE: u32 = 8;
-/// Jobs ask for as much GPU time as there is: the cluster is busy.
+/// Offered load 1: jobs ask for as much GPU time as there is.
 const LOAD: f64 = 1.0;
-/// Named here, so that another policy in the registry does not change the table in the README.
+/// Named here, so that a new policy in the registry does not change the table in the README.
 const POLICIES: &str = "fifo,sjf,srtf,srsf,tiresias,sjf-ffs,sjf-bsbf,gshare,lucid,tandem";
 
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The table against the best policy that does not share, and what that means.
+/// The table relative to the best policy without sharing, with a summary.
 fn verdict(policies: &[PolicySpec], runs: &[SimRun], bound: LowerBound) -> String {
     let mean = |index: &usize| runs[*index].metrics.avg_jct_s;
     let by_mean = |one: &usize, other: &usize| mean(one).total_cmp(&mean(other));

@@ -203,7 +203,9 @@ fn under(policy: &'static str, job: &Path, quiet: bool) -> Result<MeasuredPolicy
     let limit = warm_up * u32::try_from(JOBS).unwrap_or(u32::MAX) * 10 + Duration::from_secs(60);
     while !waiting.is_empty() {
         if began.elapsed() > limit {
-            return Err(Failure::failed("the jobs of the demo take far longer than one alone did"));
+            return Err(Failure::failed(
+                "the jobs of the demo take far longer than one of them alone",
+            ));
         }
         std::thread::sleep(Duration::from_millis(100));
         let mut left = Vec::new();
@@ -252,5 +254,5 @@ fn submit(client: &mut Client, job: &Path, folder: &Path, steps: u32) -> Result<
         ..JobRequest::default()
     };
     let ids = client.submit(&request)?;
-    ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+    ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon returned no job id"))
 }

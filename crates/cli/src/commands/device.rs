@@ -180,8 +180,8 @@ fn run_compare(args: &DeviceArgs, modes: &str, chart: &ChartArgs) -> Result<(), 
     print(&text)
 }
 
-/// Advice against sharing where all of them together take longer than one after the other, whatever the
-/// throughput: that rewards starving one of them.
+/// Advice against sharing if all tenants together would end later than one after the other, even if the
+/// throughput is higher: throughput alone would reward starving a tenant.
 fn advice(outcomes: &[ModeResult], case: &DeviceCase) -> Option<String> {
     let shared = outcomes.iter().filter(|outcome| outcome.mode.name() != "sequential");
     let best = shared.max_by(|a, b| a.measured.stp().total_cmp(&b.measured.stp()))?;

@@ -9,7 +9,9 @@ pub(super) use built::{node, run};
 #[cfg(not(feature = "kubernetes"))]
 pub(super) fn not_built() -> crate::failure::Failure {
     let how = "cargo build --release --features kubernetes";
-    crate::failure::Failure::bad_input(format!("this build has no Kubernetes; {how} makes one"))
+    crate::failure::Failure::bad_input(format!(
+        "this build has no support for Kubernetes; build with {how}"
+    ))
 }
 
 #[cfg(not(feature = "kubernetes"))]
@@ -30,7 +32,7 @@ mod absent {
 mod built {
     use super::super::print;
     use crate::failure::Failure;
-    use crate::kube_args::{InstallArgs, KubeCommand, NodeArgs};
+    use crate::kube_args::{KubeCommand, KubeInstallArgs, NodeArgs};
     use serde_json::json;
     use tandem_backends::kubernetes::node::{NodeOptions, serve};
     use tandem_backends::kubernetes::{self, InstallOptions, KubeCheck, KubeRelease};
@@ -57,7 +59,7 @@ mod built {
         serve(options).map_err(Failure::failed)
     }
 
-    /// A name that is safe in a manifest and in a path.
+    /// Checks a name that goes into manifests and paths (RFC 1123 label).
     fn check_name(option: &str, name: &str) -> Result<(), Failure> {
         let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         let is_edge = |c: Option<char>| c.is_some_and(|c| c != '-');
@@ -66,10 +68,10 @@ mod built {
             return Ok(());
         }
         let rule = "at most 63 lower-case letters, digits and '-'";
-        Err(Failure::bad_input(format!("{option} '{name}' is no name of a namespace: {rule}")))
+        Err(Failure::bad_input(format!("{option} '{name}' is not a namespace: {rule}")))
     }
 
-    fn options(args: &InstallArgs) -> Result<InstallOptions, Failure> {
+    fn options(args: &KubeInstallArgs) -> Result<InstallOptions, Failure> {
         check_name("--namespace", &args.namespace)?;
         for name in &args.manage {
             check_name("--manage", name)?;
@@ -77,13 +79,13 @@ mod built {
         let is_bad = |c: char| c.is_control() || c.is_whitespace() || "\"'{}\\".contains(c);
         if let Some(image) = args.image.as_ref().filter(|image| image.contains(is_bad)) {
             let image = image.escape_debug();
-            return Err(Failure::bad_input(format!("--image '{image}' is no name of an image")));
+            return Err(Failure::bad_input(format!("--image '{image}' is not an image name")));
         }
         let (namespace, managed) = (args.namespace.clone(), args.manage.clone());
         Ok(InstallOptions { namespace, managed, image: args.image.clone() })
     }
 
-    fn install(args: &InstallArgs) -> Result<(), Failure> {
+    fn install(args: &KubeInstallArgs) -> Result<(), Failure> {
         let options = options(args)?;
         if args.print {
             let yaml: Vec<String> =
@@ -91,14 +93,14 @@ mod built {
             return print(yaml.join("---\n").trim_end());
         }
         let count = kubernetes::install(&options).map_err(Failure::failed)?;
-        print(&format!("{count} objects are as they should be"))?;
+        print(&format!("{count} objects created or up to date"))?;
         if args.manage.is_empty() {
-            print("no namespace is managed yet: tandem kube install --manage NAME")?;
+            print("no namespace is managed yet; run `tandem kube install --manage NAME`")?;
         }
         Ok(())
     }
 
-    fn uninstall(args: &InstallArgs) -> Result<(), Failure> {
+    fn uninstall(args: &KubeInstallArgs) -> Result<(), Failure> {
         let options = options(args)?;
         let done =
             kubernetes::uninstall(&options.namespace, args.print).map_err(Failure::failed)?;
@@ -124,7 +126,7 @@ mod built {
             return print(&format!("a daemon renewed its lease {age_s} s ago; {answer}"));
         }
         let verb = if dry_run { "would be" } else { "were" };
-        print(&format!("{} pods {verb} released as plain pods", released.len()))
+        print(&format!("{} pods {verb} released to kube-scheduler", released.len()))
     }
 
     fn doctor(json: bool) -> Result<(), Failure> {

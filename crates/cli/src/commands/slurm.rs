@@ -2,7 +2,7 @@
 
 use super::{print, remark};
 use crate::failure::Failure;
-use crate::slurm_args::{InstallArgs, RelayArgs, SlurmCommand};
+use crate::slurm_args::{RelayArgs, SlurmCommand, SlurmInstallArgs};
 use serde_json::json;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
     }
 }
 
-fn install(args: &InstallArgs) -> Result<(), Failure> {
+fn install(args: &SlurmInstallArgs) -> Result<(), Failure> {
     let (gpus, slurm_uid) = match args.gpus {
         // This does not need a running Slurm.
         Some(gpus) => (gpus, slurm::default_slurm_uid()),
@@ -158,7 +158,7 @@ fn release(dry_run: bool, json: bool) -> Result<(), Failure> {
     } else {
         let verb = if dry_run { "would be" } else { "were" };
         print(&format!(
-            "{} jobs {verb} given back to Slurm, {} resumed",
+            "{} jobs {verb} released to Slurm, {} resumed",
             released.len(),
             resumed.len()
         ))?;
@@ -201,8 +201,8 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    fn args(dir: &Path, partition: &str) -> InstallArgs {
-        InstallArgs {
+    fn args(dir: &Path, partition: &str) -> SlurmInstallArgs {
+        SlurmInstallArgs {
             print: false,
             dir: dir.to_owned(),
             partition: partition.to_owned(),

@@ -24,7 +24,7 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), Failure> {
             let now = tandem_daemon::clock::unix_us();
             let kept = tools::restore(&store, file, now).map_err(|error| failure(file, &error))?;
             if let Some(kept) = kept {
-                remark(&format!("tandem: what was there is {}", kept.display()), false);
+                remark(&format!("tandem: the store before is {}", kept.display()), false);
             }
             print(&format!("restored {}", store.display()))
         }

@@ -29,9 +29,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The order of a user's pending jobs.
-type Rank = (Reverse<i8>, Reverse<i8>, JobId);
+type GrantRank = (Reverse<i8>, Reverse<i8>, JobId);
 
-fn rank(job: &Job) -> Rank {
+fn rank(job: &Job) -> GrantRank {
     (Reverse(job.spec.share.tier), Reverse(job.spec.priority), job.id())
 }
 
@@ -39,7 +39,7 @@ fn rank(job: &Job) -> Rank {
 #[derive(Default)]
 struct Pending {
     /// All, in order.
-    jobs: BTreeSet<Rank>,
+    jobs: BTreeSet<GrantRank>,
     /// Those that the policy knows of,
     offered: BTreeSet<JobId>,
     /// and the others.

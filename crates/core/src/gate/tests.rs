@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 /// Places pending jobs in order of id.
 #[derive(Default)]
-struct Fifo(BTreeSet<JobId>);
+struct InOrderOfId(BTreeSet<JobId>);
 
-impl Policy for Fifo {
+impl Policy for InOrderOfId {
     fn enqueue(&mut self, job: &Job) {
         assert!(self.0.insert(job.id()), "offered once");
     }
@@ -21,7 +21,7 @@ impl Policy for Fifo {
     }
 }
 
-struct Bench {
+struct GateBench {
     engine: Engine,
     next: u32,
 }
@@ -30,12 +30,12 @@ fn second(seconds: u64) -> Time {
     Time::from_secs(seconds)
 }
 
-impl Bench {
+impl GateBench {
     /// Four GPUs of 1,000 MiB.
     fn new(shares: Shares) -> Self {
         let cluster = Arc::new(Cluster::uniform(1, 4, Memory::from_mib(1000)));
         let shares = Arc::new(shares);
-        let gate = || shares.gate(Box::new(Fifo::default()));
+        let gate = || shares.gate(Box::new(InOrderOfId::default()));
         let rules = Rules::default();
         let engine = Engine::new(cluster, rules, Box::new(ClosedForm), OnIllegal::Panic, gate);
         Self { engine, next: 0 }
@@ -94,7 +94,7 @@ fn fair() -> Shares {
 
 #[test]
 fn one_user_has_everything_and_a_second_gets_half_at_once() {
-    let mut bench = Bench::new(fair());
+    let mut bench = GateBench::new(fair());
     assert_eq!(bench.submit(0, 1, 8), [0, 1, 2, 3]);
     assert_eq!(bench.reason(5), Some(Reason::NoRoom { free: 0 }));
     let running = bench.submit(100, 2, 5);
@@ -114,7 +114,7 @@ fn one_user_has_everything_and_a_second_gets_half_at_once() {
 
 #[test]
 fn jobs_are_stopped_at_most_once_a_slice_and_never_if_they_cannot_be() {
-    let mut bench = Bench::new(fair());
+    let mut bench = GateBench::new(fair());
     let specs: Vec<Event> = (0..4)
         .map(|_| Event::Submitted(JobSpec { stoppable: false, ..bench.spec(1, 1) }))
         .collect();
@@ -128,7 +128,7 @@ fn jobs_are_stopped_at_most_once_a_slice_and_never_if_they_cannot_be() {
 
 #[test]
 fn one_gpu_goes_round_by_slices() {
-    let mut bench = Bench::new(fair());
+    let mut bench = GateBench::new(fair());
     let events: Vec<Event> = [1, 2].map(|user| Event::Submitted(bench.spec(user, 4))).into();
     let mut running = bench.step(0, &events);
     let mut changes = 0;
@@ -144,15 +144,15 @@ fn one_gpu_goes_round_by_slices() {
 #[test]
 fn limits_keep_jobs_back_and_say_so() {
     let limits = |limits| Shares { user_limits: limits, ..Shares::default() };
-    let mut bench = Bench::new(limits(Limits { gpus: Some(3), ..Limits::default() }));
+    let mut bench = GateBench::new(limits(Limits { gpus: Some(3), ..Limits::default() }));
     assert_eq!(bench.submit(0, 1, 5), [0, 1, 2]);
     assert_eq!(bench.reason(3), Some(Reason::Limit(LimitOf::User, Limit::Gpus)));
     assert_eq!(bench.submit(1, 2, 1), [0, 1, 2, 5], "others are not concerned");
     assert_eq!(bench.end(2, 0), [1, 2, 3, 5]);
-    let mut bench = Bench::new(limits(Limits { jobs: Some(1), ..Limits::default() }));
+    let mut bench = GateBench::new(limits(Limits { jobs: Some(1), ..Limits::default() }));
     assert_eq!(bench.submit(0, 1, 5), [0]);
     let most = Some(Memory::from_mib(900));
-    let mut bench = Bench::new(limits(Limits { memory: most, ..Limits::default() }));
+    let mut bench = GateBench::new(limits(Limits { memory: most, ..Limits::default() }));
     assert_eq!(bench.submit(0, 1, 5), [0, 1]);
     assert_eq!(bench.reason(2), Some(Reason::Limit(LimitOf::User, Limit::Memory)));
 }
@@ -162,7 +162,7 @@ fn gpu_time_is_limited_in_each_period() {
     let gpu_time = Some(Span::from_secs(100));
     let user_limits = Limits { gpu_time, ..Limits::default() };
     let period = Span::from_secs(1000);
-    let mut bench = Bench::new(Shares { user_limits, period, ..Shares::default() });
+    let mut bench = GateBench::new(Shares { user_limits, period, ..Shares::default() });
     assert_eq!(bench.submit(0, 1, 8).len(), 4);
     assert_eq!(bench.end(30, 0), [1, 2, 3], "120 s are used; what runs goes on");
     assert_eq!(bench.reason(4), Some(Reason::Limit(LimitOf::User, Limit::GpuTime)));
@@ -181,7 +181,7 @@ fn a_reservation_that_is_cancelled_frees_gpus_and_jobs() {
         end: second(100),
     };
     let shares = Shares { reservations: vec![reservation], ..Shares::default() };
-    let mut bench = Bench::new(shares);
+    let mut bench = GateBench::new(shares);
     let mut reserved = bench.spec(2, 2);
     reserved.share.reservation = Some(7);
     assert_eq!(bench.step(0, &[Event::Submitted(reserved)]), []);

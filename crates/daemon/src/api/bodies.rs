@@ -1,5 +1,5 @@
-//! Bodies of requests: read whole before anything else is done, within a budget for all that are under way. A
-//! body that never ends holds neither memory nor a connection for long.
+//! Request bodies: read whole before a request is handled, within a memory budget for all of them. A body that
+//! never ends holds neither memory nor a connection for long.
 
 use super::ApiError;
 use super::auth::Credentials;
@@ -15,24 +15,24 @@ use std::time::Duration;
 
 /// The largest request body: twice the largest command and environment together.
 pub(super) const BODY_MAX: usize = 4 << 20;
-/// What the bodies of all requests under way may take.
+/// Memory budget of all request bodies in progress.
 const ALL_MAX: usize = 64 << 20;
-/// What those of one user may take.
+/// Memory budget of one user's.
 const USER_MAX: usize = 16 << 20;
-/// A body that has not arrived by then is given up.
+/// A body that has not arrived by then is refused.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the bodies under way take, by user.
+/// Memory held by bodies in progress, by user.
 #[derive(Clone, Default)]
 pub struct BodyBudget(Arc<Mutex<BTreeMap<Option<u32>, usize>>>);
 
 impl BodyBudget {
-    /// Takes part of the budget, given back when dropped.
+    /// A part of the budget, returned when dropped.
     fn take(&self, uid: Option<u32>, bytes: usize) -> Option<BodyShare> {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = taken.values().sum();
         let own = taken.entry(uid).or_default();
-        // Root is not kept out by others.
+        // Root is served even when others have used up the budget.
         let is_too_much = *own + bytes > USER_MAX || (uid != Some(0) && all + bytes > ALL_MAX);
         if is_too_much {
             return None;
@@ -71,7 +71,7 @@ pub(super) async fn read_body(
     }
     let credentials = request.extensions().get::<ConnectInfo<Credentials>>();
     let uid = credentials.and_then(|ConnectInfo(credentials)| credentials.uid());
-    // One that does not say its length may become as long as it may be.
+    // A body without a length counts as the largest allowed.
     let length = request.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let length = length.unwrap_or(BODY_MAX);
     if length > BODY_MAX {

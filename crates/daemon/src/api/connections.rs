@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 /// A connection that has not sent its request headers by then is closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// A connection beyond the limits has so long to be told.
+/// Time to send the 503 response to a connection beyond the limits.
 const REJECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delay before accepting again when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
@@ -101,16 +101,16 @@ pub(super) trait Accept {
         &self,
     ) -> impl Future<Output = std::io::Result<(Self::Raw, Option<Credentials>)>> + Send;
 
-    /// What has to happen before requests arrive.
+    /// Prepares an accepted connection for requests: nothing, or the TLS handshake.
     fn prepare(&self) -> impl Prepare<Self::Raw, Self::Stream>;
 }
 
-/// Makes an accepted connection ready for requests; `None` if its peer is none of ours.
+/// Makes an accepted connection ready for requests; `None` if its peer is not allowed.
 pub(super) trait Prepare<Raw, Stream>: Send + 'static {
     fn prepare(self, raw: Raw) -> impl Future<Output = Option<Stream>> + Send;
 }
 
-/// Requests arrive at once.
+/// Plain connections need no preparation.
 struct Plain;
 
 impl<S: Send + 'static> Prepare<S, S> for Plain {
@@ -148,7 +148,7 @@ impl Accept for TcpListener {
     }
 }
 
-/// A TCP listener whose connections are encrypted.
+/// A TCP listener with TLS.
 pub(super) struct TlsListener {
     pub(super) listener: TcpListener,
     pub(super) acceptor: TlsAcceptor,

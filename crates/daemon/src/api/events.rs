@@ -45,7 +45,7 @@ pub(super) async fn events(State(api): State<Api>, caller: Caller, headers: Head
     (headers, Body::from_stream(stream)).into_response()
 }
 
-type Subscription = (
+type EventStreamState = (
     VecDeque<Arc<OwnedChange>>,
     tokio::sync::broadcast::Receiver<Arc<OwnedChange>>,
     tokio::sync::watch::Receiver<bool>,
@@ -53,7 +53,7 @@ type Subscription = (
 );
 
 fn event_stream(
-    state: Subscription,
+    state: EventStreamState,
     caller: Caller,
     daemon_uid: u32,
 ) -> impl futures_util::Stream<Item = Result<Bytes, Infallible>> + Send {

@@ -39,7 +39,7 @@ struct GpuLabel {
     gpu: u32,
 }
 
-type Share = Gauge<f64, AtomicU64>;
+type RatioGauge = Gauge<f64, AtomicU64>;
 
 /// The metrics in OpenMetrics text format.
 pub(super) fn text(present: &Present<'_>) -> String {
@@ -48,8 +48,8 @@ pub(super) fn text(present: &Present<'_>) -> String {
     for state in JobState::ALL.into_iter().filter(|state| !state.is_over()) {
         jobs.get_or_create(&StateLabel { state: state.name().to_owned() }).set(0);
     }
-    let slowdown = Family::<JobLabel, Share>::default();
-    let utilization = Family::<JobOnGpu, Share>::default();
+    let slowdown = Family::<JobLabel, RatioGauge>::default();
+    let utilization = Family::<JobOnGpu, RatioGauge>::default();
     for active in present.scheduler.jobs() {
         jobs.get_or_create(&StateLabel { state: active.job.state.name().to_owned() }).inc();
         if active.phase != Phase::Running {
@@ -105,9 +105,9 @@ pub(super) fn text(present: &Present<'_>) -> String {
 
 /// Latencies of services against their promises.
 fn services(present: &Present<'_>, registry: &mut Registry) {
-    let latency = Family::<Quantile, Share>::default();
-    let promised = Family::<Quantile, Share>::default();
-    let kept = Family::<JobLabel, Share>::default();
+    let latency = Family::<Quantile, RatioGauge>::default();
+    let promised = Family::<Quantile, RatioGauge>::default();
+    let kept = Family::<JobLabel, RatioGauge>::default();
     let requests = Family::<JobLabel, Gauge>::default();
     for active in present.scheduler.jobs().filter(|active| active.job.request.is_service()) {
         let (job_id, record) = (active.job.id, &active.job.latency);

@@ -159,7 +159,7 @@ fn booking(
     let wanted = request.gpus.map_or(devices.len(), |gpus| gpus as usize);
     let is_free = |device: &u32| *device < count && !taken.contains(device);
     if devices.is_empty() || devices.len() < wanted || !devices.iter().all(is_free) {
-        let message = "gpus: not so many, or not these, are there and not reserved at that time";
+        let message = "gpus: too few GPUs, or not these, are free of reservations at that time";
         return Err(ApiError::new(StatusCode::CONFLICT, "conflict", message));
     }
     Ok(Booking {

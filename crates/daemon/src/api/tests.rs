@@ -30,9 +30,9 @@ const RATES: [[u64; 3]; 3] = [[100, 90, 60], [80, 100, 100], [70, 100, 100]];
 const NOW: Now = Now { at_us: 5_000_000, unix_us: 1_700_000_000_000_000 };
 
 /// Pair rates by class, in percent.
-struct Pairs;
+struct RatesByClass;
 
-impl Interference for Pairs {
+impl Interference for RatesByClass {
     fn pair_rate(&self, job: &Profile, beside: &Profile, _: GpuTypeId) -> Option<Ratio> {
         let (a, b) = job.class.zip(beside.class)?;
         Some(Ratio::new(RATES[a.index()][b.index()], 100))
@@ -49,7 +49,7 @@ fn world_rates() -> Vec<Ppm> {
     let trace = parse(text.as_bytes(), "trace", &ReadOptions::default()).unwrap();
     let cluster = Arc::new(Cluster::uniform(1, 2, Memory::from_mib(1000)));
     let workload = Workload::new(trace, cluster, "trace", &WorkloadOptions::default()).unwrap();
-    let mut world = DrivenWorld::new(&workload, &Pairs, WorldOptions::default());
+    let mut world = DrivenWorld::new(&workload, &RatesByClass, WorldOptions::default());
     let start = |(job, devices): (u32, &&[u32])| Action::Start {
         job: JobId(job),
         placement: placement(devices),
@@ -150,7 +150,7 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
         used: Default::default(),
         over: BTreeMap::new(),
     };
-    let model: Arc<dyn Interference> = Arc::new(Pairs);
+    let model: Arc<dyn Interference> = Arc::new(RatesByClass);
     let policy = PolicySpec::parse(POLICY).unwrap();
     let (scheduler, outcome) = Scheduler::begin(start, &policy, Box::new(model));
     assert_eq!(outcome.actions, [], "everybody stays");

@@ -1,25 +1,25 @@
-//! The jobs that a selector or a dependency names.
+//! Resolves selectors and dependencies to jobs.
 
-use super::{Admission, Caller, CommandOutcome, PastJobs, Refusal};
+use super::{AdmissionControl, Caller, CommandOutcome, PastJobs, Refusal};
 use crate::job::{JobState, StoredJob};
 use crate::request::{After, Dependency, DependencyName, Selector};
 use crate::scheduler::JobAction;
 use std::collections::BTreeSet;
 
-/// The most dependencies of a job, tasks that are named one by one included.
+/// The most dependencies of a job, counted by tasks.
 const DEPENDENCIES_MAX: usize = 10_000;
 
-/// The most arrays of which a dependency names single tasks.
+/// The most arrays of which a dependency may name single tasks.
 const ARRAYS_MAX: usize = 16;
-/// The most jobs that one request may name by their numbers.
+/// The most jobs that a request may name by id.
 const NAMED_MAX: usize = 10_000;
 
-/// What a submission depends on, and how the jobs ended of it that are over already.
+/// The dependencies of a submission, and the final states of those that have ended.
 type Dependencies = (Vec<Dependency>, Vec<(u64, JobState)>);
 
-impl Admission<'_> {
-    /// The jobs that are named, divided into those that the change applies to and the others. Of a group,
-    /// such as an array, only the jobs count that it applies to, unless there are none.
+impl AdmissionControl<'_> {
+    /// The selected jobs, divided into those to which the change applies and the others. Jobs of a group, such
+    /// as an array, to which it does not apply are left out, unless no job remains.
     pub(super) fn select(
         &self,
         caller: &Caller,
@@ -118,7 +118,8 @@ impl Admission<'_> {
         history: &dyn PastJobs,
     ) -> Result<Dependencies, Refusal> {
         let (mut depends, mut over) = (Vec::new(), Vec::new());
-        // Each name once, and few arrays by their tasks: what is looked up does not grow with the request.
+        // Each name is resolved once, and tasks of few arrays only, so that the work does not grow with the
+        // request.
         let mut seen = BTreeSet::new();
         let mut arrays = BTreeSet::new();
         for DependencyName { after, jobs } in names {
@@ -160,7 +161,7 @@ impl Admission<'_> {
         Ok((depends, over))
     }
 
-    /// Depends on a job, or on the whole array that begins with it.
+    /// Resolves a dependency on a job, or on the whole array that it begins.
     fn depend(
         &self,
         after: After,
@@ -169,7 +170,7 @@ impl Admission<'_> {
         depends: &mut Vec<Dependency>,
         over: &mut Vec<(u64, JobState)>,
     ) -> Result<(), Refusal> {
-        // A job of this very cycle: the scheduler will know whether it is an array.
+        // A job of this very cycle: the scheduler will find out whether it is an array.
         let is_new = (self.scheduler.next_job()..self.next_job).contains(&id);
         let stored = match self.scheduler.job(id) {
             None if !is_new => Some(
@@ -188,7 +189,7 @@ impl Admission<'_> {
         Ok(())
     }
 
-    /// Depends on some tasks of an array.
+    /// Resolves a dependency on tasks of an array.
     fn depend_on_tasks(
         &self,
         after: After,
@@ -206,7 +207,7 @@ impl Admission<'_> {
         let one = one.filter(is_task).ok_or_else(|| unknown(numbers[0]))?;
         let tasks = one.request.tasks().map_err(|error| Refusal::Bad(error.to_string()))?;
         let mut missing: BTreeSet<u64> = numbers.iter().copied().collect();
-        // The jobs of a submission have numbers one after the other.
+        // Jobs of a submission have consecutive ids.
         for (id, index) in (first..).zip(0..tasks.count()) {
             let number = tasks.number(index).map(u64::from);
             if number.is_none_or(|number| numbers.binary_search(&number).is_err()) {

@@ -80,16 +80,8 @@ pub(super) fn typed(origins: &Origins) -> Config {
             enabled: switch("sharing.enabled"),
         },
         nvidia: nvidia(&path, &switch),
-        kubernetes: kubernetes_config(&text, &whole, &number),
-        slurm: SlurmConfig {
-            partition: text("slurm.partition").unwrap_or_default(),
-            gpu_memory_mib: whole("slurm.gpu_memory_mib").unwrap_or_default(),
-            job_memory_mib: whole("slurm.job_memory_mib").unwrap_or_default(),
-            poll_s: number("slurm.poll_s").unwrap_or_default(),
-            completions: path("slurm.completions"),
-            listen: text("slurm.listen"),
-            secret_file: path("slurm.secret_file").unwrap_or_default(),
-        },
+        kubernetes: kubernetes(&text, &whole, &number),
+        slurm: slurm(&text, &path, &whole, &number),
     }
 }
 
@@ -130,8 +122,26 @@ fn nvidia(path: &dyn Fn(&str) -> Option<PathBuf>, switch: &dyn Fn(&str) -> bool)
     }
 }
 
+/// `[slurm]`
+fn slurm(
+    text: &dyn Fn(&str) -> Option<String>,
+    path: &dyn Fn(&str) -> Option<PathBuf>,
+    whole: &dyn Fn(&str) -> Option<u64>,
+    number: &dyn Fn(&str) -> Option<f64>,
+) -> SlurmConfig {
+    SlurmConfig {
+        partition: text("slurm.partition").unwrap_or_default(),
+        gpu_memory_mib: whole("slurm.gpu_memory_mib").unwrap_or_default(),
+        job_memory_mib: whole("slurm.job_memory_mib").unwrap_or_default(),
+        poll_s: number("slurm.poll_s").unwrap_or_default(),
+        completions: path("slurm.completions"),
+        listen: text("slurm.listen"),
+        secret_file: path("slurm.secret_file").unwrap_or_default(),
+    }
+}
+
 /// `[kubernetes]`
-fn kubernetes_config(
+fn kubernetes(
     text: &dyn Fn(&str) -> Option<String>,
     whole: &dyn Fn(&str) -> Option<u64>,
     number: &dyn Fn(&str) -> Option<f64>,

@@ -1,4 +1,4 @@
-//! Carries out what was decided: operations for the back end, messages for jobs, changes for listeners.
+//! Carries out the outcome of a step: operations of the back end, messages to jobs, published changes.
 
 use super::Cycle;
 use crate::scheduler::{Input, Now, StepOutcome};
@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use tandem_backends::{BackendEvent, Op, Owner, crash};
 
 impl Cycle {
-    /// Ends the windows of measurements that an event would fall into.
+    /// Ends measurement windows that an operation would disturb.
     pub(super) fn interrupt_windows(&mut self, inputs: &[Input]) {
         for input in inputs {
             if let Input::Backend(event) = input
@@ -21,7 +21,7 @@ impl Cycle {
     }
 
     pub(super) fn act(&mut self, outcome: &StepOutcome) {
-        // Before the next run of the same job opens the socket again.
+        // Close the socket before the next run of the same job opens it again.
         for run in &outcome.forget {
             crash::point();
             self.backend.forget(*run);
@@ -37,7 +37,7 @@ impl Cycle {
                 match self.store.env(job) {
                     Ok(env) => {
                         let ours = std::mem::replace(&mut launch.env, env);
-                        // Python keeps back what it prints to a file: progress would show late.
+                        // Python buffers what it prints to a file, which would delay progress.
                         let unbuffered = launch.env.entry("PYTHONUNBUFFERED".to_owned());
                         unbuffered.or_insert_with(|| "1".to_owned());
                         launch.env.extend(ours);
@@ -45,7 +45,7 @@ impl Cycle {
                     Err(error) => tracing::error!("job {job}: its environment is lost: {error}"),
                 }
                 if self.uid != 0 {
-                    // Only root can become somebody else.
+                    // Only root can act as another user.
                     launch.owner = None;
                 }
             }
@@ -62,12 +62,12 @@ impl Cycle {
         }
     }
 
-    /// Opens the socket of a job, and follows its output, where its progress may show.
+    /// Opens the socket of a job and follows the output that may show its progress.
     pub(super) fn listen_to(&mut self, id: u64) {
         let Some(job) = self.scheduler.job(id).map(|active| &active.job) else { return };
         self.sockets.open(id, job.uid);
         if job.external.is_none() {
-            // Only root can become somebody else.
+            // Only root can act as another user.
             let owner = (self.uid == 0).then_some(Owner { uid: job.uid, gid: job.gid });
             let service = job.request.service.as_ref();
             if let Some(pattern) = service.and_then(|service| service.latency_regex.as_deref()) {
@@ -76,7 +76,7 @@ impl Cycle {
             }
             let pattern = job.request.progress_regex.as_deref();
             let mut files = vec![job.stdout()];
-            // Bars go to standard error.
+            // Progress bars are printed to standard error.
             files.extend(job.stderr().filter(|_| pattern.is_none()));
             self.sockets.tail(id, pattern, &files, owner);
         }
@@ -86,7 +86,7 @@ impl Cycle {
         for job in &outcome.changed {
             let mut hasher = std::hash::DefaultHasher::new();
             (job.state.name(), &job.reason, &job.devices).hash(&mut hasher);
-            // A service also when it begins or ceases to keep its promise.
+            // Also publish when a service begins or ceases to keep its promise.
             let is_kept = crate::api::latency(job).and_then(|latency| latency.is_kept);
             is_kept.hash(&mut hasher);
             let shown = hasher.finish();

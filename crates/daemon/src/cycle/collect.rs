@@ -1,8 +1,10 @@
-//! Collects what happened: messages become inputs of the scheduler, accepted commands and questions.
+//! Turns messages into inputs of the scheduler, accepted commands and questions.
 
 use super::message::{Reply, StateQuery};
 use super::{AcceptedCommand, Cycle, Message};
-use crate::command::{Accepted, Admission, Admitted, Caller, CommandOutcome, Refusal, UserCommand};
+use crate::command::{
+    Accepted, AdmissionControl, Admitted, Caller, CommandOutcome, Refusal, UserCommand,
+};
 use crate::job_sockets::FromJob;
 use crate::meter::StepReport;
 use crate::scheduler::{Fact, Input, Now};
@@ -10,23 +12,23 @@ use crate::store::StoreError;
 use std::collections::BTreeMap;
 use tandem_backends::{BackendEvent, ClusterJob, DeviceSample, RunSample};
 
-/// What a turn took in.
+/// The messages of a turn, sorted.
 #[derive(Default)]
 pub(super) struct Intake {
-    /// What happened.
+    /// Inputs of the scheduler.
     pub(super) inputs: Vec<Input>,
     pub(super) accepted: Vec<AcceptedCommand>,
     pub(super) questions: Vec<StateQuery>,
     /// Jobs whose webhooks were called.
     pub(super) webhooks_done: Vec<u64>,
-    /// The runs that were sampled last.
+    /// The runs in the latest sample.
     pub(super) sampled: Option<Vec<RunSample>>,
-    /// It was told to stop.
+    /// Whether it was told to stop.
     pub(super) stops: bool,
 }
 
 impl Cycle {
-    /// Takes in a batch of messages. While the store cannot be written, commands are refused.
+    /// Collects a batch of messages. Commands are refused while the store cannot be written.
     pub(super) fn collect(&mut self, now: Now, batch: &mut Vec<Message>, is_stuck: bool) -> Intake {
         let inputs = std::mem::take(&mut self.unwritten);
         let mut intake = Intake { inputs, ..Intake::default() };
@@ -84,9 +86,10 @@ impl Cycle {
         reply: Reply,
     ) -> Option<AcceptedCommand> {
         let (scheduler, limits) = (&self.scheduler, &self.limits);
-        let admission = Admission { scheduler, next_job, daemon_uid: self.uid, limits, admitted };
+        let admission =
+            AdmissionControl { scheduler, next_job, daemon_uid: self.uid, limits, admitted };
         match admission.admit(caller, command, &self.store) {
-            // Nothing is to be changed, so nothing has to be written.
+            // It changes nothing, so nothing has to be written.
             Ok(Accepted { input: Input::Change { jobs, .. }, outcome, .. }) if jobs.is_empty() => {
                 let _ = reply.send(Ok(outcome));
                 None
@@ -123,7 +126,7 @@ impl Cycle {
         }
     }
 
-    /// Jobs of the cluster as submissions; they stay until they are written.
+    /// Submissions for imported jobs of the cluster. They are kept until they are written.
     fn take_imports(&self, next_job: u64) -> Vec<AcceptedCommand> {
         let take = |(id, job): (u64, &ClusterJob)| {
             let (submission, unknown) =
@@ -139,7 +142,7 @@ impl Cycle {
         (next_job..).zip(&self.imports).map(take).collect()
     }
 
-    /// Whether an event withdraws a job of the cluster that is not written yet: nobody else need know of it.
+    /// Whether an event withdraws a cluster job that is not in the store yet: then dropping it is enough.
     fn withdraws_import(&mut self, event: &BackendEvent) -> bool {
         let BackendEvent::Withdrawn { external, .. } = event else { return false };
         let before = self.imports.len();
@@ -147,7 +150,7 @@ impl Cycle {
         self.imports.len() < before
     }
 
-    /// What the scheduler has to know of what a job says.
+    /// The input that follows from a message of a job, if any.
     fn facts_of(&mut self, job: u64, said: &FromJob, now: Now) -> Vec<Fact> {
         match *said {
             FromJob::Hello { accum, stop } => vec![Fact::Hello { job, accum, stop }],
@@ -156,7 +159,7 @@ impl Cycle {
                 let accum = accum.unwrap_or_else(|| self.sub_batches(job));
                 self.meter.steps(job, StepReport { n, total, accum }, now.time(), &self.scheduler)
             }
-            // What a job reports itself counts, and not what it prints.
+            // What a job reports takes precedence over what it prints.
             FromJob::Printed { .. } if self.reports(job) => Vec::new(),
             FromJob::Printed { n, total } => {
                 let accum = self.sub_batches(job);
@@ -171,14 +174,14 @@ impl Cycle {
         self.scheduler.job(job).is_some_and(|active| active.job.caps.reports)
     }
 
-    /// The sub-batches that a job was told to compute.
+    /// The number of sub-batches that a job was told to use.
     fn sub_batches(&self, job: u64) -> u32 {
         let active = self.scheduler.job(job);
         let allocation = active.and_then(|active| active.allocation.as_ref());
         allocation.map_or(1, |allocation| allocation.sub_batches)
     }
 
-    /// Processes on our devices that are not ours.
+    /// Processes on the devices that Tandem did not start.
     fn foreign_processes(&mut self, devices: &[DeviceSample]) -> Vec<Input> {
         let mut inputs = Vec::new();
         for (device, sample) in (0..).zip(devices) {

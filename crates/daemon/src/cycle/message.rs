@@ -1,4 +1,4 @@
-//! What the cycle is sent, and what others may read between its turns.
+//! Messages to the cycle, and what others may read between two turns.
 
 use crate::command::{Caller, CommandOutcome, Refusal, UserCommand};
 use crate::history::History;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tandem_backends::{BackendEvent, DeviceSample};
 use tokio::sync::oneshot;
 
-/// Told when a command is durable: what became of it.
+/// Receives the result of a command when it is durable.
 pub(super) type Reply = oneshot::Sender<Result<CommandOutcome, Refusal>>;
 /// Reads the present between two turns.
 pub(super) type StateQuery = Box<dyn FnOnce(&Present<'_>) + Send>;
@@ -20,45 +20,45 @@ pub(super) type Write = Box<dyn FnOnce(&StoreTransaction<'_>) -> Result<(), Stor
 
 /// A message for the cycle.
 pub enum Message {
-    /// A user's command.
+    /// A command of a user.
     Command {
-        /// Who.
+        /// The caller.
         caller: Caller,
-        /// What.
+        /// The command.
         command: UserCommand,
-        /// Told when it is durable.
+        /// Receives the result when it is durable.
         reply: Reply,
     },
-    /// Something that the scheduler need not know is to be kept.
+    /// A write to the store that the scheduler need not know.
     Write {
-        /// What.
+        /// The write.
         write: Write,
-        /// Told when it is durable.
+        /// Called when it is durable.
         reply: oneshot::Sender<Result<(), Refusal>>,
     },
-    /// The back end reports.
+    /// An event of the back end.
     Backend(BackendEvent),
-    /// A job speaks.
+    /// A message of a job.
     StoredJob {
         /// The job.
         job: u64,
-        /// What it says.
+        /// The message.
         said: FromJob,
     },
-    /// The webhook of a job was called, or that was given up.
+    /// The webhook of a job was called, or its last try failed.
     WebhookDone {
         /// The job.
         job: u64,
     },
-    /// An input of the scheduler, as a simulated machine sends it.
+    /// An input of the scheduler, for tests that simulate a machine.
     Input(Input),
-    /// Somebody reads the present.
+    /// A request to read the present state.
     Ask(StateQuery),
     /// Stop.
     Stop,
 }
 
-/// The present, to be read between two turns.
+/// The present state, readable between two turns.
 pub struct Present<'a> {
     /// Jobs, devices and the engine.
     pub scheduler: &'a Scheduler,
@@ -68,24 +68,24 @@ pub struct Present<'a> {
     pub devices: &'a [DeviceSample],
     /// Measurements of jobs.
     pub meter: &'a Meter,
-    /// How long turns took.
+    /// Durations of turns.
     pub turns: &'a Turns,
     /// Placements over time, and series of jobs and devices.
     pub history: &'a History,
-    /// Why the store cannot be written, if it cannot.
+    /// Why the store cannot be written, if so.
     pub trouble: Option<&'a str>,
 }
 
-/// How long turns took, in buckets.
+/// A histogram of the durations of turns.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// Histogram of turn times: turns of at most 2^n microseconds.
+    /// Number of turns that took at most 2^n microseconds.
     pub buckets: [u64; 32],
-    /// Their sum in microseconds.
+    /// Sum of the durations in microseconds.
     pub sum_us: u64,
-    /// Their number.
+    /// Number of turns.
     pub count: u64,
-    /// Times that the store could not be written.
+    /// Number of failed writes to the store.
     pub store_failures: u64,
 }
 

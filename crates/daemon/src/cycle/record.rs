@@ -1,5 +1,5 @@
-//! Keeps what happened for the pages and for programs: placements over time, series of jobs and devices.
-//! Nothing is decided by it, and a turn never waits for it.
+//! Records placements and series for dashboards and programs. No decision depends on them, and a turn never
+//! waits for them.
 
 use super::{Cycle, Present};
 use crate::api::live::{self, LiveEvent};
@@ -10,7 +10,7 @@ use crate::store::StoreTransaction;
 use tandem_backends::RunSample;
 
 impl Cycle {
-    /// The present, to be read.
+    /// A view of the present state.
     pub(super) fn present(&self, now: Now) -> Present<'_> {
         Present {
             scheduler: &self.scheduler,

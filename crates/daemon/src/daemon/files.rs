@@ -1,4 +1,4 @@
-//! Folders, the lock and sockets of a daemon: made with the right owner and mode, or refused.
+//! Folders, lock and sockets of a daemon: created with the right owner and mode, or refused.
 
 use super::{DaemonError, DaemonOptions, io_error};
 use crate::api::{Tcp, Web};
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 
-/// Makes a folder that is not there, with this mode whatever the mask says.
+/// Creates a missing folder with this mode, whatever the umask is.
 pub(super) fn make_folder(folder: &Path, mode: u32) -> Result<(), DaemonError> {
     if folder.is_dir() {
         return Ok(());
@@ -22,34 +22,34 @@ pub(super) fn make_folder(folder: &Path, mode: u32) -> Result<(), DaemonError> {
     std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io_error(failed()))
 }
 
-/// Sees to it that a folder that is used is ours, and gives others no more than this mode does.
+/// Makes sure that an existing folder belongs to this user and has no more permissions than `mode`.
 pub(super) fn make_private(folder: &Path, mode: u32) -> Result<(), DaemonError> {
     let shown = folder.display();
     let metadata =
         folder.symlink_metadata().map_err(io_error(format!("cannot look at {shown}")))?;
     let uid = rustix::process::getuid().as_raw();
     let is_ours = |metadata: &Metadata| metadata.is_dir() && metadata.uid() == uid;
-    // A link that is ours leads where we want it to.
+    // A symbolic link of this user is allowed.
     let is_fine = is_ours(&metadata)
         || metadata.is_symlink()
             && metadata.uid() == uid
             && folder.metadata().is_ok_and(|metadata| is_ours(&metadata));
     if !is_fine {
-        let message = format!("{shown}: is no folder of user {uid}; give another one");
+        let message = format!("{shown}: is not a folder of user {uid}; give another one");
         return Err(DaemonError::Taken(message));
     }
-    let failed = format!("cannot close {shown} to others");
+    let failed = format!("cannot make {shown} private");
     std::fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(io_error(failed))
 }
 
-/// Holds the state; a second daemon on it is told so.
+/// Locks the state folder; a second daemon is refused.
 pub(super) fn lock(state: &Path) -> Result<File, DaemonError> {
     let file = state.join("lock");
     let opened =
         OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&file);
     let opened = opened.map_err(io_error(format!("cannot open {}", file.display())))?;
-    // Of the kind that a child does not inherit: one that is about to become a supervisor when the daemon
-    // is killed must not keep the next one out.
+    // A lock that children do not inherit: a child that is about to become a supervisor must not keep the next
+    // daemon out.
     let exclusive = rustix::fs::FlockOperation::NonBlockingLockExclusive;
     match rustix::fs::fcntl_lock(&opened, exclusive) {
         Ok(()) => Ok(opened),
@@ -80,10 +80,11 @@ pub(super) fn listen(
     let is_anyones = metadata.mode() & 0o1002 == 0o002;
     if is_anyones || (metadata.uid() != uid && metadata.uid() != 0) {
         return Err(DaemonError::Taken(format!(
-            "{shown}: others could listen there in the daemon's place; give another one with --socket"
+            "{shown}: other users can write to it and could replace the socket; give another folder with --socket"
         )));
     }
-    // A child of one that was killed may hold its socket until it has become a supervisor.
+    // A child of a killed daemon may hold the socket until it has become a supervisor, so try again for a
+    // while.
     let answers = || {
         let again = std::iter::repeat_n(Duration::from_millis(50), 20);
         again.inspect(|&pause| std::thread::sleep(pause)).all(|_| connects(socket))
@@ -95,20 +96,20 @@ pub(super) fn listen(
     }
     let failed = format!("cannot listen at {shown}");
     match std::fs::symlink_metadata(socket) {
-        // Left behind by one that was killed.
+        // Left behind by a killed daemon.
         Ok(metadata) if metadata.file_type().is_socket() => {
             std::fs::remove_file(socket).map_err(io_error(failed.clone()))?;
         }
         Ok(_) => {
             let message =
-                format!("{shown}: is there and no socket; give another place with --socket");
+                format!("{shown}: exists and is not a socket; give another path with --socket");
             return Err(DaemonError::Taken(message));
         }
         Err(_) => {}
     }
     let listener =
         std::os::unix::net::UnixListener::bind(socket).map_err(io_error(failed.clone()))?;
-    // Everyone may ask a daemon that serves everyone; the system says who they are.
+    // Any user may connect to a root daemon; the kernel identifies them.
     let mode = if uid == 0 { 0o666 } else { 0o600 };
     std::fs::set_permissions(socket, Permissions::from_mode(mode))
         .map_err(io_error(failed.clone()))?;
@@ -136,7 +137,7 @@ pub(super) fn listen_tcp(
     Ok(Some(Tcp { listener, tls }))
 }
 
-/// The listener of the dashboard. It takes tokens, so that it always has TLS.
+/// The listener of the dashboard. Users send it tokens, so it always has TLS.
 pub(super) fn listen_web(
     options: &DaemonOptions,
     runtime: &Runtime,
@@ -149,7 +150,7 @@ pub(super) fn listen_web(
     Ok(Some(Web { listener, tls }))
 }
 
-/// TLS with the certificate of the administrator, or with one of the daemon's own.
+/// TLS with the configured certificate, or with one that the daemon makes.
 fn tls(
     options: &DaemonOptions,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! From a state folder and a back end to a cycle that can take its first turn.
+//! Starts a daemon: from a state folder and a back end to a cycle that is ready for its first turn.
 
 use super::files::{make_folder, make_private};
 use super::{BackendChoice, DaemonError, DaemonOptions, database, io_error, sockets};
@@ -22,7 +22,7 @@ use tandem_backends::slurm::SlurmBackend;
 use tandem_backends::{Backend, Foreign, crash};
 use tokio::runtime::Runtime;
 
-/// Opens the store and the back end, recovers the jobs and begins the schedule.
+/// Opens store and back end, recovers the jobs and starts the scheduler.
 pub(super) fn start(
     options: &DaemonOptions,
     choice: BackendChoice,
@@ -72,7 +72,7 @@ pub(super) fn start(
     Ok((cycle, clock, groups, tokens))
 }
 
-/// Refuses the state of another machine, whose daemon may run the same jobs.
+/// Refuses the state of another machine: its daemon may run the same jobs.
 fn claim_for_machine(store: &mut Store, state: &Path) -> Result<(), DaemonError> {
     let bad = |cause| DaemonError::Store { file: database(state), cause };
     let here = crate::machine::id();
@@ -87,9 +87,9 @@ fn claim_for_machine(store: &mut Store, state: &Path) -> Result<(), DaemonError>
     }
 }
 
-/// Opens the store, which only its owner can read.
+/// Opens the store, readable by its owner only.
 fn open_store(file: &Path, options: &DaemonOptions) -> Result<Store, DaemonError> {
-    // SQLite gives the files beside it the mode that it has when they are made.
+    // SQLite creates the files beside the store with the same mode.
     let made = OpenOptions::new().create(true).append(true).mode(0o600).open(file);
     made.and_then(|made| made.set_permissions(Permissions::from_mode(0o600)))
         .map_err(io_error(file.display().to_string()))?;
@@ -111,19 +111,19 @@ fn resume_clock(store: &Store) -> Result<Clock, StoreError> {
 /// The folder of the sockets of jobs.
 fn make_sockets(options: &DaemonOptions, uid: u32) -> Result<PathBuf, DaemonError> {
     let sockets = sockets(&options.socket);
-    // Users reach their own sockets and cannot list the others.
+    // Users can reach their own sockets but not list the others.
     let mode = if uid == 0 { 0o711 } else { 0o700 };
     make_folder(&sockets, mode)?;
     make_private(&sockets, mode)?;
     Ok(sockets)
 }
 
-/// A back end that was opened.
+/// An opened back end.
 struct Opened {
     backend: Box<dyn Backend>,
-    /// Where it can make control groups.
+    /// Where it can create control groups, or why it cannot.
     groups: Option<Cgroups>,
-    /// Memory that an imported job takes on each GPU if it says nothing.
+    /// Memory on each GPU that is assumed of an imported job without a hint.
     job_memory_bytes: Option<u64>,
 }
 
@@ -160,7 +160,7 @@ fn open_backend(
     }
 }
 
-/// What the scheduler may expect of the back end.
+/// The capabilities of the back end that the scheduler uses.
 fn setup(options: &DaemonOptions, backend: &dyn Backend, sockets: &Path) -> Setup {
     let can = backend.capabilities();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
@@ -185,7 +185,7 @@ fn setup(options: &DaemonOptions, backend: &dyn Backend, sockets: &Path) -> Setu
         foreign_avoid: options.foreign == Foreign::Avoid,
         people: options.people.clone(),
         process: options.process.clone(),
-        // The queue of a cluster is the cluster's to bound.
+        // The cluster limits its own queue.
         planned_per_user: (!can.keeps_queue).then_some(options.limits.planned_per_user),
     }
 }

@@ -1,6 +1,5 @@
-//! Draws of the unknown durations, and what to say of a start that depends on them: a range, or that it is not
-//! known and why. An answer takes a bounded time; of a queue that is too long for it, the part that was
-//! simulated tells how fast the rest goes.
+//! Draws of the unknown durations, and the answer that follows from them: a range of starts, or that the start
+//! is not known and why. Time is bounded: if a queue is too long, the simulated part is extrapolated.
 
 use crate::scheduler::{Estimate, EstimateBasis};
 use rand::SeedableRng;
@@ -10,22 +9,23 @@ use std::time::{Duration, Instant};
 use tandem_core::{Span, Time, Work};
 use tandem_sim::forecast::{Forecast, Snapshot, SnapshotJob};
 
-/// How far the classes are off in each draw, in standard deviations: first as expected, then the extremes, so
-/// that two more draws already give a range.
+/// Deviation of the classes in each draw, in standard deviations: first the expectation, then the extremes, so
+/// that three draws already give a range.
 const OFF: [f64; 9] = [0.0, -1.6, 1.6, -1.0, 1.0, -0.6, 0.6, -0.3, 0.3];
 /// Number of draws.
 pub(super) const DRAWS: u32 = OFF.len() as u32;
-/// Deviation of the time that a job still takes which has run longer than expected.
+/// Deviation of the remaining time of a job that has exceeded its estimate.
 const OUTLIVED: f64 = 0.8;
-/// Time for all draws; what is around them may take as long again until an answer is given without them.
+/// Deadline of all draws. The caller waits up to twice as long before it answers without them.
 const TIME: Duration = Duration::from_millis(900);
-/// Pending jobs that are simulated; those that come later in the queue are counted.
+/// Pending jobs that are simulated; later ones are only counted.
 const PENDING_MAX: usize = 2000;
-/// What a start takes besides the end of another job.
+/// Time of a start beyond the end of the job before it.
 const HANDOVER_S: f64 = 0.5;
-/// Deviations of an extrapolation: of the estimates, and of the extrapolation itself.
+/// Relative deviations of an extrapolated start: from the estimates, and from the extrapolation.
 const EXTRAPOLATED: (f64, f64) = (1.3, 0.25);
-/// A start that depends on guesses to more than this part is not known.
+/// A start is reported as unknown if more than this fraction of the work before it is of classes without a
+/// finished job.
 const GUESSED_MAX: f64 = 0.5;
 
 /// A deadline.
@@ -46,17 +46,17 @@ impl Deadline {
     }
 }
 
-/// A service does not end in what can be foreseen: a hundred years.
+/// The duration of a service in forecasts: a hundred years.
 const NEVER: Span = Span::from_secs(3_153_600_000);
-/// What is further away waits for the end of a service.
+/// A start later than this waits for the end of a service.
 const FORESEEN_S: f64 = 1e9;
 
-/// Whether so many seconds from now can be foreseen.
+/// Whether a time from now, in seconds, is within the forecast.
 pub(super) fn is_foreseen(seconds: &f64) -> bool {
     *seconds < FORESEEN_S
 }
 
-/// Sets the durations of a draw.
+/// Sets the durations of one draw.
 pub(super) fn draw(jobs: &mut [SnapshotJob], estimates: &[Estimate], draw: u32) {
     let mut random = ChaCha8Rng::seed_from_u64(u64::from(draw));
     let off = OFF[draw as usize % OFF.len()];
@@ -67,7 +67,7 @@ pub(super) fn draw(jobs: &mut [SnapshotJob], estimates: &[Estimate], draw: u32) 
     }
 }
 
-/// The duration of a job that is off by so many standard deviations, its own and those of its class.
+/// The duration of a job at a deviation, which combines its own and that of its class.
 fn duration(job: &SnapshotJob, estimate: &Estimate, own: f64, off: f64) -> Span {
     if estimate.basis == EstimateBasis::Service {
         return NEVER;
@@ -76,7 +76,7 @@ fn duration(job: &SnapshotJob, estimate: &Estimate, own: f64, off: f64) -> Span 
     let done = (job.done.0 / Work::of(Span(1)).0) as f64;
     let expected = job.spec.estimate.0 as f64;
     let total = match estimate.basis {
-        // Only what is left is in doubt.
+        // Work that is done is certain; only the rest is drawn.
         EstimateBasis::Progress if expected > done => done + (expected - done) * factor,
         _ => expected * factor,
     };
@@ -84,15 +84,15 @@ fn duration(job: &SnapshotJob, estimate: &Estimate, own: f64, off: f64) -> Span 
     Span((total as u64).max(1))
 }
 
-/// The part of a long queue that is simulated.
+/// The simulated part of a long queue.
 pub(super) struct ReducedQueue {
     /// Positions of the jobs in the whole queue.
     pub(super) positions: Vec<usize>,
-    /// Work of the jobs that come before the one in question and are left out.
+    /// Work of the jobs that come before the job in question and were left out.
     pub(super) left_out: Work,
 }
 
-/// Which jobs to simulate: those that run, and the pending ones that come first.
+/// Chooses the jobs to simulate: running jobs, and pending ones in the likely order of the queue.
 pub(super) fn keep(present: &Snapshot, target: usize) -> ReducedQueue {
     let is_pending = |&index: &usize| present.jobs[index].placement.is_none();
     let mut pending: Vec<usize> = (0..present.jobs.len()).filter(is_pending).collect();
@@ -113,7 +113,7 @@ pub(super) fn keep(present: &Snapshot, target: usize) -> ReducedQueue {
     ReducedQueue { positions, left_out }
 }
 
-/// Roughly where a pending job comes in the queue: most policies prefer priority, then short jobs.
+/// The likely position of a pending job: most policies prefer priority, then short jobs.
 fn rank(job: &SnapshotJob, index: usize) -> (i16, u64, usize) {
     (-i16::from(job.spec.priority), job.spec.estimate.0, index)
 }
@@ -126,8 +126,8 @@ fn seconds(work: Work) -> f64 {
     work.0 as f64 / Work::of(Span(1_000_000)).0 as f64
 }
 
-/// When a job starts that the forecast did not reach, in seconds: what comes before it, at the speed at which
-/// the simulated part of the queue started. `None` if nothing started.
+/// Extrapolates the start of a job that was not simulated, in seconds: the work before it at the speed at which
+/// the simulated part started. `None` if nothing started.
 pub(super) fn extrapolate(
     present: &Snapshot,
     forecast: &Forecast,
@@ -161,7 +161,7 @@ pub(super) fn extrapolate(
     Some([(start / factor).max(elapsed.min(start)), start, start * factor])
 }
 
-/// Earliest, median and latest of what the draws say, with what no draw covers.
+/// Earliest, median and latest start, widened by the uncertainty that the draws do not cover.
 pub(super) fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
     values.retain(is_foreseen);
     values.sort_by(f64::total_cmp);
@@ -173,7 +173,7 @@ pub(super) fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
     Some([(first * 0.97 - HANDOVER_S).max(0.0), middle, last * 1.03 + HANDOVER_S])
 }
 
-/// A job that needs more GPUs than accept jobs at present waits for somebody to change that.
+/// A job that needs more GPUs than are in service cannot start until an operator changes that.
 pub(super) fn too_few_gpus(present: &Snapshot, target: usize) -> Option<String> {
     let needs = present.jobs[target].spec.gpus;
     let open = present.cluster.gpus().len().saturating_sub(present.closed.len());
@@ -181,8 +181,8 @@ pub(super) fn too_few_gpus(present: &Snapshot, target: usize) -> Option<String> 
         .then(|| format!("it needs {needs} GPUs, and {open} accept jobs at present"))
 }
 
-/// Why nothing can be said about a start; `None` if something can. It is not known where most of the work
-/// before it is that of jobs whose durations are guesses.
+/// Why a start is not known; `None` if it is. It is unknown if most of the work before the job is of classes
+/// without a finished job.
 pub(super) fn unknown(
     present: &Snapshot,
     forecast: &Forecast,

@@ -1,4 +1,4 @@
-//! When every job will start and end, and where.
+//! The forecast of the whole queue: when and where every job starts and ends.
 
 use super::draws::Deadline;
 use super::{Question, ask};
@@ -12,24 +12,25 @@ use tandem_core::Time;
 use tandem_policies::PolicySpec;
 use tandem_sim::forecast::Forecast;
 
-/// Pages ask for all jobs again and again: fewer draws, and not as far ahead as for a single job.
+/// Pages refresh this forecast all the time, so it has fewer draws and a shorter horizon than that of a single
+/// job.
 const DRAWS: u32 = 5;
 const EVENTS_MAX: u64 = 20_000;
-/// Time for all draws: of a queue that is too long for it, the later jobs have no start.
+/// Deadline of all draws. In a queue that is too long, the later jobs have no start.
 const TIME: Duration = Duration::from_secs(2);
-/// Placements of a response, the earliest first.
+/// Placements in a response, earliest first.
 const PLACEMENTS_MAX: usize = 4_000;
 
-/// A question about all jobs.
+/// A forecast of the queue to be computed.
 pub(crate) struct QueueQuestion {
     question: Question,
     /// Why each job waits.
     waits: Vec<Option<String>>,
-    /// When it was asked.
+    /// The time of the snapshot.
     unix_us: u64,
 }
 
-/// A question about all jobs at present.
+/// Takes a snapshot of the queue.
 pub(crate) fn of_queue(present: &Present<'_>) -> QueueQuestion {
     let question = ask(present, None, JobState::Pending, None);
     let waits = |&id: &u64| {
@@ -41,7 +42,7 @@ pub(crate) fn of_queue(present: &Present<'_>) -> QueueQuestion {
 }
 
 impl QueueQuestion {
-    /// Runs the policy forward.
+    /// Computes the forecast.
     pub(crate) fn answer(self, policy: &PolicySpec) -> QueueForecast {
         let Self { mut question, waits, unix_us } = self;
         let draws = question.run_draws(policy, DRAWS, EVENTS_MAX, TIME);
@@ -58,8 +59,8 @@ impl QueueQuestion {
 }
 
 impl Question {
-    /// Runs several draws forward, as many as there is time for; at least one, which may be incomplete. The
-    /// placements of the first are recorded.
+    /// Simulates draws until the deadline; at least one, which may be incomplete. Records the placements of the
+    /// first.
     pub(super) fn run_draws(
         &mut self,
         policy: &PolicySpec,
@@ -74,7 +75,7 @@ impl Question {
             self.draw(draw);
             let forecast = self.run(policy, events_max, draw == 0, deadline);
             let is_late = deadline.has_passed();
-            // A draw that was cut short would only tell of the jobs that start early.
+            // A draw that was cut short would only count jobs that start early.
             if draw == 0 || !is_late {
                 forecasts.push(forecast);
             }

@@ -1,9 +1,9 @@
-//! What if: the present as it is and with a change, run forward through the same draws.
+//! What-if: simulates the present state with and without a change, with the same draws.
 
 use super::{Question, ask};
 use crate::api::live_types::{WhatIfAnswer, WhatIfBody, WhatIfJob, WhatIfTotals};
 use crate::api::types::SCHEMA;
-use crate::command::{Admission, Caller, Refusal};
+use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::JobState;
 use crate::request::JobRequest;
@@ -15,23 +15,23 @@ use tandem_sim::forecast::{Forecast, JobForecast, SnapshotJob};
 
 const DRAWS: u32 = 5;
 const EVENTS_MAX: u64 = 50_000;
-/// Time for the draws of either course of events; a queue that is too long for it is compared in part.
+/// Deadline of the draws of each of the two simulations; a longer queue is compared in part.
 const TIME: Duration = Duration::from_secs(4);
-/// Jobs that are listed.
+/// Jobs in the response.
 const JOBS_MAX: usize = 200;
-/// GPUs that can be added.
+/// GPUs that may be added.
 const MORE_MAX: u32 = 1024;
 
-/// The present as it is and with the change.
+/// The two simulations to run.
 pub(crate) struct WhatIf {
     before: Question,
     after: Question,
-    /// Name and user of each job; the added one is the last.
+    /// Name and user of each job; an added job is last.
     names: Vec<(String, String)>,
     adds_job: bool,
 }
 
-/// The two questions, unless the change is invalid.
+/// Takes a snapshot with and without the change; an error if the change is invalid.
 pub(crate) fn of_change(
     present: &Present<'_>,
     caller: &Caller,
@@ -59,7 +59,7 @@ pub(crate) fn of_change(
     let adds_job = change.job.is_some();
     if let Some(request) = change.job {
         if change.add_devices == 0 {
-            Admission::feasible(scheduler, &request)?;
+            AdmissionControl::feasible(scheduler, &request)?;
         }
         names.push((request.name.clone().unwrap_or_default(), caller.user.clone()));
         after.add(present, caller, request);
@@ -79,8 +79,8 @@ impl Question {
         self.present.jobs.push(SnapshotJob { spec, placement: None, done: Work::ZERO, duration });
     }
 
-    /// The median of an instant of every job over the draws, in seconds from now; absent for those that do
-    /// not come to it in most draws.
+    /// The median over the draws of a time of every job, in seconds from now; absent for jobs that do not reach
+    /// it in most draws.
     fn medians(
         &self,
         draws: &[Forecast],
@@ -111,7 +111,7 @@ struct Instants {
 }
 
 impl WhatIf {
-    /// Runs both forward.
+    /// Runs both simulations.
     pub(crate) fn answer(
         mut self,
         policy_before: &PolicySpec,
@@ -119,7 +119,7 @@ impl WhatIf {
     ) -> WhatIfAnswer {
         let before = self.before.run_draws(policy_before, DRAWS, EVENTS_MAX, TIME);
         let after = self.after.run_draws(policy, DRAWS, EVENTS_MAX, TIME);
-        // Only the same draws can be compared.
+        // Compare only draws that both simulations finished.
         let draws = before.len().min(after.len());
         let before = self.before.instants(&before[..draws]);
         let after = self.after.instants(&after[..draws]);
@@ -129,7 +129,7 @@ impl WhatIf {
         let mut jobs: Vec<WhatIfJob> =
             (0..self.names.len()).map(|index| self.job(index, &before, &after)).collect();
         let change = |job: &WhatIfJob| match (job.id, job.end_before_s, job.end_after_s) {
-            // The job that is added comes first.
+            // An added job is listed first.
             (None, ..) => f64::INFINITY,
             (_, Some(before), Some(after)) => (after - before).abs(),
             (_, None, None) => 0.0,
@@ -168,7 +168,7 @@ impl WhatIf {
     }
 }
 
-/// Sums over the jobs that come to it in both courses of events, so that they can be compared.
+/// Sums over the jobs that reach this time in both simulations.
 fn totals(own: &Instants, other: &Instants, waits: &[usize], count: usize) -> WhatIfTotals {
     let mean = |values: Vec<f64>| match values.len() {
         0 => 0.0,

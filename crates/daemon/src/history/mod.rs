@@ -1,5 +1,5 @@
-//! What happened: placements over time, and series of jobs and devices. No decision depends on it. It is
-//! bounded; series are in memory and start anew with the daemon.
+//! History for dashboards: placements over time, and series of jobs and devices. No decision depends on it. It
+//! is bounded; series are in memory and start empty with the daemon.
 
 mod placements;
 mod scalars;
@@ -9,7 +9,7 @@ pub use placements::{PlacedJob, PlacementLog, PlacementRecord};
 pub use scalars::{Scalars, scalars_of};
 pub use series::{DeviceColumns, JobColumns, MachineColumns, Samples};
 
-/// What the cycle records.
+/// The recorded history.
 #[derive(Default)]
 pub struct History {
     /// Which job ran where, beside which others and how fast.

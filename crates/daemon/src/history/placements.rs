@@ -23,10 +23,10 @@ pub struct PlacedJob {
     pub beside: Vec<u64>,
 }
 
-/// A job on GPUs, from one change of its co-located jobs to the next.
+/// A placement record: a job on GPUs, from one change of its co-located jobs to the next.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlacementRecord {
-    /// Counted through the life of the store.
+    /// Its number; increases over the life of the store.
     #[serde(skip)]
     pub seq: u64,
     /// The job and its GPUs.
@@ -36,7 +36,7 @@ pub struct PlacementRecord {
     pub from_us: u64,
     /// End; absent while it is open.
     pub to_us: Option<u64>,
-    /// Work before it, in microseconds of running alone.
+    /// Work done before it, in microseconds of running alone.
     pub done_us: u64,
     /// Mean rate; absent while it is open.
     pub rate: Option<f64>,
@@ -46,7 +46,7 @@ pub struct PlacementRecord {
     pub predicted: Option<f64>,
     /// Why it began.
     pub why: String,
-    /// Why it ended; absent while it is open, and if the job went on.
+    /// Why it ended; absent while it is open, and if the job continued beside others.
     pub end: Option<String>,
     /// Work at the last update.
     #[serde(skip)]
@@ -89,7 +89,7 @@ impl PlacementLog {
         self.open.values()
     }
 
-    /// Compares with what runs now. Returns the placements that ended, then those that began; `changed` has
+    /// Compares with the running jobs. Returns the placements that ended, then those that began; `changed` has
     /// the jobs that ended.
     pub fn update(
         &mut self,
@@ -188,7 +188,7 @@ impl PlacementRecord {
     }
 }
 
-/// The jobs that run, their GPUs and the other jobs that run there.
+/// The running jobs with their GPUs and co-located jobs.
 fn sites(scheduler: &Scheduler) -> BTreeMap<u64, TenantsOfGpus> {
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
     let runs = |job: &u64| scheduler.job(*job).is_some_and(|active| active.phase == Phase::Running);
@@ -213,7 +213,7 @@ fn named(jobs: &[u64]) -> String {
     names.join(" and ")
 }
 
-/// How the co-located jobs of a job that goes on have changed.
+/// Describes how the co-located jobs of a running job have changed.
 fn regrouped(before: &[u64], after: &[u64]) -> String {
     let only = |own: &[u64], other: &[u64]| {
         own.iter().copied().filter(|job| !other.contains(job)).collect::<Vec<u64>>()
@@ -227,7 +227,7 @@ fn regrouped(before: &[u64], after: &[u64]) -> String {
     }
 }
 
-/// Why a job does not run any more.
+/// Why a job no longer runs.
 fn ending(active: Option<&Active>, over: Option<&StoredJob>) -> String {
     if let Some(job) = over.filter(|job| job.state.is_over()) {
         let reason = job.public_reason().filter(|_| job.state != JobState::Completed);

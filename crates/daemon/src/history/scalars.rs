@@ -1,9 +1,9 @@
-//! What a job reports beside its steps: the loss, and other values by name.
+//! Scalars that a job reports with its steps: the loss, and other values by name.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Values that a job may report, by number of names.
+/// The most names per job.
 pub(super) const SCALARS_MAX: usize = 8;
 /// The longest name, in bytes.
 const NAME_MAX: usize = 32;
@@ -11,8 +11,8 @@ const NAME_MAX: usize = 32;
 /// Values that a job reports, by name.
 pub type Scalars = BTreeMap<String, f64>;
 
-/// The values of a step report: `loss`, and others by name. What is not a number or has no valid name is
-/// ignored: it must not cost the report of the steps that it came with.
+/// The scalars of a step report: `loss`, and others by name. Invalid ones are ignored, so that the step still
+/// counts.
 pub fn scalars_of(loss: &Value, others: &Value) -> Scalars {
     let loss = loss.as_f64().map(|loss| ("loss".to_owned(), loss));
     let others = others.as_object().into_iter().flatten();

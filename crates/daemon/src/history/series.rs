@@ -24,13 +24,13 @@ const SPEED_WINDOW_US: u64 = SECOND_US;
 
 /// The mean of the values of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Cell {
+struct IntervalMean {
     sum: f64,
     count: u32,
 }
 
-impl Cell {
-    fn add(&mut self, other: Cell) {
+impl IntervalMean {
+    fn add(&mut self, other: IntervalMean) {
         self.sum += other.sum;
         self.count += other.count;
     }
@@ -51,16 +51,16 @@ enum Full {
 
 /// Columns of values at equal intervals.
 #[derive(Clone, Debug)]
-struct Series {
+struct IntervalSeries {
     from_us: u64,
     step_us: u64,
     points_max: usize,
     full: Full,
-    columns: Vec<Vec<Cell>>,
+    columns: Vec<Vec<IntervalMean>>,
     length: usize,
 }
 
-impl Series {
+impl IntervalSeries {
     fn new(from_us: u64, step_us: u64, points_max: usize, full: Full) -> Self {
         Self { from_us, step_us, points_max, full, columns: Vec::new(), length: 0 }
     }
@@ -87,9 +87,9 @@ impl Series {
         }
         let cells = &mut self.columns[column];
         if at >= cells.len() {
-            cells.resize(at + 1, Cell::default());
+            cells.resize(at + 1, IntervalMean::default());
         }
-        cells[at].add(Cell { sum: value, count: 1 });
+        cells[at].add(IntervalMean { sum: value, count: 1 });
         self.length = self.length.max(at + 1);
     }
 
@@ -110,7 +110,7 @@ impl Series {
         self.step_us = self.step_us.saturating_mul(2);
     }
 
-    /// Makes room for a point, and for a quarter of all before the next time.
+    /// Appends a point. Allocates room for a quarter more points at a time.
     fn slide(&mut self, at: usize) {
         let by = (at + 1 - self.points_max).saturating_add(self.points_max / 4);
         for cells in &mut self.columns {
@@ -120,27 +120,27 @@ impl Series {
         self.from_us += self.step_us.saturating_mul(by as u64);
     }
 
-    /// The means of a column in at most `points` intervals since an instant: the start of the first and the
-    /// time between two come with them.
+    /// The means of a column in at most `points` intervals since an instant. Also returns the start of the
+    /// first interval and their length.
     fn read(&self, column: usize, since_us: u64, points: usize) -> Vec<Option<f64>> {
         let (first, stride) = self.window(since_us, points);
         let cells = self.columns.get(column).map_or(&[][..], Vec::as_slice);
         let cell = |at: usize| cells.get(at).copied().unwrap_or_default();
         let mean = |start: usize| {
-            let mut all = Cell::default();
+            let mut all = IntervalMean::default();
             (start..(start + stride).min(self.length)).for_each(|at| all.add(cell(at)));
             all.mean()
         };
         (first..self.length).step_by(stride).map(mean).collect()
     }
 
-    /// The first point of a reading, and how many points become one.
+    /// The first point to return, and how many points to merge into one.
     fn window(&self, since_us: u64, points: usize) -> (usize, usize) {
         let first = self.place(since_us).min(self.length);
         (first, (self.length - first).div_ceil(points.max(1)).max(1))
     }
 
-    /// Start and interval of a reading, in microseconds.
+    /// Start of the first interval and length of an interval, in microseconds.
     fn axis(&self, since_us: u64, points: usize) -> (u64, u64) {
         let (first, stride) = self.window(since_us, points);
         (self.from_us + self.step_us * first as u64, self.step_us * stride as u64)
@@ -156,11 +156,11 @@ const SCALARS: usize = 3;
 /// The series of a job.
 #[derive(Clone, Debug)]
 struct JobSamples {
-    series: Series,
+    series: IntervalSeries,
     /// Scalars in order of appearance.
     names: Vec<String>,
     latest: Scalars,
-    /// Steps and when they were counted.
+    /// Steps at the last sample, and its time.
     counted: Option<(u64, u64)>,
     speed: Option<f64>,
     memory_bytes: Option<u64>,
@@ -169,7 +169,7 @@ struct JobSamples {
 impl JobSamples {
     fn new(at_us: u64) -> Self {
         Self {
-            series: Series::new(at_us, SECOND_US, JOB_POINTS_MAX, Full::Halve),
+            series: IntervalSeries::new(at_us, SECOND_US, JOB_POINTS_MAX, Full::Halve),
             names: Vec::new(),
             latest: Scalars::new(),
             counted: None,
@@ -196,12 +196,12 @@ impl JobSamples {
     }
 }
 
-/// A reading of a job's series.
+/// The series of a job, as returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobColumns {
     /// Start of the first interval, in microseconds since 1970.
     pub from_us: u64,
-    /// Between two points.
+    /// Time between two points.
     pub step_us: u64,
     /// Speed relative to running alone.
     pub rate: Vec<Option<f64>>,
@@ -209,11 +209,11 @@ pub struct JobColumns {
     pub speed: Vec<Option<f64>>,
     /// Memory in bytes.
     pub memory: Vec<Option<f64>>,
-    /// What the job reports, by name.
+    /// Scalars of the job, by name.
     pub scalars: BTreeMap<String, Vec<Option<f64>>>,
 }
 
-/// A reading of one device.
+/// The series of one device, as returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceColumns {
     /// Share of time in which it was busy.
@@ -224,12 +224,12 @@ pub struct DeviceColumns {
     pub throughput: Vec<Option<f64>>,
 }
 
-/// A reading of the machine.
+/// The series of the machine, as returned.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MachineColumns {
     /// Start of the first interval, in microseconds since 1970.
     pub from_us: u64,
-    /// Between two points.
+    /// Time between two points.
     pub step_us: u64,
     /// By device.
     pub devices: Vec<DeviceColumns>,
@@ -250,8 +250,8 @@ const PER_DEVICE: usize = 3;
 pub struct Samples {
     jobs: BTreeMap<u64, JobSamples>,
     ended: VecDeque<(u64, JobSamples)>,
-    /// The last hour and the last day.
-    machine: Option<[Series; 2]>,
+    /// For the last hour, and for the last day.
+    machine: Option<[IntervalSeries; 2]>,
     devices: usize,
 }
 
@@ -315,7 +315,7 @@ impl Samples {
             }
         }
         self.devices = devices.len();
-        let new = |step| Series::new(at_us, step, POINTS_MAX, Full::Slide);
+        let new = |step| IntervalSeries::new(at_us, step, POINTS_MAX, Full::Slide);
         let machine = self.machine.get_or_insert_with(|| [HOUR_STEP_US, DAY_STEP_US].map(new));
         for series in machine {
             series.add(at_us, PENDING, f64::from(pending));
@@ -331,7 +331,7 @@ impl Samples {
         }
     }
 
-    /// Moves the series of jobs that ended to those that are kept for a while.
+    /// Moves the series of ended jobs to those that are kept for a while.
     fn retire(&mut self, scheduler: &Scheduler) {
         let over: Vec<u64> =
             self.jobs.keys().copied().filter(|&job| scheduler.job(job).is_none()).collect();
@@ -360,12 +360,12 @@ impl Samples {
         self.jobs.get(&job)?.memory_bytes
     }
 
-    /// What a job reported last, by name.
+    /// The latest scalars of a job, by name.
     pub fn scalars(&self, job: u64) -> Option<&Scalars> {
         self.of(job).map(|samples| &samples.latest)
     }
 
-    /// The life of a job in at most so many points.
+    /// The series of a job over its whole life, in at most `points` points.
     pub fn job(&self, job: u64, points: usize) -> Option<JobColumns> {
         let JobSamples { series, names, .. } = self.of(job)?;
         let (from_us, step_us) = series.axis(series.start_us(), points);
@@ -380,7 +380,7 @@ impl Samples {
         })
     }
 
-    /// The machine since an instant in at most so many points.
+    /// The series of the machine since an instant, in at most `points` points.
     pub fn machine(&self, since_us: u64, points: usize) -> Option<MachineColumns> {
         let [hour, day] = self.machine.as_ref()?;
         let series = if hour.start_us() <= since_us || day.start_us() >= hour.start_us() {
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_full_series_of_a_job_halves_and_keeps_its_means() {
-        let mut series = Series::new(0, SECOND_US, 8, Full::Halve);
+        let mut series = IntervalSeries::new(0, SECOND_US, 8, Full::Halve);
         for at in 0..64 {
             series.add(at * SECOND_US, 0, at as f64);
         }
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn a_full_series_of_a_device_slides() {
-        let mut series = Series::new(0, SECOND_US, 8, Full::Slide);
+        let mut series = IntervalSeries::new(0, SECOND_US, 8, Full::Slide);
         for at in 0..100 {
             series.add(at * SECOND_US, 1, at as f64);
         }
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn gaps_stay_gaps_and_what_is_not_a_number_is_ignored() {
-        let mut series = Series::new(0, SECOND_US, 8, Full::Halve);
+        let mut series = IntervalSeries::new(0, SECOND_US, 8, Full::Halve);
         series.add(0, 0, 1.0);
         series.add(3 * SECOND_US, 0, f64::NAN);
         series.add(5 * SECOND_US, 0, 2.0);

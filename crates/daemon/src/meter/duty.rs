@@ -1,5 +1,5 @@
-//! How much of the time a job uses its devices, and what that says about the rate of a job that reports no
-//! steps.
+//! Duty: the fraction of time in which a job uses its devices, and the rate that follows for a job that reports
+//! no steps.
 //!
 //! On cores, a job that runs for `run` seconds, waits for its core for `wait` and sleeps otherwise would use
 //! the core for run / (run + sleep) of the time if it were alone. That is its duty, and it is the same
@@ -10,13 +10,13 @@ use crate::scheduler::{Active, Fact, Phase, RateSource, Report, Scheduler};
 use tandem_backends::RunSample;
 use tandem_core::Time;
 
-/// Windows of usage are this many times longer than the shortest window of steps.
+/// Usage windows are this many times longer than the shortest window of steps.
 const LENGTH: f64 = 4.0;
-/// A duty that changed by less is not worth a fact.
+/// Smallest change of the duty that is reported.
 const CHANGE_MIN: f64 = 0.05;
-/// A job that uses its devices less than this is not slowed down measurably.
+/// A job with a lower duty is not slowed down measurably.
 const IDLE: f64 = 0.1;
-/// Standard deviation of a rate from usage: unlike steps, usage does not show what it achieves.
+/// Standard deviation of a rate from usage. Usage is less precise than steps.
 const NOISE: f64 = 0.1;
 
 /// Usage with the same co-located jobs.
@@ -30,11 +30,11 @@ pub(super) struct DutyWindow {
     co_located: Vec<u64>,
 }
 
-/// What a window shows.
+/// The result of a window.
 struct DutySample {
-    /// Part of the time in which it used its devices.
+    /// Fraction of time in which the job used its devices.
     used: f64,
-    /// The same if it had not waited for them.
+    /// The same without the time in which it waited for them.
     duty: f64,
 }
 
@@ -99,7 +99,7 @@ impl JobMeter {
         let mut facts = Vec::new();
         let class = &active.job.class;
         let known = scheduler.classes().get(class).and_then(|known| known.duty);
-        // Beside others a GPU does not show what a job would use alone.
+        // Beside others, the utilisation of a GPU does not show what one job would use alone.
         if is_alone || run.wait_s.is_some() {
             let next = known.map_or(usage.duty, |known| known + 0.5 * (usage.duty - known));
             if known.is_none_or(|known| (next - known).abs() > CHANGE_MIN) {

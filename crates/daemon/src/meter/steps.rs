@@ -24,7 +24,7 @@ pub(super) struct RateWindow {
 }
 
 /// A window that has ended.
-struct Measured {
+struct ClosedWindow {
     /// Steps per second.
     rate: f64,
     seconds: f64,
@@ -82,7 +82,7 @@ impl JobMeter {
         options: &MeterOptions,
         now: u64,
         scheduler: &Scheduler,
-    ) -> Option<Measured> {
+    ) -> Option<ClosedWindow> {
         let StepReport { n, accum, .. } = report;
         let before = std::mem::replace(&mut self.steps, n);
         self.accum = accum;
@@ -105,14 +105,14 @@ impl JobMeter {
             return None;
         }
         self.window = Some(next);
-        Some(Measured { rate: steps as f64 / seconds, seconds, co_located })
+        Some(ClosedWindow { rate: steps as f64 / seconds, seconds, co_located })
     }
 
     /// Rates relative to running alone with whole batches, and the work that is left.
     #[expect(clippy::too_many_arguments, reason = "one window, and what it is compared with")]
     fn add_rates(
         &mut self,
-        measured: &Measured,
+        measured: &ClosedWindow,
         solo: &Solo,
         report: StepReport,
         active: &Active,

@@ -13,21 +13,21 @@ const ASIDE: [&str; 8] = ["val", "eval", "test", "sanity", "predict", "map", "lo
 /// Follows the output of one run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProgressTracker {
-    bars: BTreeMap<Bar, Count>,
+    bars: BTreeMap<BarKey, StepCount>,
     /// The bar that counts as the steps of the job.
-    chosen: Option<Bar>,
+    chosen: Option<BarKey>,
     /// The last epoch that was named, and how many there are.
     epoch: Option<(u64, Option<u64>)>,
     /// Epochs that were named, the steps of a script that prints nothing else.
-    epochs: Count,
+    epochs: StepCount,
     lines: u64,
 }
 
 /// Bars with the same label and total continue each other.
-type Bar = (String, Option<u64>);
+type BarKey = (String, Option<u64>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
+struct StepCount {
     /// As last shown.
     done: u64,
     /// Over all rounds.
@@ -41,7 +41,7 @@ struct Count {
     last_line: u64,
 }
 
-impl Count {
+impl StepCount {
     fn advance(&mut self, done: u64) {
         if done < self.done {
             self.rounds += 1;
@@ -53,7 +53,7 @@ impl Count {
     }
 }
 
-fn is_aside(bar: &Bar) -> bool {
+fn is_aside(bar: &BarKey) -> bool {
     bar.0.split(' ').any(|word| ASIDE.iter().any(|aside| word.starts_with(aside)))
 }
 
@@ -99,7 +99,7 @@ impl ProgressTracker {
     }
 
     /// Forgets the bar that was not seen for longest.
-    fn make_room(&mut self, bar: &Bar) {
+    fn make_room(&mut self, bar: &BarKey) {
         if self.bars.len() >= BARS_MAX && !self.bars.contains_key(bar) {
             let oldest = self.bars.iter().min_by_key(|(_, count)| count.last_line);
             if let Some(oldest) = oldest.map(|(bar, _)| bar.clone()) {
@@ -109,7 +109,7 @@ impl ProgressTracker {
     }
 
     /// The bar with the most steps counts; another one takes over once it has clearly more.
-    fn choose(&mut self, seen: &Bar) {
+    fn choose(&mut self, seen: &BarKey) {
         let Some(now) = self.chosen.as_ref().and_then(|chosen| self.bars.get(chosen)) else {
             self.chosen = Some(seen.clone());
             return;
@@ -127,7 +127,7 @@ impl ProgressTracker {
     }
 
     /// A bar that is ahead of the rounds of the chosen one does not count epochs.
-    fn note_epochs(&mut self, seen: &Bar) {
+    fn note_epochs(&mut self, seen: &BarKey) {
         let rounds = self.chosen_count().map_or(0, |count| count.rounds);
         if self.chosen.as_ref() != Some(seen)
             && let Some(count) = self.bars.get_mut(seen)
@@ -136,7 +136,7 @@ impl ProgressTracker {
         }
     }
 
-    fn chosen_count(&self) -> Option<&Count> {
+    fn chosen_count(&self) -> Option<&StepCount> {
         self.bars.get(self.chosen.as_ref()?)
     }
 
@@ -156,7 +156,7 @@ impl ProgressTracker {
     }
 
     /// Rounds of the chosen bar after the present one; `None` if the output does not tell.
-    fn rounds_left(&self, chosen: &Bar, count: &Count) -> Option<u64> {
+    fn rounds_left(&self, chosen: &BarKey, count: &StepCount) -> Option<u64> {
         let outer = self.bars.iter().find_map(|(bar, outer)| {
             let total = bar.1.filter(|&total| total > 1)?;
             let counts_epochs = bar != chosen && !outer.is_no_epoch && !is_aside(bar);

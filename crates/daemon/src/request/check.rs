@@ -179,7 +179,7 @@ impl JobRequest {
             }
         }
         if self.mail.as_ref().is_some_and(|mail| !crate::mail::is_address(mail)) {
-            return Err(bad("mail", "is no address; give ann or ann@example.org"));
+            return Err(bad("mail", "is not an address; give ann or ann@example.org"));
         }
         if let Some(pattern) = &self.progress_regex {
             let regex = checked_pattern("progress_regex", pattern)?;
@@ -195,7 +195,10 @@ impl JobRequest {
         {
             let shown: String = name.escape_debug().take(40).collect();
             let known = super::signal::names();
-            return Err(bad("stop_signal", format!("'{shown}' is no signal; give one of {known}")));
+            return Err(bad(
+                "stop_signal",
+                format!("'{shown}' is not a signal; give one of {known}"),
+            ));
         }
         if let Some(url) = &self.webhook {
             let uri: Option<hyper::Uri> = url.parse().ok().filter(|_| url.len() <= PATH_MAX_BYTES);
@@ -245,7 +248,7 @@ pub fn progress_pattern(pattern: &str) -> Result<regex::Regex, regex::Error> {
 fn checked_pattern(field: &'static str, pattern: &str) -> Result<regex::Regex, BadRequest> {
     progress_pattern(pattern).map_err(|error| {
         let text = error.to_string();
-        bad(field, text.lines().last().unwrap_or("is no pattern").to_owned())
+        bad(field, text.lines().last().unwrap_or("is not a pattern").to_owned())
     })
 }
 

@@ -47,7 +47,7 @@ impl LatencyPromise {
     /// Reads `p99=100ms`, `p50=2s` or `p99=800us`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let shown: String = text.escape_debug().take(40).collect();
-        let form = || format!("'{shown}' is no promise; give a latency as p99=100ms or p50=2s");
+        let form = || format!("'{shown}' is not a promise; give a latency as p99=100ms or p50=2s");
         let (name, value) = text.split_once('=').ok_or_else(form)?;
         let percentile = match name {
             "p50" => Percentile::P50,

@@ -1,5 +1,4 @@
-//! What is known about classes of jobs: how long they take, how much memory, how fast alone and beside
-//! each other.
+//! What was learned about classes of jobs: duration, memory, and speed alone and beside each other.
 
 use super::class_names::Definitions;
 use super::services::LatencyAlone;
@@ -13,17 +12,17 @@ use tandem_core::{
 use tandem_models::expectation::{self, Expectation};
 use tandem_models::memory::ObservedMemory;
 
-/// What is known about one class.
+/// What was learned about one class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearnedClass {
-    /// What it takes on each device, by the number of parts of a batch: seen once it was steady.
+    /// Steady memory on each device, by number of sub-batches.
     pub memory: BTreeMap<u32, ObservedMemory>,
-    /// Steps per second alone, by the number of parts of a batch.
+    /// Steps per second alone, by number of sub-batches.
     pub solo: BTreeMap<u32, f64>,
     /// What defines it, unless the user named it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub definition: Option<ClassDefinition>,
-    /// Part of the time in which it uses its devices when it could always have them.
+    /// The fraction of time in which it uses its devices alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duty: Option<f64>,
     /// Latencies alone, of services.
@@ -206,7 +205,7 @@ impl ClassTable {
         expectation::of_class(&finished, &outlived.copied().collect::<Vec<Span>>())
     }
 
-    /// What other classes tell about one that was never seen to finish.
+    /// The estimate for a class without finished jobs, from other classes.
     pub fn expected_by_others(&self) -> Option<Expectation> {
         let medians = self.known.keys().filter_map(|name| Some(self.expected(name)?.median));
         expectation::of_others(medians)
@@ -247,14 +246,14 @@ impl ClassTable {
         names.iter().map(|name| (self.number(name), self.traits(name))).collect()
     }
 
-    /// What a class takes on a device, with a margin; `None` if it was never seen.
+    /// The memory of a class on a device, with a margin; `None` if it was never measured.
     pub fn memory(&self, name: &str) -> Option<Memory> {
         let seen = &self.known.get(name)?.memory;
         let seen = seen.get(&1).or_else(|| seen.values().next());
         seen.map(|seen| seen.reserve(Memory::default()))
     }
 
-    /// The ways to run a class in parts whose speed and memory were measured: neither is ever assumed.
+    /// The sub-batches whose speed and memory were measured for a class. Neither is ever assumed.
     pub fn ways(&self, name: &str) -> SubBatches {
         let Some(class) = self.known.get(name) else { return SubBatches::default() };
         let Some(&whole) = class.solo.get(&1) else { return SubBatches::default() };
@@ -266,8 +265,7 @@ impl ClassTable {
         SubBatches::new(ways)
     }
 
-    /// A job has finished after so much work; whether other jobs of the class are now expected to take
-    /// notably longer or shorter.
+    /// A job finished with this work. Returns whether the estimate of its class changed notably.
     pub(super) fn finished(&mut self, name: &str, job: u64, duration: Span) -> bool {
         let before = self.expected(name);
         self.forget_outlived(job);

@@ -25,13 +25,13 @@ impl Now {
     }
 }
 
-/// One thing that was asked for, happened or was found out.
+/// One command, event or measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// A user handed in a job, or several at once.
+    /// A user submitted a job, or several tasks at once.
     Submit(Box<Submission>),
-    /// A job is withdrawn.
+    /// A job is cancelled.
     Cancel {
         /// The job.
         job: u64,
@@ -54,34 +54,34 @@ pub enum Input {
         /// The user's name.
         by: String,
     },
-    /// A job that waits is kept waiting.
+    /// A pending job is held.
     Hold {
         /// The job.
         job: u64,
     },
-    /// A held job may go on.
+    /// A held job is released.
     Release {
         /// The job.
         job: u64,
     },
-    /// A running job is paused, on its devices, until it is resumed.
+    /// A running job is paused until it is resumed; it keeps its devices.
     Pause {
         /// The job.
         job: u64,
     },
-    /// It goes on.
+    /// A paused job is resumed.
     Resume {
         /// The job.
         job: u64,
     },
-    /// In how many parts a job computes its batches; the policy decides if absent.
+    /// A user sets the number of sub-batches of a job; the policy decides if absent.
     Accum {
         /// The job.
         job: u64,
-        /// The parts.
+        /// Sub-batches per batch.
         accum: Option<u32>,
     },
-    /// A device takes no new jobs.
+    /// A device is drained: it takes no new jobs.
     Drain {
         /// The device.
         device: u32,
@@ -89,21 +89,21 @@ pub enum Input {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
-    /// It does again.
+    /// A device is no longer drained.
     Undrain {
         /// The device.
         device: u32,
     },
-    /// Devices are kept for some users for some time.
+    /// Devices are reserved.
     Reserve(Box<Booking>),
     /// A reservation is cancelled.
     Unreserve {
         /// Its number.
         id: u32,
     },
-    /// The back end reports.
+    /// An event of the back end.
     Backend(BackendEvent),
-    /// Something was measured.
+    /// A measurement.
     Fact(Fact),
 }
 
@@ -111,15 +111,15 @@ pub enum Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobAction {
-    /// End it.
+    /// Cancel it.
     Cancel,
-    /// Keep it from starting.
+    /// Hold it.
     Hold,
-    /// Let it start.
+    /// Release it.
     Release,
-    /// Stop its process for a while.
+    /// Pause it.
     Pause,
-    /// Continue its process.
+    /// Resume it.
     Resume,
     /// End its process and queue it again, from its checkpoint if it can save one.
     Requeue,
@@ -128,17 +128,17 @@ pub enum JobAction {
 /// A submission.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Submission {
-    /// The number of its first job.
+    /// The id of its first job.
     pub first: u64,
-    /// Whose it is.
+    /// The user id of its owner.
     pub uid: u32,
     /// The user's primary group.
     pub gid: u32,
     /// The user's name.
     pub user: String,
-    /// What was asked for, without the environment, which decides nothing.
+    /// The request, without the environment, on which no decision depends.
     pub request: JobRequest,
-    /// How the jobs that it depends on ended, of those that were over already.
+    /// Final states of dependencies that had ended before.
     pub over: Vec<(u64, JobState)>,
     /// The cluster's id of the job, if it comes from a cluster.
     #[serde(default)]
@@ -146,7 +146,7 @@ pub struct Submission {
     /// When it was submitted to the cluster, in microseconds since 1970.
     #[serde(default)]
     pub submit_unix_us: Option<u64>,
-    /// What it depends on, by number.
+    /// Ids of the jobs on which it depends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,
 }
@@ -184,34 +184,34 @@ impl Submission {
     }
 }
 
-/// Something that was measured.
+/// A measurement: a fact about a job or a class that may change a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fact {
-    /// A job introduced itself.
+    /// A job connected and said what it supports.
     Hello {
         /// The job.
         job: u64,
-        /// It computes its batches in as many parts as it is told.
+        /// It computes its batches in as many sub-batches as it is told.
         accum: bool,
-        /// It saves its state and leaves when it is asked to.
+        /// It saves a checkpoint and exits when it is asked to.
         stop: bool,
     },
-    /// A job took its leave.
+    /// A job said that it is about to exit.
     Bye {
         /// The job.
         job: u64,
         /// All its work is done.
         done: bool,
     },
-    /// The most memory that a job took on a device, when its run has ended.
+    /// Peak memory of a job on a device, at the end of its run.
     Peak {
         /// The job.
         job: u64,
         /// The memory.
         bytes: u64,
     },
-    /// How far a job is and how fast it goes.
+    /// Progress and rate of a job.
     Progress {
         /// The job.
         job: u64,
@@ -221,30 +221,30 @@ pub enum Fact {
         #[serde(default)]
         from: RateSource,
     },
-    /// How much a job has to do in all, by its own progress: steps done, and steps asked for.
+    /// The total work of a job by its own progress: steps done, and steps in all.
     Total {
         /// The job.
         job: u64,
         /// In microseconds of running alone.
         total_us: u64,
     },
-    /// How much of the time a class uses its devices.
+    /// The fraction of time in which a class uses its devices alone.
     Duty {
         /// The class.
         class: String,
         /// From 0 to 1.
         duty: f64,
     },
-    /// What a class takes on each of its devices; it has been steady for a while.
+    /// The memory of a class on each of its devices, once it was steady.
     Memory {
         /// The class.
         class: String,
         /// With its batches in this number of sub-batches.
         accum: u32,
-        /// The most that was seen.
+        /// The peak.
         bytes: u64,
     },
-    /// How fast a class runs alone.
+    /// The speed of a class alone.
     Solo {
         /// The class.
         class: String,
@@ -253,7 +253,7 @@ pub enum Fact {
         /// Steps per second.
         steps_per_s: f64,
     },
-    /// How fast a class runs among co-located jobs, relative to running alone.
+    /// The rate of a class among co-located jobs, relative to running alone.
     Observed {
         /// The class.
         class: String,
@@ -264,7 +264,7 @@ pub enum Fact {
         /// Standard deviation of the measurement.
         noise: f64,
     },
-    /// How fast a class runs beside one other: in journals of version 1.
+    /// The rate of a class beside one other, in journals of version 1.
     Pair {
         /// The class.
         class: String,
@@ -279,21 +279,21 @@ pub enum Fact {
     Requests {
         /// The job.
         job: u64,
-        /// How many in which time, and how long they took.
+        /// Number of requests, length of the window and latencies.
         window: RequestWindow,
     },
-    /// Memory of processes on a device that are not ours.
+    /// Memory of foreign processes on a device.
     Foreign {
         /// The device.
         device: u32,
         /// Their memory.
         bytes: u64,
-        /// How many they are.
+        /// Number of processes.
         processes: u32,
     },
 }
 
-/// How the rate of a job was found out.
+/// How the rate of a job was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RateSource {
@@ -306,7 +306,7 @@ pub enum RateSource {
     Prediction,
 }
 
-/// How far a job is and how fast it goes.
+/// Progress and rate of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Work done at `at_us`, in whole microseconds of running alone,

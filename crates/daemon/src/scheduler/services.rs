@@ -1,4 +1,4 @@
-//! Services: what they were promised, how it is kept, and how they are started again when they fail.
+//! Services: their promises, the feedback of measured latencies, and restarts after failures.
 
 use super::Scheduler;
 use super::active::{Active, Phase};
@@ -7,23 +7,23 @@ use tandem_backends::RunId;
 use tandem_core::{Event, PPM_ONE, Ppm, Promise, Span, Time};
 use tandem_models::feedback::{Adjustment, PromiseLoop};
 
-/// What a service counts as when jobs are ranked: it has no end that could come sooner.
+/// The remaining time of a service when jobs are ranked. It has no end, so any constant will do.
 pub(super) const ESTIMATE: Span = Span::from_secs(60);
-/// Delays before a service that failed is started again: at first, and at most.
+/// Delay before a failed service is started again: the first time, and at most.
 const BACKOFF: Span = Span::from_secs(1);
 const BACKOFF_MAX: Span = Span::from_secs(60);
-/// A run that lasted this long was no failure to start.
+/// A failure after a run of this length counts as the first one again.
 const STEADY: Span = Span::from_secs(60);
-/// How long a service is alone after no budget kept its promise.
+/// Time for which a service is alone after no budget kept its promise.
 const PARTED: Span = Span::from_secs(600);
-/// Windows alone before the latency of a class is known.
+/// Windows alone before the latency of a class counts as known.
 const WINDOWS_ALONE: u32 = 3;
-/// Weight of the latest window in the latency alone.
+/// Weight of the latest window in the smoothed latency.
 const SMOOTHING: f64 = 0.2;
-/// The part of a promised latency that plans aim at.
+/// Plans aim at this fraction of a promised latency, to leave a margin for noise.
 const TARGET: f64 = 0.8;
 
-/// What is remembered of a service while the daemon runs.
+/// State of a service, lost when the daemon restarts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceState {
     /// Failures in a row.
@@ -31,18 +31,18 @@ pub(super) struct ServiceState {
     /// Time on its devices at the last failure.
     ran_us: u64,
     control: PromiseLoop,
-    /// It is alone until then.
+    /// It does not share before this time.
     pub(super) alone_until: Option<Time>,
 }
 
-/// Latencies of a class alone, in microseconds, smoothed.
+/// Smoothed latencies of a class alone, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LatencyAlone {
-    /// Windows.
+    /// Number of windows.
     pub windows: u32,
-    /// Half of the requests took at most this.
+    /// Median.
     pub p50_us: f64,
-    /// 99 of 100 took at most this.
+    /// 99th percentile.
     pub p99_us: f64,
 }
 
@@ -54,14 +54,14 @@ impl LatencyAlone {
         self.p99_us += weight * (window.p99_us as f64 - self.p99_us);
     }
 
-    /// Whether enough windows were seen.
+    /// Whether there were enough windows.
     pub(super) fn is_known(&self) -> bool {
         self.windows >= WINDOWS_ALONE
     }
 }
 
 impl Scheduler {
-    /// A service answered requests.
+    /// Takes a report of a service.
     pub(super) fn requests(&mut self, id: u64, window: RequestWindow) {
         let Some(active) = self.jobs.get_mut(id).filter(|active| active.job.request.is_service())
         else {
@@ -90,7 +90,7 @@ impl Scheduler {
         }
     }
 
-    /// The latency of a class alone tells how much it can be slowed down.
+    /// Updates the latency of a class alone, which bounds how much a service of it can be slowed down.
     fn learn_alone(&mut self, id: u64, window: RequestWindow) {
         let class = self.jobs.expect(id).job.class.clone();
         let before = self.learning.get(&class).and_then(|known| known.latency);
@@ -106,7 +106,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves the budgets of the jobs beside a service by its latency, relative to the promise.
+    /// Adjusts the budgets of the jobs beside a service. `latency` is relative to the promise.
     fn feed_back(&mut self, id: u64, latency: f64) {
         if !self.setup.live_budgets {
             return;
@@ -135,11 +135,11 @@ impl Scheduler {
                     self.processes.mark(guest);
                 }
             }
-            Adjustment::Part => self.part(id),
+            Adjustment::Separate => self.part(id),
         }
     }
 
-    /// No budget keeps the promise of a service: it is alone for a while.
+    /// Separates a service for a while, because no budget keeps its promise.
     fn part(&mut self, id: u64) {
         let until = self.now.time() + PARTED;
         let Some(active) = self.jobs.get_mut(id) else { return };
@@ -150,7 +150,7 @@ impl Scheduler {
         self.planner.request_sharing();
     }
 
-    /// The time for which a service was to be alone is over.
+    /// Lets a service share again.
     pub(super) fn unpart(&mut self, id: u64) {
         if let Some(active) = self.jobs.get_mut(id) {
             active.service.alone_until = None;
@@ -159,7 +159,7 @@ impl Scheduler {
         }
     }
 
-    /// The budget that the feedback gives a job, while it is beside a service with a promise.
+    /// The budget of a job by the feedback, while it is beside a service with a promise.
     pub(super) fn fed_back_budget(&self, id: u64, devices: &[u32]) -> Option<u32> {
         let budget = self.jobs.get(id)?.job.budget_ppm?;
         let is_promised = |other: u64| {
@@ -170,7 +170,7 @@ impl Scheduler {
         devices.iter().any(beside).then_some(budget)
     }
 
-    /// What a job is promised beside others.
+    /// The promise to a job when it shares.
     pub(super) fn promise(&self, active: &Active) -> Promise {
         let request = &active.job.request;
         let floor = Ppm(request.floor_ppm());
@@ -179,8 +179,8 @@ impl Scheduler {
         Promise { is_service: true, least_rate, floor }
     }
 
-    /// The least rate at which a service keeps its latency. At rate y a request takes 1 / (y − u) of what it
-    /// takes in 1 / (1 − u) alone, where the service uses its device for the part u of the time.
+    /// The least rate at which a service keeps its promise. With utilisation u, latency
+    /// grows with 1 / (y − u) at rate y; alone y is 1.
     fn least_rate(&self, active: &Active) -> Option<Ppm> {
         let promise = active.job.request.latency_promise()?;
         let class = self.learning.get(&active.job.class)?;
@@ -194,7 +194,7 @@ impl Scheduler {
         Some(Ppm((least.clamp(0.0, 1.0) * f64::from(PPM_ONE)).round() as u32))
     }
 
-    /// Why a service shares its devices with nobody; `None` if it may.
+    /// Why a service must not share; `None` if it may.
     pub(super) fn why_service_alone(&self, active: &Active) -> Option<&'static str> {
         let request = &active.job.request;
         request.service.as_ref()?;
@@ -215,7 +215,7 @@ impl Scheduler {
         }
     }
 
-    /// Starts a service again that failed, later each time.
+    /// Starts a failed service again after a delay, which doubles with every failure.
     pub(super) fn restart_service(&mut self, run: RunId, reason: &str) {
         let id = run.job;
         let Some(active) = self.jobs.get_mut(id) else { return };
@@ -229,7 +229,7 @@ impl Scheduler {
         self.wait_outside(id, delay, reason);
     }
 
-    /// A job leaves the queue for a while, so that other jobs get the devices.
+    /// Takes a job out of the queue for a while, so that other jobs get its devices.
     pub(super) fn wait_outside(&mut self, id: u64, delay: Span, reason: &str) {
         let at = self.now.time() + delay;
         let Some(active) = self.jobs.get_mut(id) else { return };

@@ -1,16 +1,16 @@
-//! Deletes ended jobs, a little at a time, and gives the space back.
+//! Deletes ended jobs in small portions, and returns the space to the file system.
 
 use super::{Store, StoreError, StoreTransaction, int};
 use rusqlite::params;
 use std::collections::BTreeMap;
 
-/// Jobs that one call deletes: a few milliseconds.
+/// Jobs deleted by one call, which takes a few milliseconds.
 const BATCH: u32 = 1000;
-/// Pages that one call gives back.
+/// Pages returned by one call.
 const PAGES: u32 = 2000;
 
 impl Store {
-    /// What the ended requests of each user take.
+    /// Bytes of the ended requests of each user.
     pub(super) fn history_bytes(&self) -> Result<BTreeMap<u32, u64>, StoreError> {
         let mut select = self
             .connection
@@ -21,7 +21,7 @@ impl Store {
         Ok(select.query_map([], total)?.collect::<Result<_, _>>()?)
     }
 
-    /// Deletes some jobs that ended before a time; whether there may be more.
+    /// Deletes jobs that ended before a time. Returns whether there may be more.
     pub fn prune(&mut self, before_unix_us: u64) -> Result<bool, StoreError> {
         let next_job = self.next_job()?;
         let mut pruned = 0;
@@ -42,8 +42,7 @@ impl Store {
         Ok(pruned >= BATCH as usize)
     }
 
-    /// Deletes some of the oldest ended jobs of users whose history takes more than it may; whether there may
-    /// be more.
+    /// Deletes the oldest ended jobs of users beyond their limit. Returns whether there may be more.
     pub fn trim_history(&mut self) -> Result<bool, StoreError> {
         let most = self.options.history_max_bytes;
         let Some(uid) = self.history.iter().find(|&(_, &bytes)| bytes > most).map(|(&uid, _)| uid)
@@ -65,14 +64,14 @@ impl Store {
             delete(writing, &jobs, next_job)
         })?;
         if pruned == 0 {
-            // Nothing is left to delete: count again.
+            // Nothing was deleted: count from the store again.
             self.history = self.history_bytes()?;
         }
         self.give_back()?;
         Ok(pruned > 0)
     }
 
-    /// Gives free pages back to the file system.
+    /// Returns free pages to the file system.
     fn give_back(&mut self) -> Result<(), StoreError> {
         let vacuum = || {
             let vacuum = format!("PRAGMA incremental_vacuum({PAGES})");
@@ -86,7 +85,7 @@ impl Store {
     }
 }
 
-/// Deletes jobs, and their requests where no job is left.
+/// Deletes jobs, and requests without jobs.
 pub(super) fn delete(
     writing: &StoreTransaction<'_>,
     jobs: &[(i64, i64)],
@@ -95,7 +94,7 @@ pub(super) fn delete(
     if jobs.is_empty() {
         return Ok(());
     }
-    // Ids are not given twice, also if the last job is deleted.
+    // Keep the highest id, so that ids are not given twice.
     writing.meta("next_job", &next_job.to_string())?;
     let transaction = writing.transaction;
     for (id, _) in jobs {

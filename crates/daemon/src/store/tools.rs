@@ -1,4 +1,4 @@
-//! What an operator does with a store while no daemon runs: check it, copy it, put a copy back, remove a job.
+//! Tools for a store without a daemon: check, copy, restore, remove a job.
 
 use super::{Store, StoreError, connect, int, schema};
 use crate::job::StoredJob;
@@ -8,10 +8,10 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Problems that a check lists.
+/// The most problems that a check lists.
 const SHOWN: usize = 100;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StoreReport {
     /// The version of the schema.
@@ -22,11 +22,11 @@ pub struct StoreReport {
     pub ended: u64,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Bytes of it that are free.
+    /// Free bytes in the file.
     pub free_bytes: u64,
     /// The machine that it belongs to.
     pub machine: Option<String>,
-    /// What is wrong, the first of it.
+    /// Problems, at most [`SHOWN`].
     pub problems: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ fn check_rows<T: serde::de::DeserializeOwned>(
 /// Copies a store to a new file, complete and compact; a daemon may run meanwhile.
 pub fn backup(file: &Path, to: &Path) -> Result<(), StoreError> {
     let io = |cause| StoreError::Io { file: to.display().to_string(), cause };
-    // Only its owner may read it, also while it is written.
+    // Only the owner may read the copy, also while it is written.
     let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(to);
     made.map_err(io)?;
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -117,8 +117,7 @@ pub fn backup(file: &Path, to: &Path) -> Result<(), StoreError> {
     File::open(to).and_then(|copy| copy.sync_all()).map_err(io)
 }
 
-/// Puts a copy in the place of a store, which is kept beside it; gives the name of what was there. No daemon may
-/// run.
+/// Replaces a store by a copy. The old store is kept beside it; returns its name. No daemon may run.
 pub fn restore(file: &Path, from: &Path, unix_us: u64) -> Result<Option<PathBuf>, StoreError> {
     let report = check(from)?;
     if let Some(problem) = report.problems.first() {
@@ -138,7 +137,7 @@ pub fn restore(file: &Path, from: &Path, unix_us: u64) -> Result<Option<PathBuf>
     let kept = beside(&format!(".before-{}", unix_us / 1_000_000));
     let had_one = file.exists();
     if had_one {
-        // What is in the log belongs to the store that is put aside.
+        // The log belongs to the old store, so move it into that file first.
         connect(file)?
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
             .or_else(|error| if is_damaged(&error) { Ok(()) } else { Err(error) })?;
@@ -165,7 +164,7 @@ fn is_damaged(error: &rusqlite::Error) -> bool {
 }
 
 impl Store {
-    /// Removes a job, whatever its state; whether it was there. No daemon may run.
+    /// Removes a job in any state. Returns whether it existed. No daemon may run.
     pub fn drop_job(&mut self, id: u64) -> Result<bool, StoreError> {
         let next_job = self.next_job()?;
         let mut removed = false;

@@ -1,4 +1,4 @@
-//! What one transaction of the writer can change.
+//! Writes within one transaction.
 
 use super::{STARTS_KEPT, StoreError, int};
 use crate::job::StoredJob;
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tandem_core::Action;
 
-/// Records that a start may take in the journal; it is not journalled if it would take more.
+/// The most records of a start in the journal; a larger start is not journalled.
 const START_ROWS_MAX: usize = 100_000;
-/// What a job takes in the store beside its request, in bytes.
+/// Bytes of a job in the store beside its request.
 const JOB_BYTES: u64 = 300;
 
 /// One transaction of the writer.
@@ -22,18 +22,18 @@ pub struct StoreTransaction<'a> {
     pub(super) transaction: &'a Transaction<'a>,
     /// Inputs and actions are journalled.
     pub(super) journals: bool,
-    /// What the transaction comes to beside its rows; counts once it is committed.
+    /// Side effects that count once the transaction is committed.
     pub(super) effects: RefCell<Effects>,
 }
 
-/// What a transaction comes to beside its rows.
+/// Side effects of a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Effects {
-    /// Bytes that were journalled.
+    /// Bytes journalled.
     pub(super) journalled: u64,
     /// The start was too large to be journalled.
     pub(super) unjournalled: bool,
-    /// Users whose ended requests take so much more.
+    /// Growth of users' ended requests, in bytes.
     pub(super) history: Vec<(u32, i64)>,
 }
 

@@ -180,7 +180,7 @@ impl Effort {
 
 /// Budgets that keep every guarantee.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Allocation {
+pub struct BudgetAllocation {
     /// One for each tenant.
     pub budgets: Vec<Ppm>,
     /// The evaluation of the budgets.
@@ -238,7 +238,7 @@ pub fn allocate<T: BudgetEvaluator>(
     source: &mut T,
     goal: &Goal,
     effort: Effort,
-) -> Result<Allocation, Unallocated<T::Error>> {
+) -> Result<BudgetAllocation, Unallocated<T::Error>> {
     allocate_from(&[], source, goal, effort)
 }
 
@@ -248,7 +248,7 @@ pub(super) fn allocate_from<T: BudgetEvaluator>(
     source: &mut T,
     goal: &Goal,
     effort: Effort,
-) -> Result<Allocation, Unallocated<T::Error>> {
+) -> Result<BudgetAllocation, Unallocated<T::Error>> {
     let mut starts = starts(source.tenants(), source.duties().as_deref(), goal);
     starts.extend_from_slice(more);
     let evaluations_max = effort.evaluations;
@@ -263,7 +263,7 @@ pub(super) fn allocate_from<T: BudgetEvaluator>(
         let tenants = goal.failing(&measured);
         return Err(Unallocated::Guarantees { tenants, closest: measured, evaluations });
     }
-    Ok(Allocation { budgets, measured, value, noise, evaluations })
+    Ok(BudgetAllocation { budgets, measured, value, noise, evaluations })
 }
 
 /// The vectors that `allocate` would try, the best first, for another evaluation to choose from.

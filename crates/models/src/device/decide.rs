@@ -8,7 +8,7 @@
 
 use super::DeviceError;
 use super::allocate::{
-    Allocation, Effort, Goal, Guarantee, Measurement, Objective, STEPS, Unallocated, part,
+    BudgetAllocation, Effort, Goal, Guarantee, Measurement, Objective, STEPS, Unallocated, part,
     proposals, standard_error,
 };
 use super::evaluate::{DeviceSharing, Operators};
@@ -107,7 +107,7 @@ pub fn decide(
         }
     }
     let found = thorough(device, goal)?;
-    let Allocation { budgets, evaluations, .. } = found;
+    let BudgetAllocation { budgets, evaluations, .. } = found;
     Ok(Decision { budgets, rivals: Vec::new(), evaluations })
 }
 

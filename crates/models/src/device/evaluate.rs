@@ -7,7 +7,7 @@ use super::DeviceError;
 use super::allocate::{BudgetEvaluator, Measurement};
 use super::gpu::DeviceGpu;
 use super::requests::{self, Arrivals};
-use super::run::{CappedOperator, Count, DeviceRun, SAME_NS, asks, with_lanes};
+use super::run::{CappedOperator, DeviceRun, OperatorCount, SAME_NS, asks, with_lanes};
 use super::tenant::{DeviceTenant, Operator, OperatorKind};
 use tandem_core::Ppm;
 
@@ -134,7 +134,7 @@ impl<'a> Operators<'a> {
         let asks: Vec<&[CappedOperator]> = asks.iter().map(Vec::as_slice).collect();
         let mut run = DeviceRun::<N>::new(self, &asks, sharing == DeviceSharing::Slice);
         let mut window_ns = WINDOW_NS / 2.0;
-        let mut half = vec![Count::default(); self.tenants.len()];
+        let mut half = vec![OperatorCount::default(); self.tenants.len()];
         loop {
             run.until(window_ns, |_| {})?;
             let counts = run.counts();
@@ -165,8 +165,8 @@ impl<'a> Operators<'a> {
     fn measurement<const N: usize>(
         &self,
         run: &DeviceRun<'_, N>,
-        half: &[Count],
-        counts: &[Count],
+        half: &[OperatorCount],
+        counts: &[OperatorCount],
         window_ns: f64,
     ) -> Measurement {
         let mut measurement = Measurement { parts: vec![Vec::new(); 2], ..Measurement::default() };
@@ -178,7 +178,7 @@ impl<'a> Operators<'a> {
                 0 => 1.0,
                 _ => shared as f64 / alone as f64,
             };
-            let done = |count: &Count| match tenant.requests {
+            let done = |count: &OperatorCount| match tenant.requests {
                 Some(_) => count.iterations,
                 None => count.operators,
             };

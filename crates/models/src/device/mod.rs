@@ -19,8 +19,8 @@ mod summary;
 mod tenant;
 
 pub use allocate::{
-    Allocation, BudgetEvaluator, Effort, Goal, Guarantee, Measurement, Objective, Unallocated,
-    allocate,
+    BudgetAllocation, BudgetEvaluator, Effort, Goal, Guarantee, Measurement, Objective,
+    Unallocated, allocate,
 };
 pub use decide::{Decision, decide};
 pub use duty::{DutyLaw, DutyPoint, DutyShares};

@@ -2,8 +2,8 @@
 
 use super::DeviceError;
 use super::allocate::{
-    Allocation, BudgetEvaluator, Effort, Goal, Measurement, Unallocated, allocate, allocate_from,
-    part,
+    BudgetAllocation, BudgetEvaluator, Effort, Goal, Measurement, Unallocated, allocate,
+    allocate_from, part,
 };
 use super::decide::{Decision, decide};
 use super::evaluate::{DeviceSharing, Operators};
@@ -136,7 +136,7 @@ pub fn compare(
             Ok(outcome(measured, budgets, evaluations))
         }
         Mode::Thorough => {
-            let Allocation { budgets, measured, evaluations, .. } = thorough(device, goal)?;
+            let BudgetAllocation { budgets, measured, evaluations, .. } = thorough(device, goal)?;
             Ok(outcome(measured, budgets, evaluations))
         }
         Mode::Slice => {
@@ -157,7 +157,7 @@ pub fn compare(
 pub fn thorough(
     device: &mut Operators<'_>,
     goal: &Goal,
-) -> Result<Allocation, Unallocated<DeviceError>> {
+) -> Result<BudgetAllocation, Unallocated<DeviceError>> {
     if device.tenants() <= THOROUGH_MAX {
         return allocate(device, goal, Effort::THOROUGH);
     }

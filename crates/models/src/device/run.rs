@@ -53,7 +53,7 @@ pub(super) use with_lanes;
 
 /// Work of a tenant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Count {
+pub(super) struct OperatorCount {
     pub(super) operators: u64,
     pub(super) iterations: u64,
 }
@@ -112,7 +112,7 @@ pub(super) fn asks(demands: &[OperatorDemand], launch_ns: f64, cap: f64) -> Vec<
 // as `earlier`, `demand`, `per_sm` and `beta` are.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Lane<'a> {
+struct TenantLane<'a> {
     /// SMs of operators in flight that were issued before.
     earlier: f64,
     /// The order of issue.
@@ -135,12 +135,12 @@ struct Lane<'a> {
     left_ns: f64,
     /// When its operator in flight ends at the current speed.
     ends_ns: f64,
-    count: Count,
+    count: OperatorCount,
     /// When it issues its next operator; never while one is in flight.
     issue_ns: f64,
 }
 
-impl<'a> Lane<'a> {
+impl<'a> TenantLane<'a> {
     fn waiting(asks: &'a [CappedOperator], issue_ns: f64) -> Self {
         Self {
             ends_ns: f64::INFINITY,
@@ -157,7 +157,7 @@ impl<'a> Lane<'a> {
             ready_ns: issue_ns,
             asks,
             at: 0,
-            count: Count::default(),
+            count: OperatorCount::default(),
         }
     }
 
@@ -192,7 +192,7 @@ pub(super) struct DeviceRun<'a, const N: usize> {
     rule: Rule,
     /// The factor of κ beside no, one, and two others or more.
     slowed: [f64; 3],
-    lanes: [Lane<'a>; N],
+    lanes: [TenantLane<'a>; N],
     /// `None` for tenants that serve no requests.
     servers: Vec<Option<RequestServer>>,
     /// Counts the events.
@@ -209,7 +209,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         is_slice: bool,
     ) -> Self {
         let gpu = device.gpu();
-        let mut lanes = [Lane::waiting(&[], f64::INFINITY); N];
+        let mut lanes = [TenantLane::waiting(&[], f64::INFINITY); N];
         let mut servers = Vec::new();
         for (index, tenant) in device.list().iter().enumerate() {
             let server = tenant.requests.map(|requests| {
@@ -218,7 +218,7 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
             });
             let arrived_ns = server.as_ref().map_or(0.0, |server| server.arrived_ns);
             let issue_ns = arrived_ns + tenant.host_ns;
-            lanes[index] = Lane::waiting(asks[index], issue_ns);
+            lanes[index] = TenantLane::waiting(asks[index], issue_ns);
             // No allocation where no tenant serves requests.
             if server.is_some() {
                 servers.resize_with(index, || None);
@@ -242,11 +242,11 @@ impl<'a, const N: usize> DeviceRun<'a, N> {
         }
     }
 
-    fn tenants(&self) -> &[Lane<'a>] {
+    fn tenants(&self) -> &[TenantLane<'a>] {
         &self.lanes[..self.device.list().len()]
     }
 
-    pub(super) fn counts(&self) -> Vec<Count> {
+    pub(super) fn counts(&self) -> Vec<OperatorCount> {
         self.tenants().iter().map(|lane| lane.count).collect()
     }
 

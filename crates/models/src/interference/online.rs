@@ -71,7 +71,7 @@ impl Watch {
 
 /// An ordered pair of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Pair {
+struct PairState {
     evidence: Evidence,
     /// Variance added by drifts.
     drifted: f64,
@@ -114,7 +114,7 @@ struct ClassState {
     /// By position of the subject.
     pressure: Vec<RoleEffect>,
     /// Its observed pairs, by position of the partner.
-    pairs: Vec<Option<Pair>>,
+    pairs: Vec<Option<PairState>>,
     /// Classes beside which it was observed, by position.
     partners: Vec<u32>,
     /// Classes that were observed beside it.
@@ -236,7 +236,7 @@ impl Online {
             self.classes[a as usize].partners.push(b);
             self.classes[b as usize].subjects.push(a);
         }
-        let pair = self.classes[a as usize].pairs[b as usize].get_or_insert(Pair {
+        let pair = self.classes[a as usize].pairs[b as usize].get_or_insert(PairState {
             evidence: Evidence::default(),
             drifted: 0.0,
             falling: Watch::default(),
@@ -290,7 +290,7 @@ impl Online {
         self.classes[class as usize].partners.len()
     }
 
-    fn pair(&self, (a, b): (u32, u32)) -> Option<&Pair> {
+    fn pair(&self, (a, b): (u32, u32)) -> Option<&PairState> {
         self.classes[a as usize].pairs[b as usize].as_ref()
     }
 

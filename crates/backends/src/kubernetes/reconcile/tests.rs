@@ -3,12 +3,12 @@ use super::*;
 const NOW_S: u64 = 1_000;
 const KEY: &str = "ann/a#01234567-89ab-4def-8123-456789abcdef";
 
-fn gpu(node: &str, device: &str) -> Gpu {
-    Gpu { node: node.into(), pool: node.into(), device: device.into(), memory_bytes: 16 }
+fn gpu(node: &str, device: &str) -> PublishedGpu {
+    PublishedGpu { node: node.into(), pool: node.into(), device: device.into(), memory_bytes: 16 }
 }
 
 /// Two nodes with a GPU each, and a pod in this state with its claim.
-fn list(state: PodState, claim: Claim) -> KubeList {
+fn list(state: PodState, claim: ResourceClaim) -> KubeList {
     let (namespace, uid) = KEY.split_once("/a#").unwrap();
     let pod = Pod {
         namespace: namespace.into(),
@@ -30,13 +30,16 @@ fn list(state: PodState, claim: Claim) -> KubeList {
     }
 }
 
-fn allocated(node: &str) -> Claim {
-    Claim { allocated: Some([(node.to_owned(), "gpu0".to_owned())].into()), ..Claim::default() }
+fn allocated(node: &str) -> ResourceClaim {
+    ResourceClaim {
+        allocated: Some([(node.to_owned(), "gpu0".to_owned())].into()),
+        ..ResourceClaim::default()
+    }
 }
 
 /// A reconciler that was told to place the pod on the second GPU.
-fn placing(list: &KubeList) -> Reconciler {
-    let mut reconciler = Reconciler::new(list, 2);
+fn placing(list: &KubeList) -> KubeReconciler {
+    let mut reconciler = KubeReconciler::new(list, 2);
     reconciler.reconcile(list, NOW_S);
     reconciler.jobs().start(KEY, DesiredRun::new(RunId { job: 1, run: 1 }, OpId(5), vec![1]));
     reconciler
@@ -44,9 +47,9 @@ fn placing(list: &KubeList) -> Reconciler {
 
 #[test]
 fn a_gated_pod_is_imported_once() {
-    let list = list(PodState::Gated(0), Claim::default());
-    let mut reconciler = Reconciler::new(&list, 2);
-    let imported = |result: &Reconciled| {
+    let list = list(PodState::Gated(0), ResourceClaim::default());
+    let mut reconciler = KubeReconciler::new(&list, 2);
+    let imported = |result: &KubeReconciled| {
         result.events.iter().filter(|event| matches!(event, BackendEvent::Imported(_))).count()
     };
     assert_eq!(imported(&reconciler.reconcile(&list, NOW_S)), 1);
@@ -55,7 +58,7 @@ fn a_gated_pod_is_imported_once() {
 
 #[test]
 fn the_gate_goes_only_when_the_list_shows_the_planned_gpu() {
-    let before = list(PodState::Gated(0), Claim::default());
+    let before = list(PodState::Gated(0), ResourceClaim::default());
     let mut reconciler = placing(&before);
     let requests = reconciler.reconcile(&before, NOW_S).requests;
     let [KubeRequest::Allocate { allocation: Some(allocation), .. }] = &requests[..] else {
@@ -79,7 +82,7 @@ fn the_gate_goes_only_when_the_list_shows_the_planned_gpu() {
 
 #[test]
 fn start_and_end_are_reported_once() {
-    let mut reconciler = placing(&list(PodState::Gated(0), Claim::default()));
+    let mut reconciler = placing(&list(PodState::Gated(0), ResourceClaim::default()));
     let mut events = |state: PodState| {
         let all = reconciler.reconcile(&list(state, allocated("n1")), NOW_S).events;
         all.into_iter()
@@ -97,7 +100,7 @@ fn start_and_end_are_reported_once() {
 #[test]
 fn a_refused_pod_gives_its_gpu_back() {
     let waiting = PodState::Waiting(Some("no CPU".to_owned()));
-    let mut reconciler = placing(&list(PodState::Gated(0), Claim::default()));
+    let mut reconciler = placing(&list(PodState::Gated(0), ResourceClaim::default()));
     let refused = list(waiting.clone(), allocated("n1"));
     assert!(reconciler.reconcile(&refused, NOW_S).requests.is_empty());
     let requests = reconciler.reconcile(&refused, NOW_S + REFUSED_S).requests;
@@ -105,7 +108,7 @@ fn a_refused_pod_gives_its_gpu_back() {
         matches!(&requests[..], [KubeRequest::Allocate { allocation: None, .. }]),
         "{requests:?}"
     );
-    let after = reconciler.reconcile(&list(waiting, Claim::default()), NOW_S + REFUSED_S);
+    let after = reconciler.reconcile(&list(waiting, ResourceClaim::default()), NOW_S + REFUSED_S);
     let is_refusal =
         |event: &BackendEvent| matches!(event, BackendEvent::NotStarted { transient: false, .. });
     assert!(after.events.iter().any(is_refusal), "{:?}", after.events);
@@ -117,9 +120,10 @@ fn recovery_finds_running_and_deleted_pods() {
     let run = RunId { job: 1, run: 1 };
     let known =
         KnownJob { devices: vec![1], external: Some(KEY.to_owned()), ..KnownJob::from(run) };
-    let recovered = Reconciler::new(&running, 2).recover(std::slice::from_ref(&known), &running);
+    let recovered =
+        KubeReconciler::new(&running, 2).recover(std::slice::from_ref(&known), &running);
     assert!(matches!(recovered[..], [(_, RecoveredRun::Running { .. })]));
-    let recovered = Reconciler::new(&running, 2).recover(&[known], &KubeList::default());
+    let recovered = KubeReconciler::new(&running, 2).recover(&[known], &KubeList::default());
     assert!(
         matches!(&recovered[..], [(_, RecoveredRun::Exited(exit))] if exit.cause == Some(ExitCause::Cancelled))
     );

@@ -1,6 +1,6 @@
-//! The picture of `tandem bench colocate`: latency against the promise, and what the training gets.
+//! The chart of `tandem bench colocate`: latency against the promise, and the speed of the training.
 
-use super::Cell;
+use super::ColocateCell;
 use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
@@ -9,11 +9,11 @@ const LABELS: f64 = 200.0;
 const PANEL: f64 = 240.0;
 const GAP: f64 = 30.0;
 const TOP: f64 = 46.0;
-/// Latencies beyond so many promises are cut off.
+/// The axis ends at this multiple of the promised latency.
 const PROMISES_MAX: f64 = 3.0;
 
-/// One row per rate and mode: the 99th percentile with its range and the promise, then the training.
-pub(super) fn svg(cells: &[Cell], promise_ms: f64) -> String {
+/// One row per rate and mode: p99 with its range beside the promise, then the training.
+pub(super) fn svg(cells: &[ColocateCell], promise_ms: f64) -> String {
     let height = TOP + ROW * cells.len() as f64 + 16.0;
     let mut text = format!(
         "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' font-family='sans-serif' font-size='12'>\n\

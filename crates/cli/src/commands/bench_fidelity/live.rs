@@ -1,6 +1,6 @@
 //! The live half of `tandem bench fidelity`: classes and pairs are measured first, then the stream runs.
 
-use super::stream::{CLASSES, MeasuredClass, Submission, TrainingClass, request};
+use super::stream::{CLASSES, MeasuredClass, StreamEntry, TrainingClass, request};
 use crate::commands::demo_live::Daemon;
 use crate::commands::live::export::seconds;
 use crate::failure::Failure;
@@ -13,15 +13,15 @@ use tandem_daemon::client::Client;
 use tandem_daemon::job::JobState;
 use tandem_daemon::request::JobRequest;
 
-/// How often the daemon is asked.
-const LOOK: Duration = Duration::from_millis(50);
-/// What is waited for at most.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Measurements of each side of a pair.
+/// Time between two polls of the daemon.
+const POLL: Duration = Duration::from_millis(50);
+/// A wait that takes longer than this fails the run.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Measurements of each job of a pair.
 const MEASUREMENTS: u64 = 3;
-/// For which a class trains alone.
+/// Time for which a class trains alone.
 const ALONE: Duration = Duration::from_secs(3);
-/// Shares whatever fits, so that every pair can be measured.
+/// A policy that shares whatever fits, so that every pair can be measured.
 const MEASURING_POLICY: &str = "sjf-ffs";
 const ENDLESS: u64 = 1_000_000_000;
 
@@ -30,7 +30,7 @@ pub(super) struct Learned {
     pub(super) classes: Vec<ClassInfo>,
     pub(super) measured: Vec<MeasuredClass>,
     pub(super) memory_bytes: u64,
-    /// The state folder of the daemon that learned, from which the measured daemons go on.
+    /// The daemon that learned. Daemons of the run start from a copy of its state.
     daemon: Daemon,
 }
 
@@ -41,7 +41,7 @@ impl Learned {
 }
 
 /// A daemon and how jobs are submitted to it.
-struct Session<'a> {
+struct LearningSession<'a> {
     client: Client,
     train: &'a Path,
     folder: PathBuf,
@@ -51,7 +51,7 @@ struct Session<'a> {
 pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, Failure> {
     let mut daemon = Daemon::start(MEASURING_POLICY, devices, None)?;
     let client = daemon.client()?;
-    let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
+    let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
     for _ in 1..devices {
         let filler = request(train, &session.folder, &CLASSES[0], ENDLESS);
         let class = Some("filler".to_owned());
@@ -84,10 +84,10 @@ pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, 
     Ok(Learned { classes, measured, memory_bytes, daemon })
 }
 
-impl Session<'_> {
+impl LearningSession<'_> {
     fn submit(&mut self, request: &JobRequest) -> Result<u64, Failure> {
         let ids = self.client.submit(request)?;
-        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon gave no number"))
+        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon returned no job id"))
     }
 
     fn start(&mut self, class: &TrainingClass, steps: u64) -> Result<u64, Failure> {
@@ -106,16 +106,19 @@ impl Session<'_> {
     ) -> Result<(), Failure> {
         let began = Instant::now();
         while !is_so(self)? {
-            if began.elapsed() > PATIENCE {
-                return Err(Failure::failed(format!("not in time: {what}")));
+            if began.elapsed() > TIMEOUT {
+                return Err(Failure::failed(format!(
+                    "{what}: not done within {} s",
+                    TIMEOUT.as_secs()
+                )));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL);
         }
         Ok(())
     }
 
     fn wait_for_end(&mut self, id: u64) -> Result<JobInfo, Failure> {
-        self.wait("a job ends", |session| Ok(session.job(id)?.line.state.is_over()))?;
+        self.wait("ending a job", |session| Ok(session.job(id)?.line.state.is_over()))?;
         self.job(id)
     }
 
@@ -123,7 +126,7 @@ impl Session<'_> {
     fn measure_alone(&mut self, class: &TrainingClass) -> Result<(f64, f64), Failure> {
         let id = self.start(class, ENDLESS)?;
         let is_measured = |session: &mut Self| Ok(session.job(id)?.steps_per_s_alone.is_some());
-        self.wait(&format!("{} is measured alone", class.name), is_measured)?;
+        self.wait(&format!("measuring {} alone", class.name), is_measured)?;
         std::thread::sleep(ALONE);
         let speed = self.job(id)?.steps_per_s_alone.unwrap_or(f64::NAN);
         self.client.cancel(id)?;
@@ -131,7 +134,7 @@ impl Session<'_> {
         let steps = (speed * ALONE.as_secs_f64()).ceil() as u64;
         let id = self.start(class, steps)?;
         let job = self.wait_for_end(id)?;
-        // The whole job is the better measurement of both: it is what the stream consists of.
+        // The overhead of a whole job: start, data and end.
         let training_s = steps as f64 / speed;
         Ok((speed, (job.line.run_s - training_s).max(0.0)))
     }
@@ -147,7 +150,7 @@ impl Session<'_> {
             Ok(measurements(one.name, other.name) >= MEASUREMENTS
                 && measurements(other.name, one.name) >= MEASUREMENTS)
         };
-        let what = format!("{} is measured beside {}", one.name, other.name);
+        let what = format!("measuring {} beside {}", one.name, other.name);
         let measured = self.wait(&what, is_measured);
         for id in ids {
             self.client.cancel(id)?;
@@ -163,12 +166,12 @@ pub(super) fn run(
     devices: u32,
     train: &Path,
     learned: &Learned,
-    stream: &[Submission],
+    stream: &[StreamEntry],
     quiet: bool,
 ) -> Result<Vec<f64>, Failure> {
     let mut daemon = Daemon::start(policy, devices, Some(&learned.state()))?;
     let client = daemon.client()?;
-    let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
+    let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
     let tasks = stream.iter().map(|one| one.tasks).sum::<usize>();
     let progress = ProgressDisplay::start(tasks as u64, quiet);
     let began = Instant::now();
@@ -194,9 +197,11 @@ pub(super) fn run(
                     return Err(Failure::failed(format!("job {id} is {}", state.name())));
                 }
                 _ if began.elapsed() > limit => {
-                    return Err(Failure::failed("the jobs take far longer than alone"));
+                    return Err(Failure::failed(
+                        "the jobs take more than ten times as long as alone",
+                    ));
                 }
-                _ => std::thread::sleep(LOOK),
+                _ => std::thread::sleep(POLL),
             }
         }
         progress.done.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The picture of `tandem bench fidelity`: each job's JCT on this machine against that in the simulator.
+//! The chart of `tandem bench fidelity`: each job's JCT on this machine against that in the simulator.
 
 use super::PolicyFidelity;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ const SIZE: f64 = 440.0;
 const MARGIN: f64 = 60.0;
 const COLOURS: [&str; 6] = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377"];
 
-/// A scatter plot with logarithmic axes; on the diagonal the simulator is right.
+/// A scatter plot with logarithmic axes; jobs on the diagonal are predicted exactly.
 pub(super) fn svg(policies: &[PolicyFidelity]) -> String {
     let all =
         || policies.iter().flat_map(|policy| policy.jobs.iter().flat_map(|job| [job.0, job.1]));

@@ -10,7 +10,7 @@ pub(super) struct TrainingClass {
     arguments: &'static [&'static str],
 }
 
-/// With and without gaps, bound by arithmetic and by memory, of several sizes.
+/// Classes with and without idle gaps, bound by arithmetic or memory bandwidth, of several sizes.
 pub(super) const CLASSES: [TrainingClass; 6] = [
     TrainingClass { name: "mlp", arguments: &["--model", "mlp"] },
     TrainingClass {
@@ -32,28 +32,28 @@ const ARRAY_EVERY: usize = 10;
 /// The shortest job relative to the mean; durations are log-uniform up to the inverse.
 const SHORTEST: f64 = 0.4;
 
-/// How a class was measured before the run.
+/// The measurements of a class before the run.
 #[derive(Clone, Copy)]
 pub(super) struct MeasuredClass {
     pub(super) steps_per_s: f64,
-    /// Time of a job that is not training: start, data, end.
+    /// Time that a job does not train: start, data, end.
     pub(super) overhead_s: f64,
     pub(super) memory_mib: f64,
     pub(super) duty: Option<f64>,
 }
 
 /// One submission: a job, or an array of equal tasks.
-pub(super) struct Submission {
+pub(super) struct StreamEntry {
     pub(super) at_s: f64,
     pub(super) class: usize,
     pub(super) tasks: usize,
     pub(super) gpus: u32,
     pub(super) steps: u64,
-    /// Of each task alone.
+    /// Solo duration of each task.
     pub(super) duration_s: f64,
 }
 
-/// What is drawn.
+/// Parameters of the stream.
 pub(super) struct StreamOptions {
     pub(super) jobs: usize,
     pub(super) devices: u32,
@@ -64,7 +64,7 @@ pub(super) struct StreamOptions {
 }
 
 /// A stream of jobs in order of submission. The middle one is a gang, if there are two devices for it.
-pub(super) fn draw(options: &StreamOptions, classes: &[MeasuredClass]) -> Vec<Submission> {
+pub(super) fn draw(options: &StreamOptions, classes: &[MeasuredClass]) -> Vec<StreamEntry> {
     let mut random = Random(options.seed);
     let mut stream = Vec::new();
     let (mut at_s, mut jobs) = (0.0, 0);
@@ -76,11 +76,11 @@ pub(super) fn draw(options: &StreamOptions, classes: &[MeasuredClass]) -> Vec<Su
         let duration_s = class.overhead_s + steps / class.steps_per_s;
         let is_array = stream.len() % ARRAY_EVERY == ARRAY_EVERY - 1;
         let tasks = if is_array { ARRAY_TASKS.min(options.jobs - jobs) } else { 1 };
-        let has_gang = stream.iter().any(|earlier: &Submission| earlier.gpus > 1);
+        let has_gang = stream.iter().any(|earlier: &StreamEntry| earlier.gpus > 1);
         let is_gang = options.devices > 1 && !has_gang && !is_array && jobs >= options.jobs / 2;
         let gpus = if is_gang { 2 } else { 1 };
         let steps = steps as u64;
-        stream.push(Submission { at_s, class: index, tasks, gpus, steps, duration_s });
+        stream.push(StreamEntry { at_s, class: index, tasks, gpus, steps, duration_s });
         jobs += tasks;
         // Exponential gaps that bring the work of this submission at the wanted load on average.
         let work_s = duration_s * tasks as f64 * f64::from(gpus);
@@ -109,12 +109,12 @@ pub(super) fn request(
     }
 }
 
-impl Submission {
-    /// What the daemon is told.
+impl StreamEntry {
+    /// The submission to the daemon.
     pub(super) fn request(&self, train: &Path, folder: &Path) -> JobRequest {
         JobRequest {
             gpus: f64::from(self.gpus),
-            // The sample job trains on one core: beside a tenant of the other one its rate would say nothing.
+            // The sample job trains on one core, so it would not feel a tenant of the gang's second core.
             exclusive: self.gpus > 1,
             array: (self.tasks > 1).then(|| format!("1-{}", self.tasks)),
             estimate_s: Some(self.duration_s),
@@ -122,7 +122,7 @@ impl Submission {
         }
     }
 
-    /// What the simulator is told: the rest of a row of the trace after the number, by its columns.
+    /// The row of the trace for the simulator, in the order of `TRACE_COLUMNS`.
     pub(super) fn row(&self, number: usize, class: &MeasuredClass) -> Vec<String> {
         let seconds = |value: f64| format!("{value:.3}");
         vec![

@@ -59,7 +59,9 @@ impl BenchDaemon {
                 Err(error) => {
                     let said = std::fs::read_to_string(self.folder.join("log")).unwrap_or_default();
                     let last = said.lines().last().unwrap_or_default().to_owned();
-                    return Err(Failure::failed(format!("no daemon: {error}: {last}")));
+                    return Err(Failure::failed(format!(
+                        "the daemon did not start: {error}: {last}"
+                    )));
                 }
             }
         }

@@ -19,7 +19,7 @@ use tandem_daemon::job::JobState;
 use tandem_daemon::request::JobRequest;
 use tandem_policies::PolicySpec;
 
-/// The aim: the truth lies within the range of at least this part of the jobs.
+/// Target: the actual start lies within the first range of at least this fraction of the jobs.
 const COVERAGE_MIN: f64 = 0.8;
 /// Interval between two rounds of questions, and questions of a round.
 const ROUND: Duration = Duration::from_millis(700);
@@ -54,21 +54,21 @@ pub(crate) struct StartTimesArgs {
     quiet: bool,
 }
 
-/// A kind of queue: what arrives when.
+/// A kind of queue.
 struct QueueKind {
     name: &'static str,
     what: &'static str,
     arrivals: fn(jobs: u32, random: &mut Random) -> Vec<Arrival>,
 }
 
-/// Jobs that are submitted together.
+/// A group of jobs that are submitted together.
 struct Arrival {
-    /// After the first.
+    /// Delay after the first group.
     after_s: f64,
     count: u32,
-    /// What each of them takes.
+    /// Run time of each job.
     job_s: f64,
-    /// They print their progress.
+    /// Whether they print progress.
     prints: bool,
 }
 
@@ -106,19 +106,19 @@ fn over_time(jobs: u32, random: &mut Random) -> Vec<Arrival> {
 struct Answer {
     job: u64,
     asked: f64,
-    /// Earliest, median and latest; `None` if it was not known.
+    /// Earliest, median and latest start; `None` if reported as unknown.
     range: Option<[f64; 3]>,
 }
 
-/// How good the answers about a queue were.
+/// The quality of the answers about a queue.
 struct Score {
     kind: &'static QueueKind,
     jobs: usize,
     answers: usize,
     unknown: usize,
-    /// Part of the jobs whose start was in the first range that was given for it.
+    /// Fraction of the jobs whose start was in the first range given.
     coverage_jobs: f64,
-    /// Part of all answers with a range.
+    /// Fraction of the answers that have a range.
     coverage: f64,
     median_error_s: f64,
     /// Relative to the wait.
@@ -152,7 +152,7 @@ fn measure(args: &StartTimesArgs, kind: &'static QueueKind) -> Result<Score, Fai
     Ok(score(kind, &starts, &answers))
 }
 
-/// Submits jobs as they arrive and asks about those that wait, until all are over.
+/// Submits jobs as they arrive and asks about pending ones until all have ended.
 fn follow(
     server: &BenchDaemon,
     arrivals: Vec<Arrival>,

@@ -140,7 +140,7 @@ fn word(server: &BenchDaemon, id: u64) -> Result<f64, Failure> {
     let file = server.output().join(format!("word-{id}"));
     let text = std::fs::read_to_string(&file)?;
     let nanos: f64 = text.trim().parse().map_err(|_| {
-        Failure::failed(format!("job {id} said {:?} and not the time", text.trim()))
+        Failure::failed(format!("job {id} printed {:?} instead of the time", text.trim()))
     })?;
     Ok(nanos / 1e6)
 }

@@ -1,4 +1,4 @@
-//! One case: a trace under fixed conditions, on which policies are compared.
+//! A case: a trace under fixed conditions, on which policies are compared.
 
 use crate::args::{parse_estimates, parse_load, parse_penalty};
 use crate::failure::Failure;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tandem_core::Ratio;
 use tandem_sim::{Estimates, LoadFactor, LowerBound, SimRun};
 
-/// As it is written to the state file: texts, so that nothing is lost on the way.
+/// As written to the state file. Numbers are kept as texts, so that no digit is lost.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct QualityCase {
     pub(super) trace: String,
@@ -40,7 +40,7 @@ impl QualityCase {
     }
 }
 
-/// What a simulation of a case came to.
+/// The results of a policy on a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {
     pub(super) avg_jct_s: f64,
@@ -48,7 +48,7 @@ pub(super) struct Figures {
     pub(super) p99_jct_s: f64,
     pub(super) goodput: f64,
     pub(super) shared_gpu_time: f64,
-    /// What no policy can beat in this case.
+    /// Lower bounds on the mean JCT of this case.
     pub(super) least_exclusive_s: f64,
     pub(super) least_sharing_s: f64,
 }
@@ -91,7 +91,7 @@ impl CaseResults {
         self.of(case, policy).avg_jct_s
     }
 
-    /// Whichever of `policies` has the lowest mean JCT, and that.
+    /// The policy of `policies` with the lowest mean JCT, and that mean.
     pub(super) fn best<'a>(
         &self,
         case: &QualityCase,

@@ -6,7 +6,7 @@ use super::inputs::{Inputs, TableSource, TraceSource};
 use super::plan::QualityPlan;
 use std::fmt::Write;
 
-/// Size of a panel's plot, and the room around it.
+/// Size of a panel's plot, and margins.
 const WIDTH: f64 = 212.0;
 const HEIGHT: f64 = 132.0;
 const GAP_X: f64 = 26.0;
@@ -15,14 +15,14 @@ const LEFT: f64 = 64.0;
 const TOP: f64 = 126.0;
 const RIGHT: f64 = 24.0;
 const BOTTOM: f64 = 52.0;
-/// A legend entry takes at least so much.
+/// Least width of a legend entry.
 const ENTRY: f64 = 118.0;
-/// Relative JCT at the top of a plot; what lies above leaves it.
+/// Relative JCT at the top of a plot; higher values are clipped.
 const CEILING: f64 = 1.5;
 const TICKS: [f64; 4] = [0.0, 0.5, 1.0, 1.5];
-/// A longer title is cut.
+/// Longer titles are cut.
 const TITLE_LETTERS: usize = 14;
-/// The number of policies after which colours and markers repeat.
+/// Number of policies after which colours and markers repeat.
 const LOOKS: usize = 6;
 
 const STYLE: &str = "\
@@ -66,7 +66,7 @@ pub(super) fn draw(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> 
     svg
 }
 
-/// How the policies that are drawn look: the judged one first.
+/// Styles of the policies, the judged one first.
 struct Looks<'a>(Vec<&'a str>);
 
 impl<'a> Looks<'a> {
@@ -92,7 +92,7 @@ impl<'a> Looks<'a> {
     }
 }
 
-/// The legend and how much room it takes beyond its first line.
+/// The legend, and its height beyond the first line.
 fn legend(looks: &Looks<'_>, plan: &QualityPlan, width: f64) -> (String, f64) {
     let mut entries: Vec<(String, String)> = Vec::new();
     for (look, name) in looks.0.iter().enumerate() {
@@ -215,7 +215,7 @@ impl ChartPanel<'_> {
         svg + "\n"
     }
 
-    /// The ground below what sharing could reach at best.
+    /// The area below the lower bound.
     fn bound(&self, spread: &str) -> String {
         let any = self.plan.names().next().unwrap_or_default();
         let least = self.points(spread, |case| self.found.of(case, any).least_sharing_s);

@@ -12,7 +12,7 @@ use tandem_sim::profiles::SoloProfiles;
 use tandem_sim::trace::{GenerateOptions, ReadOptions, Trace, generate, read};
 use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions, assign_classes, clusters};
 
-/// The generated trace, and the machines of all traces that come without any.
+/// The generated trace, and the cluster of traces without one.
 const GENERATED_JOBS: usize = 4000;
 const GENERATED_GPUS: u32 = 64;
 const CLUSTER: &str = "8x8";
@@ -55,7 +55,7 @@ pub(super) struct Inputs {
     pub(super) tables: Vec<TableSource>,
     solo: Option<SoloSource>,
     seed: u64,
-    /// Of the program and what holds for all cases.
+    /// Hash of the program and of options that apply to all cases.
     fingerprint: Fingerprint,
 }
 
@@ -102,7 +102,8 @@ impl Inputs {
         self.solo.is_some()
     }
 
-    /// What a result of `case` depends on besides the case; `None` for a case of other inputs.
+    /// A hash of everything that a result of `case` depends on besides the case; `None` for a case of other
+    /// inputs.
     pub(super) fn fingerprint(&self, case: &QualityCase) -> Option<Fingerprint> {
         let (trace, table) = (self.trace(&case.trace)?, self.table(&case.table)?);
         let mut fingerprint = self.fingerprint.with(trace.fingerprint).with(table.fingerprint);
@@ -119,7 +120,7 @@ impl Inputs {
         let mut trace = source.trace.clone();
         let measured = match table.table.for_trace(&trace) {
             Ok(measured) => measured,
-            // The trace lacks the classes of the table: jobs draw one.
+            // The trace lacks the classes of the table, so each job gets a random one.
             Err(_) => {
                 assign_classes(&mut trace, &table.table, self.seed);
                 table.table.for_trace(&trace)?
@@ -139,7 +140,7 @@ impl Inputs {
             estimates: case.estimates()?,
             load: case.load()?,
             seed: self.seed,
-            // A job that fits into no GPU of less memory is left out for all policies alike.
+            // A job that fits no GPU of the smaller size is left out for all policies.
             skip_bad: case.gpu_mib.is_some(),
             ..WorkloadOptions::default()
         };
@@ -217,7 +218,7 @@ fn generated(seed: u64) -> Result<TraceSource, Failure> {
         trace,
         file: "generated".to_owned(),
         cluster: Arc::new(clusters::cluster(CLUSTER)?),
-        // The program and the seed, which make it, are part of every fingerprint.
+        // Every fingerprint contains the program and the seed, and thereby the generated trace.
         fingerprint: Fingerprint::of([]),
     })
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
     let inputs = Inputs::read(args)?;
     let plan = QualityPlan::new(args, chosen, &inputs)?;
     let chart = args.out.with_extension("svg");
-    // Opened and dropped: what cannot be written is to be noticed now.
+    // Open and drop every output, so that an unwritable path is reported before the simulations.
     let stem = args.out.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let tables = args.out.with_file_name(format!("{stem}-tables.md"));
     let csv = args.out.with_extension("csv");
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs what the state file does not know yet.
+/// Runs the simulations that the state file lacks.
 fn simulate(
     args: &QualityArgs,
     inputs: &Inputs,
@@ -141,7 +141,7 @@ fn simulate_case(
     })
 }
 
-/// What was called, as far as it decides the results.
+/// The command line, without options that do not affect the results.
 fn command() -> String {
     let given: Vec<String> = std::env::args().skip(1).collect();
     let hidden = ["--threads", "--state", "--quiet", "--json"];
@@ -161,7 +161,7 @@ fn command() -> String {
     words.join(" ")
 }
 
-/// What `--json` prints.
+/// The object of `--json`.
 #[derive(Serialize)]
 struct QualityResults<'a> {
     schema: u32,

@@ -6,21 +6,21 @@ use super::plan::{Ablation, QualityPlan};
 use super::verdict::{self, CriterionVerdict, percent, signed};
 use crate::table::{grouped, seconds};
 
-/// A longer list of misses is folded.
+/// Longer lists of misses are folded.
 const MISSES_SHOWN: usize = 8;
-/// Cells of the list of the worst.
+/// Rows of the list of worst cells.
 const WORST_SHOWN: usize = 10;
 
-/// A section: its heading, what was asked of it, and its text.
+/// A section: heading, criteria and text.
 pub(super) struct Section {
     title: String,
     pub(super) verdicts: Vec<CriterionVerdict>,
     text: String,
 }
 
-/// What the pages say above their sections.
+/// The heading of the pages.
 pub(super) struct Heading<'a> {
-    /// The command that made them.
+    /// The command that wrote them.
     pub(super) command: String,
     /// File names, as links.
     pub(super) chart: &'a str,
@@ -28,7 +28,7 @@ pub(super) struct Heading<'a> {
     pub(super) judged: Option<&'a str>,
 }
 
-/// The page to read: what holds, the chart, the worst cells, and links to the tables.
+/// The summary page: criteria, chart, worst cells and links to the tables.
 pub(super) fn summary(sections: &[Section], worst: &str, heading: &Heading<'_>) -> String {
     let Heading { command, chart, tables, judged } = heading;
     let mut text = "# Results\n\n".to_owned();
@@ -89,7 +89,7 @@ pub(super) fn csv(found: &CaseResults) -> String {
     text
 }
 
-/// The link of a heading, as Markdown readers make it.
+/// The anchor of a heading, as Markdown renderers make it.
 fn anchor(title: &str) -> String {
     let plain = |letter: char| match letter {
         ' ' => Some('-'),
@@ -98,7 +98,7 @@ fn anchor(title: &str) -> String {
     title.chars().filter_map(plain).collect()
 }
 
-/// Cells of the grid in which the judged policy is worst off against the best other one.
+/// The cells in which the judged policy is worst compared with the best other one.
 pub(super) fn worst_cells(plan: &QualityPlan, found: &CaseResults) -> String {
     let Some(judged) = &plan.judged else { return String::new() };
     let mut cells: Vec<(f64, &QualityCase, &str)> = Vec::new();
@@ -122,7 +122,7 @@ pub(super) fn worst_cells(plan: &QualityPlan, found: &CaseResults) -> String {
     format!("## Worst cells of `{judged}`\n\nMean JCT; above zero it loses.\n\n{}\n", rows.0)
 }
 
-/// Where a criterion does not hold; a long list is folded.
+/// The cells that miss a criterion.
 fn misses(verdict: &CriterionVerdict) -> String {
     let list: String = verdict.misses.iter().map(|miss| format!("- {miss}\n")).collect();
     let head =
@@ -140,7 +140,7 @@ fn sentence(line: &str) -> String {
     format!("{first}{}.", letters.as_str())
 }
 
-/// The sections; `csv` is the file name of all figures.
+/// All sections; `csv` is the name of the file with all figures.
 pub(super) fn sections(
     plan: &QualityPlan,
     inputs: &Inputs,
@@ -152,7 +152,7 @@ pub(super) fn sections(
     let judge =
         |criteria: Criteria| judged.map_or_else(Vec::new, |name| criteria(plan, found, name));
     let mut sections = vec![Section {
-        title: "Every trace, table, load and spread penalty".to_owned(),
+        title: "Every trace and table".to_owned(),
         verdicts: judge(verdict::of_grid),
         text: grid(plan, inputs, found, csv),
     }];
@@ -170,7 +170,7 @@ pub(super) fn sections(
     sections
 }
 
-/// MarkdownRows of a Markdown table.
+/// The rows of a Markdown table.
 struct MarkdownRows(String);
 
 impl MarkdownRows {
@@ -195,8 +195,7 @@ fn prefixed(first: &str, cells: impl IntoIterator<Item = String>) -> Vec<String>
     std::iter::once(first.to_owned()).chain(cells).collect()
 }
 
-/// Mean JCT by policy and case: the least of a column is bold, and below stands what no policy can
-/// beat.
+/// Mean JCT by policy and case, with the lowest mean of a column in bold, and the lower bounds.
 fn means(
     plan: &QualityPlan,
     found: &CaseResults,
@@ -233,7 +232,7 @@ fn means(
     rows.0
 }
 
-/// Every case under the policies, a small table for each trace.
+/// One table of mean JCTs per trace.
 fn means_by_trace(
     plan: &QualityPlan,
     inputs: &Inputs,
@@ -256,30 +255,28 @@ fn change(value: f64, against: f64) -> String {
 
 fn grid(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults, csv: &str) -> String {
     let Some(first) = plan.grid.first() else { return String::new() };
+    let shown: Vec<QualityCase> = plan
+        .grid
+        .iter()
+        .filter(|case| case.load == plan.focus_load && case.spread == first.spread)
+        .cloned()
+        .collect();
     let mut text = format!(
-        "Mean JCT in seconds with `--estimates {} --beliefs {}` and a spread penalty of {}. ×1.5 is the trace with its inter-arrival times divided by 1.5. \
-         Jobs of traces that lack the classes of a table draw one at random; Muri's and the generated trace run on 8 nodes of 8 GPUs. All cells, also of other \
-         spread penalties (a gang on more nodes than needed loses that share of its rate), are in [{csv}]({csv}).\n",
-        first.estimates, first.beliefs, first.spread
+        "Mean JCT in seconds with `--estimates {} --beliefs {}`, by table of pair rates, at ×{load}: the trace with its inter-arrival times divided by {load}. \
+         Jobs of traces that lack the classes of a table draw one at random; Muri's and the generated trace run on 8 nodes of 8 GPUs. Other loads and \
+         spread penalties (a gang on more nodes than needed loses that share of its rate) are in [{csv}]({csv}).\n",
+        first.estimates,
+        first.beliefs,
+        load = plan.focus_load,
     );
-    for trace in &inputs.traces {
-        for table in &inputs.tables {
-            let here = |case: &&QualityCase| {
-                case.trace == trace.name && case.table == table.name && case.spread == first.spread
-            };
-            let cases: Vec<&QualityCase> = plan.grid.iter().filter(here).collect();
-            let heads = cases.iter().map(|case| format!("×{}", case.load));
-            text += &format!("\n### {}; {}\n\n", trace.title, table.title);
-            text += &means(plan, found, &cases, heads.collect());
-        }
-    }
+    text += &means_by_trace(plan, inputs, found, &shown);
     if let Some(judged) = &plan.judged {
         text += &tails(plan, inputs, found, judged);
     }
     text
 }
 
-/// The 99th percentile of the judged policy against the exclusive policy with the lowest mean.
+/// p99 JCT of the judged policy against the exclusive policy with the lowest mean.
 fn tails(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults, judged: &str) -> String {
     if plan.exclusive().next().is_none() {
         return String::new();
@@ -352,7 +349,7 @@ fn noisy(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     )
 }
 
-/// What sharing does to the GPUs, on the first trace.
+/// Goodput and shared time on the first trace.
 fn goodput(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     let Some(trace) = inputs.traces.first() else { return String::new() };
     let at_focus = |case: &&QualityCase| {
@@ -379,7 +376,7 @@ fn goodput(plan: &QualityPlan, inputs: &Inputs, found: &CaseResults) -> String {
     )
 }
 
-/// GPUs of little memory: gradient accumulation makes pairs fit.
+/// GPUs with less memory, on which sub-batches let pairs fit.
 fn sub_batches(plan: &QualityPlan, found: &CaseResults) -> String {
     if plan.small_gpus.is_empty() || plan.accumulating.is_empty() {
         return String::new();

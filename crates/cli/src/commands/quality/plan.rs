@@ -1,4 +1,4 @@
-//! What is simulated: the cases of every section, and under which policies.
+//! The plan of `tandem bench quality`: the cases of every section, and their policies.
 
 use super::args::QualityArgs;
 use super::case::QualityCase;
@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use std::collections::BTreeMap;
 use tandem_policies::{Param, PolicySpec, Value};
 
-/// The load of the sections that look at one.
+/// The load of sections with a single load.
 const FOCUS_LOAD: &str = "1.5";
 /// Memory of the GPUs on which sub-batches are tried.
 const SMALL_GPUS_MIB: [u64; 3] = [12_288, 16_384, 24_576];
@@ -17,10 +17,10 @@ const NOISY: &str = "noisy:1.0";
 /// The flag of the policies that can divide batches.
 const ACCUMULATE: &str = "accumulate";
 
-/// A policy, and its variants with one flag switched off each.
+/// A policy, and its variants with one flag off.
 pub(super) struct Ablation {
     pub(super) policy: PolicySpec,
-    /// The flag and what remains without it.
+    /// The flag, and the policy without it.
     pub(super) without: Vec<(&'static str, PolicySpec)>,
 }
 
@@ -54,11 +54,11 @@ pub(super) struct QualityPlan {
     pub(super) loads: Vec<String>,
     pub(super) spreads: Vec<String>,
     pub(super) focus_load: String,
-    /// Every trace, table, load and spread penalty.
+    /// Every combination of trace, table, load and spread penalty.
     pub(super) grid: Vec<QualityCase>,
-    /// Estimates of the trace, by load.
+    /// With the trace's own estimates, by load.
     pub(super) weak: Vec<QualityCase>,
-    /// The truth is known, and learned instead.
+    /// Pairs of cases with true and with learned pair rates.
     pub(super) online: Vec<(QualityCase, QualityCase)>,
     pub(super) noisy: Vec<QualityCase>,
     pub(super) small_gpus: Vec<QualityCase>,
@@ -143,7 +143,7 @@ impl QualityPlan {
     }
 }
 
-/// The flags of a policy that are on unless somebody says otherwise, which nobody has.
+/// The flags of a policy that are on by default and were not set.
 fn flags(policy: &PolicySpec) -> impl Iterator<Item = &'static Param> {
     let given = policy.text.clone();
     let params = policy.entry.params.iter();
@@ -168,7 +168,7 @@ struct Cases<'a> {
     inputs: &'a Inputs,
     beliefs: String,
     focus_load: String,
-    /// The first spread penalty and the first table of those asked for.
+    /// The first spread penalty and the first table of the options.
     spread: String,
     table: String,
 }
@@ -221,7 +221,7 @@ impl<'a> Cases<'a> {
         grid
     }
 
-    /// On recorded traces that come with estimates.
+    /// Recorded traces with their own estimates.
     fn weak(&self) -> Vec<QualityCase> {
         let recorded = self.inputs.traces.iter().filter(|trace| trace.name != "generated");
         let estimated = recorded.filter(|trace| trace.has_estimates());
@@ -235,7 +235,7 @@ impl<'a> Cases<'a> {
             .collect()
     }
 
-    /// Every trace and table at the one load.
+    /// Every trace and table at the focus load.
     fn focus(&self) -> impl Iterator<Item = QualityCase> {
         self.inputs.traces.iter().flat_map(move |trace| {
             let tables = self.inputs.tables.iter();
@@ -258,7 +258,7 @@ impl<'a> Cases<'a> {
         SMALL_GPUS_MIB.map(|mib| QualityCase { gpu_mib: Some(mib), ..case.clone() }).to_vec()
     }
 
-    /// Every trace with the first two tables, and the weak estimates.
+    /// Every trace with the first two tables, and the cases with weak estimates.
     fn ablation(&self) -> Vec<QualityCase> {
         let tables: Vec<&str> = self.inputs.tables.iter().take(2).map(|table| table.name).collect();
         let focus = self.focus().filter(|case| tables.contains(&case.table.as_str()));

@@ -1,5 +1,5 @@
-//! The file in which finished simulations are kept, one line of JSON each: an interrupted run goes on
-//! where it was. A line counts only for the program and the inputs that it was made with.
+//! The file with finished simulations, one JSON line each, from which an interrupted run continues. A line
+//! counts only for the same program and inputs.
 
 use super::case::{CaseResults, Figures, QualityCase};
 use crate::failure::Failure;
@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// A hash of the content of files. Compared only with hashes that the same program has computed.
+/// A hash of the content of files. Compared only with hashes computed by the same program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Fingerprint(u64);

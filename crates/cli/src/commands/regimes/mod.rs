@@ -58,7 +58,7 @@ enum SeedHalf {
     Report,
 }
 
-/// What each policy came to, by cell.
+/// Mean, longest JCT and worst user of each policy, by cell.
 type CellResults = BTreeMap<RegimeCell, BTreeMap<String, RegimeFigures>>;
 
 pub(crate) fn run(args: &RegimesArgs) -> Result<(), Failure> {
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &RegimesArgs) -> Result<(), Failure> {
         return Err(Failure::bad_input(problem));
     }
     let tables = tables(&args.data)?;
-    // Opened and dropped: what cannot be written is to be noticed now.
+    // Open and drop the output, so that an unwritable path is reported before the simulations.
     OutputFile::open(&args.out)?;
     let results = simulate(args, &tables, &policies)?;
     let comparison = Comparison::new(&results, &args.judge);
