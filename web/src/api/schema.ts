@@ -1755,7 +1755,7 @@ export interface components {
             time: string;
         };
         /**
-         * @description How the rate of a job was found out.
+         * @description How the rate of a job was found.
          * @enum {string}
          */
         RateSource: "steps" | "usage" | "prediction";
@@ -1950,7 +1950,7 @@ export interface components {
             wait_saved_h: number;
         };
         /**
-         * @description What a token allows.
+         * @description A scope of a token.
          * @enum {string}
          */
         Scope: "read" | "submit" | "operate";
