@@ -189,7 +189,7 @@ export class World {
     const jobs = [...this.open.keys()].map((id) => this.jobs.get(id)).filter((job) => job.state === "running");
     return {
       time: iso(this.now),
-      jobs: jobs.map((job) => ({ id: job.id, rate: job.rate, rate_measured: job.rate_measured, steps_per_s: job.rate * 12, memory_bytes: 6e9, beside: job.beside, scalars: { loss: 4 * Math.exp(-job.done / 2000) } })),
+      jobs: jobs.map((job) => ({ id: job.id, rate: job.rate, rate_measured: job.rate_measured, steps_per_s: job.rate * 12, memory_bytes: 6e9, share: 1, beside: job.beside, scalars: { loss: 4 * Math.exp(-job.done / 2000) } })),
       devices: this.devices().map(({ index, memory_used_bytes, utilization, state, jobs: there, normalised_throughput, measured }) => ({ index, memory_used_bytes, utilization, state, jobs: there, normalised_throughput, measured })),
     };
   }
