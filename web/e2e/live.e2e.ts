@@ -214,6 +214,7 @@ describe("a page that is left open", () => {
     const second = await own.context.newPage();
     await second.goto(own.page.url());
     await second.getByText("live", { exact: true }).waitFor();
+    for (const page of [own.page, second]) await page.getByRole("heading", { name: /^Queue/ }).waitFor();
     await site.stopDaemon("SIGKILL");
     for (const page of [own.page, second]) {
       await page.getByText("no connection, trying again").waitFor();
