@@ -26,6 +26,8 @@ export const isOver = (state: JobState): boolean => OVER.has(state);
 export const connection = signal<Connection>("connecting");
 export const problem = signal<string | null>(null);
 export const info = signal<DaemonInfo | null>(null);
+/** When the daemon started, in seconds since 1970. */
+const started = signal(0);
 export const devices = signal<readonly DeviceInfo[]>([]);
 export const provider = signal("");
 export const forecast = signal<QueueForecast | null>(null);
@@ -57,6 +59,9 @@ export const now = computed(() => {
   void tick.value;
   return Date.now() / 1000 + skew.value;
 });
+
+/** For how long the daemon has run, in seconds. */
+export const upSeconds = computed(() => now.value - started.value);
 
 const jobs = new Map<number, JobLine>();
 /** For each of them, the number of its latest change. */
@@ -155,6 +160,7 @@ export async function refresh(): Promise<void> {
     ]);
     batch(() => {
       info.value = about;
+      started.value = now.peek() - about.up_s;
       provider.value = machine.provider;
       devices.value = machine.devices;
       setJobs(active, over.jobs);

@@ -42,7 +42,16 @@ export const saySlowdown = (rate: number | null | undefined): string => (rate ? 
 /** Milliseconds; from a second on in seconds. */
 export const sayMs = (ms: number): string => (ms >= 1000 ? num(ms / 1000, 2) + NB + "s" : num(ms, ms < 10 ? 1 : 0) + NB + "ms");
 
-export const sayTime = (iso: string | null | undefined): string => (iso ? new Date(iso).toLocaleString() : "–");
+/** How long something has lasted; from ten minutes on without seconds. */
+export const sayUp = (seconds: number): string => dur(seconds < 600 ? Math.floor(seconds) : rounded(seconds));
+
+/** A time of the reader's zone; of today without the date. */
+export function sayTime(iso: string | null | undefined): string {
+  if (!iso) return "–";
+  const at = new Date(iso);
+  const isToday = at.toDateString() === new Date().toDateString();
+  return isToday ? at.toLocaleTimeString() : at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+}
 
 export const sayClock = (seconds: number): string => clock(seconds, 1);
 

@@ -36,7 +36,7 @@ function sayPromise(job: JobInfo): string {
   const { promised_ms: limit, slo } = job.latency ?? {};
   const latency = limit ? `${sayPercentile(slo)} latency up to ${sayMs(limit)}` : null;
   const slowdown = job.max_slowdown ? "slow-down up to " + ratio(job.max_slowdown) : null;
-  return [latency, slowdown].filter(Boolean).join(", ") || (job.latency ? "none" : "any slow-down");
+  return [latency, slowdown].filter(Boolean).join(", ") || (job.latency ? "none" : "no limit of its slow-down");
 }
 
 /** Which requests a promise is about: `p99=100ms` is about 99 of 100. */
@@ -222,6 +222,7 @@ function Series({ job, changes }: { job: JobInfo; changes: string }) {
   const [from, step] = [Date.parse(data.from) / 1000, data.step_s];
   const common = { from, step };
   const scalars = Object.entries(data.scalars).slice(0, 8);
+  const unit = Math.max(...data.memory_bytes.map((b) => b ?? 0)) < 2 ** 30 ? { name: "MiB", bytes: 2 ** 20 } : { name: "GiB", bytes: 2 ** 30 };
   const isCapped = (data.share ?? []).some((share) => share !== null && share < 1);
   const promise = job.latency?.promised_ms;
   const limit = promise ? { label: `promised ${sayPercentile(job.latency?.slo)}`, value: promise } : null;
@@ -231,7 +232,7 @@ function Series({ job, changes }: { job: JobInfo; changes: string }) {
       <div class="charts">
         <LineChart {...common} label="Rate" unit="Rate (1 is alone)" values={data.rate} say={(v) => num(v, 2)} />
         <LineChart {...common} label="Steps per second" unit="Steps per second" values={data.steps_per_s} say={(v) => num(v, 1)} colour={2} />
-        <LineChart {...common} label="Memory" unit="Memory (GiB)" values={data.memory_bytes.map((b) => b && b / 2 ** 30)} say={(v) => bytes(v * 2 ** 30)} colour={4} />
+        <LineChart {...common} label="Memory" unit={`Memory (${unit.name})`} values={data.memory_bytes.map((b) => b && b / unit.bytes)} say={(v) => bytes(v * unit.bytes)} colour={4} />
         {data.p99_ms?.length ? (
           <LineChart {...common} label="p99 latency" unit="Latency (ms): p99, and p50 dashed" values={data.p99_ms} second={{ label: "p50 latency", values: data.p50_ms ?? [] }} limit={limit} say={sayMs} colour={1} />
         ) : null}

@@ -6,8 +6,8 @@ import { JobLinks, Meter, Rate, State } from "../parts/job_parts.tsx";
 import { BigTable } from "../parts/table.tsx";
 import type { Column } from "../parts/table.tsx";
 import { jobLink } from "../router.ts";
-import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, waitReasons, waiting } from "../store.ts";
-import { gpuNames, sayGpus, sayHours, saySlowdown, sayStart, sayTime } from "../words.ts";
+import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, upSeconds, waitReasons, waiting } from "../store.ts";
+import { gpuNames, sayGpus, sayHours, saySlowdown, sayStart, sayTime, sayUp } from "../words.ts";
 import { Gpus } from "./gpus.tsx";
 
 export function Overview() {
@@ -30,7 +30,7 @@ function Summary() {
   const { running, paused, pending, held } = counts.value;
   const gain = savings.value;
   const facts: [string, string, string][] = [
-    ["Policy", about?.policy.split(":")[0] ?? "–", about ? [...about.policy.split(":").slice(1), `up ${dur(about.up_s)}`].join(" · ") : ""],
+    ["Policy", about?.policy.split(":")[0] ?? "–", about ? [...about.policy.split(":").slice(1), `up ${sayUp(upSeconds.value)}`].join(" · ") : ""],
     ["Running", num(running), paused ? `${num(paused)} paused` : `on ${count(devices.value.length, "GPU")}`],
     ["Pending", num(pending), held ? `${num(held)} held` : ""],
     ["GPU time gained today", gain ? sayHours(gain.gpu_hours) : "–", gain ? `${sayHours(gain.shared_gpu_hours)} shared` : ""],
