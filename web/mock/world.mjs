@@ -231,7 +231,7 @@ export class World {
 
   page({ state, user, after, limit, order }) {
     const states = state ? state.split(",") : null;
-    if (states?.includes("active")) return { schema: 1, jobs: [...this.jobs.values()].slice(0, limit).map((job) => this.line(job)) };
+    if (order !== "desc") return { schema: 1, jobs: [...this.jobs.values()].filter((job) => states.includes(job.state)).slice(0, limit).map((job) => this.line(job)) };
     const jobs = [];
     const wanted = (job) => (!states || states.includes(job.state)) && (!user || job.user === user);
     const recent = [...this.jobs.values(), ...this.over].sort((a, b) => b.id - a.id);

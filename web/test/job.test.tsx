@@ -5,7 +5,7 @@ import { render } from "preact";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import type { JobChange, JobInfo, JobState } from "../src/api/types.ts";
 import { Job } from "../src/dashboard/pages/job.tsx";
-import { receive } from "../src/dashboard/store.ts";
+import { onDevices, problem, queueIsCut, receive, refresh, waiting } from "../src/dashboard/store.ts";
 
 const TIME = "2026-01-01T00:00:00Z";
 let state: JobState = "running";
@@ -33,6 +33,21 @@ beforeEach(() => {
 });
 afterEach(() => {
   vi.unstubAllGlobals();
+});
+
+it("says that a queue is longer than what is shown, and shows what runs all the same", async () => {
+  const page = (jobs: unknown[], next?: number) => ({ schema: 1, jobs, ...(next ? { next_after: next } : {}) });
+  ANSWERS["/v1/jobs?state=running%2Cpaused%2Ccompleting&limit=10000"] = () => page([{ ...info(), state: "running" }]);
+  ANSWERS["/v1/jobs?state=pending%2Cheld&limit=10000"] = () => page([{ ...info(), id: 9, state: "pending" }], 9);
+  ANSWERS["/v1/info"] = () => ({ policy: "fifo", up_s: 1, jobs: {} });
+  ANSWERS["/v1/devices"] = () => ({ provider: "fake", devices: [] });
+  vi.stubGlobal("fetch", (path: string) => {
+    const known = ANSWERS[path] ?? (path.startsWith("/v1/timeline") ? () => ({ placements: [] }) : path.startsWith("/v1/jobs?") ? () => page([]) : null);
+    return Promise.resolve(known ? Response.json(known()) : new Response("{}", { status: 404 }));
+  });
+  await refresh();
+  expect(problem.value).toBe(null);
+  expect([queueIsCut.value, onDevices.value.length, waiting.value.length]).toEqual([true, 1, 1]);
 });
 
 it("shows a change that comes in one batch with a later change of another job", async () => {

@@ -45,6 +45,8 @@ export const setLevel = (rows: "gpu" | "node"): void => {
   chosenLevel.value = rows;
 };
 export const loaded = signal(false);
+/** More jobs wait than are shown. */
+export const queueIsCut = signal(false);
 /** The daemon's clock minus this machine's, in seconds. */
 const skew = signal(0);
 /** Counts changes: of jobs, and of placements. */
@@ -128,9 +130,11 @@ export const waitReasons = computed<ReadonlyMap<number, string>>(
 
 let reading: AbortController | null = null;
 
-async function everyActive(signal: AbortSignal): Promise<JobLine[]> {
-  const page = await get<JobPage>("/v1/jobs", { state: "active", limit: ACTIVE_MAX }, signal);
-  return page.jobs;
+/** Jobs on GPUs and jobs that wait: of a queue that is too long for a page the first ones. */
+async function everyActive(signal: AbortSignal): Promise<{ jobs: JobLine[]; isCut: boolean }> {
+  const read = (state: string) => get<JobPage>("/v1/jobs", { state, limit: ACTIVE_MAX }, signal);
+  const [present, queue] = await Promise.all([read("running,paused,completing"), read("pending,held")]);
+  return { jobs: [...present.jobs, ...queue.jobs], isCut: Boolean(queue.next_after) };
 }
 
 async function timeline(signal: AbortSignal): Promise<PlacementInfo[]> {
@@ -163,7 +167,8 @@ export async function refresh(): Promise<void> {
       started.value = now.peek() - about.up_s;
       provider.value = machine.provider;
       devices.value = machine.devices;
-      setJobs(active, over.jobs);
+      setJobs(active.jobs, over.jobs);
+      queueIsCut.value = active.isCut;
       placements.clear();
       for (const stay of stays) placements.put(stay);
       staysVersion.value++;
