@@ -11,7 +11,7 @@ import sys
 import time
 
 steps = int(sys.argv[1])
-compute_s, wait_s = (float(text) for text in sys.argv[2:4] or ("0.004", "0.004"))
+compute_s, wait_s = (float(text) for text in sys.argv[2:4] or ("0.002", "0.008"))
 print("begins <script>document.title='hacked'</script>", flush=True)
 line = socket.socket(socket.AF_UNIX)
 line.connect(os.environ["TANDEM_SOCK"])

@@ -29,17 +29,30 @@ afterAll(async () => {
 
 const row = (table: string, text: string) => view.page.getByRole("group", { name: table }).getByRole("row").filter({ hasText: text });
 
+/** When a name appears on the page, by its own clock: every change of the document is looked at. */
+const appears = (name: string): Promise<number> =>
+  view.page.evaluate(
+    (text) =>
+      new Promise<number>((done) => {
+        const observer = new MutationObserver(() => {
+          if (!document.body.textContent?.includes(text)) return;
+          observer.disconnect();
+          done(Date.now());
+        });
+        observer.observe(document.body, { childList: true, subtree: true, characterData: true });
+      }),
+    name,
+  );
+
 describe("a job that is submitted", () => {
   it("appears within a second and moves through its states", async () => {
-    // The fastest of a few: a busy machine may hold up any of them.
-    let fastest = Infinity;
-    for (let attempt = 0; attempt < 8 && fastest > 1000; attempt++) {
-      await site.submit(["-J", `brief-${attempt}`, "--class", "demo"], 20);
+    for (let attempt = 0; attempt < 8; attempt++) {
+      const name = `brief-${attempt}`;
+      const shown = appears(name);
       const submitted = Date.now();
-      await view.page.getByText(`brief-${attempt}`, { exact: true }).first().waitFor();
-      fastest = Math.min(fastest, Date.now() - submitted);
+      await site.submit(["-J", name, "--class", "demo"], 20);
+      expect((await shown) - submitted, name).toBeLessThan(1000);
     }
-    expect(fastest).toBeLessThan(1000);
     const id = await site.submit(["-J", "walker", "--class", "demo"], 300);
     await row("Tenants", "walker").getByText("running").waitFor();
     await row("Just ended", "walker").getByText("completed").waitFor({ timeout: 30_000 });
@@ -74,6 +87,18 @@ describe("a job that is submitted", () => {
     await eventually("a reason", async () => ((await waits.getByRole("cell").nth(6).innerText()) ?? "–") !== "–");
     await eventually("a start", async () => /in |within |now/.test(await waits.getByRole("cell").nth(5).innerText()), 30_000);
   });
+
+  it("is in the forecast, after now", async () => {
+    const canvas = view.page.locator("canvas").first();
+    const tip = view.page.locator("#tip");
+    await canvas.focus();
+    await eventually("a tenant that is to come", async () => {
+      await view.page.keyboard.press("End");
+      const text = await tip.innerText();
+      return text.includes(`job ${ids.patient} patient`) && text.includes("forecast:");
+    });
+    await view.page.keyboard.press("Escape");
+  });
 });
 
 describe("from the page", () => {
@@ -104,11 +129,15 @@ describe("from the page", () => {
     expect((await site.info(id)).state).toBe("running");
     await press("Cancel");
     const dialog = page.getByRole("dialog");
-    await dialog.waitFor();
-    await page.keyboard.press("Escape");
-    await dialog.waitFor({ state: "detached" });
+    // Escape leads back to the button, any number of times.
+    for (let times = 0; times < 3; times++) {
+      await dialog.waitFor();
+      await page.keyboard.press("Escape");
+      await dialog.waitFor({ state: "detached" });
+      expect(await page.evaluate(() => document.activeElement?.textContent)).toBe("Cancel");
+      await page.keyboard.press("Enter");
+    }
     expect((await site.info(id)).state).not.toBe("cancelled");
-    await press("Cancel");
     await pressButton(dialog.locator("button.danger"));
     await heading.getByText("cancelled").waitFor();
     expect((await site.info(id)).state).toBe("cancelled");
@@ -185,16 +214,56 @@ describe("a page that is left open", () => {
     const second = await own.context.newPage();
     await second.goto(own.page.url());
     await second.getByText("live", { exact: true }).waitFor();
+    for (const page of [own.page, second]) await page.getByRole("heading", { name: /^Queue/ }).waitFor();
     await site.stopDaemon("SIGKILL");
-    for (const page of [own.page, second]) await page.getByText("no connection, trying again").waitFor();
+    for (const page of [own.page, second]) {
+      await page.getByText("no connection, trying again").waitFor();
+      await page.getByRole("alert").getByText(/^The daemon does not answer.* tandem daemon start .* shows the state at/).waitFor();
+    }
     await site.start();
-    for (const page of [own.page, second]) await page.getByText("live", { exact: true }).waitFor({ timeout: 15_000 });
+    for (const page of [own.page, second]) {
+      await page.getByText("live", { exact: true }).waitFor({ timeout: 15_000 });
+      await page.getByRole("alert").waitFor({ state: "detached" });
+    }
     const id = await site.submit(["-J", "after", "--class", "demo"], 200);
     for (const page of [own.page, second]) await page.getByText("after", { exact: true }).first().waitFor();
     await site.run(["cancel", String(id)]).catch(() => "");
     // The browser itself notes the stream that broke and the requests that found no daemon; the page says nothing.
     const said = own.console.filter((line) => !/^error: Failed to load resource: (net::|the server responded with a status of 503)/.test(line));
     expect(said).toEqual([]);
+    await own.context.close();
+  });
+
+  it("is not locked out by many tabs in the background", async () => {
+    const own = await open(browser, await site.dashboard());
+    const tabs = [];
+    // Headless tabs are all in sight; this is what the browser would tell those that are not.
+    for (let i = 0; i < 8; i++) {
+      const tab = await own.context.newPage();
+      await tab.goto(own.page.url());
+      await tab.getByText("live", { exact: true }).waitFor();
+      await tab.evaluate(() => {
+        Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+      });
+      tabs.push(tab);
+    }
+    const id = await site.submit(["-J", "seen", "--class", "demo"], 50);
+    await own.page.getByText("seen", { exact: true }).first().waitFor();
+    expect(await tabs[0].getByText("seen", { exact: true }).count()).toBe(0);
+    await tabs[0].evaluate(() => {
+      Object.defineProperty(document, "visibilityState", { value: "visible", configurable: true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    });
+    await tabs[0].getByText("seen", { exact: true }).first().waitFor();
+    await site.run(["cancel", String(id)]).catch(() => "");
+    await own.context.close();
+  });
+
+  it("says so when tandem dashboard has ended", async () => {
+    const own = await open(browser, await site.dashboard());
+    await site.stopDashboards();
+    await own.page.getByRole("alert").getByText(/If tandem dashboard has ended, run it again/).waitFor();
     await own.context.close();
   });
 });

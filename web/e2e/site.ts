@@ -3,6 +3,7 @@
 import { execFile, spawn } from "node:child_process";
 import type { ChildProcess } from "node:child_process";
 import { chmodSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { request } from "node:http";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -65,6 +66,7 @@ export class Site {
     private readonly devices: number,
     private readonly policy = "tandem:slice_s=1",
     private readonly more: readonly string[] = [],
+    private readonly provider: "cpu" | "fake" = "cpu",
   ) {
     chmodSync(this.folder, 0o755);
     mkdirSync(join(this.folder, "out"), { mode: 0o777 });
@@ -73,7 +75,8 @@ export class Site {
 
   async start(): Promise<void> {
     const where = ["--state", join(this.folder, "state"), "--socket", this.socket];
-    const how = ["--provider", "cpu", "--devices", String(this.devices), "--policy", this.policy, ...this.more];
+    const gpus = this.provider === "cpu" ? ["--provider", "cpu", "--devices", String(this.devices)] : ["--fake-gpus", String(this.devices)];
+    const how = [...gpus, "--policy", this.policy, ...this.more];
     const daemon = spawn(BIN, ["daemon", ...where, ...how], { stdio: ["ignore", "ignore", "pipe"], env: this.env() });
     this.daemon = daemon;
     let said = "";
@@ -84,6 +87,27 @@ export class Site {
       if (daemon.exitCode !== null) throw new Error(said);
       return said.includes("ready at");
     });
+  }
+
+  /** An answer of the daemon's interface. */
+  get<T>(path: string): Promise<T> {
+    return new Promise((resolve, reject) => {
+      request({ socketPath: this.socket, path, headers: { host: "tandem" } }, (answer) => {
+        let text = "";
+        answer.setEncoding("utf8").on("data", (part: string) => {
+          text += part;
+        });
+        answer.on("end", () => resolve(JSON.parse(text) as T));
+      }).on("error", reject).end();
+    });
+  }
+
+  /** Seconds on a core that the daemon and its dashboards have used. */
+  served(): number {
+    const children = [this.daemon, ...this.dashboards].flatMap((child) => child?.pid ?? []);
+    // User and system time, in hundredths of a second, after the name of the program.
+    const used = (pid: number) => readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1].split(" ").slice(11, 13).map(Number);
+    return children.flatMap(used).reduce((sum, ticks) => sum + ticks, 0) / 100;
   }
 
   private env(): NodeJS.ProcessEnv {
@@ -128,7 +152,11 @@ export class Site {
   }
 
   async submit(options: readonly string[], steps = 1_000_000, user?: User): Promise<number> {
-    const text = await this.run(["submit", "--json", ...options, "--", "python3", JOB, String(steps)], user);
+    return this.submitCommand(options, ["python3", JOB, String(steps)], user);
+  }
+
+  async submitCommand(options: readonly string[], command: readonly string[], user?: User): Promise<number> {
+    const text = await this.run(["submit", "--json", ...options, "--", ...command], user);
     return (JSON.parse(text) as { ids: number[] }).ids[0];
   }
 

@@ -189,7 +189,7 @@ export class World {
     const jobs = [...this.open.keys()].map((id) => this.jobs.get(id)).filter((job) => job.state === "running");
     return {
       time: iso(this.now),
-      jobs: jobs.map((job) => ({ id: job.id, rate: job.rate, rate_measured: job.rate_measured, steps_per_s: job.rate * 12, memory_bytes: 6e9, beside: job.beside, scalars: { loss: 4 * Math.exp(-job.done / 2000) } })),
+      jobs: jobs.map((job) => ({ id: job.id, rate: job.rate, rate_measured: job.rate_measured, steps_per_s: job.rate * 12, memory_bytes: 6e9, share: 1, beside: job.beside, scalars: { loss: 4 * Math.exp(-job.done / 2000) } })),
       devices: this.devices().map(({ index, memory_used_bytes, utilization, state, jobs: there, normalised_throughput, measured }) => ({ index, memory_used_bytes, utilization, state, jobs: there, normalised_throughput, measured })),
     };
   }
@@ -231,7 +231,7 @@ export class World {
 
   page({ state, user, after, limit, order }) {
     const states = state ? state.split(",") : null;
-    if (states?.includes("active")) return { schema: 1, jobs: [...this.jobs.values()].slice(0, limit).map((job) => this.line(job)) };
+    if (order !== "desc") return { schema: 1, jobs: [...this.jobs.values()].filter((job) => states.includes(job.state)).slice(0, limit).map((job) => this.line(job)) };
     const jobs = [];
     const wanted = (job) => (!states || states.includes(job.state)) && (!user || job.user === user);
     const recent = [...this.jobs.values(), ...this.over].sort((a, b) => b.id - a.id);

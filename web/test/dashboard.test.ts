@@ -4,7 +4,7 @@ import { address } from "../src/dashboard/api.ts";
 import { keep, plain } from "../src/dashboard/parts/log.tsx";
 import { sayLimits, shareOf } from "../src/dashboard/pages/users.tsx";
 import { parseRoute } from "../src/dashboard/router.ts";
-import { ranges, sayStart } from "../src/dashboard/words.ts";
+import { ranges, sayLoss, sayMs, sayStart } from "../src/dashboard/words.ts";
 
 describe("addresses", () => {
   it("lead to pages", () => {
@@ -31,6 +31,16 @@ describe("starts", () => {
     expect(say([5, 6, 7], 100)).toBe("now");
     expect(say(null)).toBe("not foreseeable");
   });
+});
+
+it("a connection that is lost says why, and what to do", () => {
+  expect(sayLoss({ status: 0, message: "" }, null)).toMatch(/tandem dashboard has ended, run it again/);
+  expect(sayLoss({ status: 503, message: "away" }, 0)).toMatch(/^The daemon does not answer.* This page shows the state at [\d:].*\.$/);
+  expect(sayLoss({ status: 401, message: "the session has ended" }, null)).toBe("The session has ended.");
+});
+
+it("latencies have a unit that fits", () => {
+  expect([0.25, 12, 140, 2500].map((ms) => sayMs(ms).replaceAll(NB, " "))).toEqual(["0.3 ms", "12 ms", "140 ms", "2.50 s"]);
 });
 
 it("GPU numbers are shortened", () => {

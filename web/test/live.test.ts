@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Live } from "../src/dashboard/live.ts";
+import { Live, whileVisible } from "../src/dashboard/live.ts";
 
 class FakeSource extends EventTarget {
   static made: FakeSource[] = [];
@@ -46,7 +46,7 @@ describe("the stream of events", () => {
     source.say("job", '{"id":1}');
     source.say("job", "{nonsense");
     source.say("other", "1");
-    expect(log).toEqual(["live", "opened", 'job {"id":1}']);
+    expect(log).toEqual(["connecting", "live", "opened", 'job {"id":1}']);
   });
   it("is opened again, later and later, and everything is read anew", () => {
     const { log } = begin();
@@ -74,6 +74,38 @@ describe("the stream of events", () => {
     expect(FakeSource.made[0].closed).toBe(false);
     vi.advanceTimersByTime(11_000);
     expect(FakeSource.made[0].closed).toBe(true);
+  });
+  it("of a tab that nobody sees is given back, and opened again when the tab is", () => {
+    const page = Object.assign(new EventTarget(), { visibilityState: "hidden" });
+    vi.stubGlobal("document", page);
+    const show = (visibilityState: string) => {
+      page.visibilityState = visibilityState;
+      page.dispatchEvent(new Event("visibilitychange"));
+    };
+    const { live, log } = begin();
+    live.stop();
+    const stop = whileVisible(live);
+    expect(FakeSource.made).toHaveLength(1);
+    show("visible");
+    expect(FakeSource.made).toHaveLength(2);
+    FakeSource.made[1].dispatchEvent(new Event("open"));
+    show("hidden");
+    vi.advanceTimersByTime(3000);
+    show("visible");
+    vi.advanceTimersByTime(10_000);
+    expect(FakeSource.made[1].closed, "a glance at another tab").toBe(false);
+    show("hidden");
+    vi.advanceTimersByTime(10_000);
+    expect(FakeSource.made[1].closed).toBe(true);
+    show("visible");
+    expect(FakeSource.made).toHaveLength(3);
+    FakeSource.made[2].dispatchEvent(new Event("open"));
+    expect(log.slice(-3), "all is read anew").toEqual(["connecting", "live", "opened"]);
+    stop();
+    show("visible");
+    expect(FakeSource.made[2].closed).toBe(true);
+    expect(FakeSource.made).toHaveLength(3);
+    vi.unstubAllGlobals();
   });
   it("stays closed when stopped, and is retried at once when asked", () => {
     const { live } = begin();

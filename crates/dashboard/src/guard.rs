@@ -11,6 +11,8 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// It comes from another user of this machine.
+    User,
     /// It names another host: the name of somebody else was made to lead here.
     Host,
     /// It comes from the page of another site.
@@ -26,7 +28,7 @@ impl Refusal {
     pub fn status(self) -> StatusCode {
         match self {
             Refusal::Host => StatusCode::MISDIRECTED_REQUEST,
-            Refusal::Origin => StatusCode::FORBIDDEN,
+            Refusal::User | Refusal::Origin => StatusCode::FORBIDDEN,
             Refusal::Session | Refusal::Token => StatusCode::UNAUTHORIZED,
         }
     }
@@ -34,6 +36,9 @@ impl Refusal {
     /// What is wrong and what to do.
     pub fn message(self) -> &'static str {
         match self {
+            Refusal::User => {
+                "this dashboard is that of another user; run 'tandem dashboard' as yourself"
+            }
             Refusal::Host => "this server answers to its own address only",
             Refusal::Origin => "this request comes from another site",
             Refusal::Session => {

@@ -2,6 +2,7 @@
 
 use crate::assets::asset;
 use crate::guard::{Guard, Refusal};
+use crate::peer::Peers;
 use crate::proxy::{Body, Upstream, is_allowed, problem, whole};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -22,6 +23,8 @@ use tokio::sync::Semaphore;
 const CONNECTIONS_MAX: usize = 64;
 /// A connection that has not said what it wants by then is closed.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// Another user, who is only told to go away, must not take the places of the tabs.
+const HEAD_OF_OTHERS_WITHIN: Duration = Duration::from_secs(1);
 /// When no more connections can be opened, the next attempt comes after this.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
@@ -79,6 +82,7 @@ pub struct Dashboard {
 }
 
 struct Rules {
+    peers: Peers,
     guard: Guard,
     upstream: Upstream,
 }
@@ -91,7 +95,8 @@ impl Dashboard {
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();
         let guard = Guard::new(port).map_err(DashboardError::Token)?;
-        Ok(Self { listener, port, rules: Arc::new(Rules { guard, upstream }) })
+        let peers = Peers::of_this_process();
+        Ok(Self { listener, port, rules: Arc::new(Rules { peers, guard, upstream }) })
     }
 
     /// The port.
@@ -111,18 +116,20 @@ impl Dashboard {
         loop {
             // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
-            let Ok((stream, _)) = self.listener.accept().await else {
+            let Ok((stream, peer)) = self.listener.accept().await else {
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             };
             let rules = self.rules.clone();
             tokio::spawn(async move {
+                let is_own = stream.local_addr().is_ok_and(|own| rules.peers.have(peer, own));
                 let service = service_fn(move |request| {
                     let rules = rules.clone();
-                    async move { Ok::<_, Infallible>(rules.answer(request).await) }
+                    async move { Ok::<_, Infallible>(rules.answer(request, is_own).await) }
                 });
                 let mut builder = http1::Builder::new();
-                builder.timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN);
+                let within = if is_own { HEAD_WITHIN } else { HEAD_OF_OTHERS_WITHIN };
+                builder.timer(TokioTimer::new()).header_read_timeout(within).keep_alive(is_own);
                 let _ = builder.serve_connection(TokioIo::new(stream), service).await;
                 drop(place);
             });
@@ -131,8 +138,9 @@ impl Dashboard {
 }
 
 impl Rules {
-    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        let mut answer = match self.decide(&request) {
+    async fn answer(&self, request: Request<Incoming>, is_own: bool) -> Response<Body> {
+        let decided = if is_own { self.decide(&request) } else { Err(Refusal::User) };
+        let mut answer = match decided {
             Ok(Next::Done(answer)) => answer,
             Ok(Next::Forward) => self.upstream.forward(request).await,
             Err(refusal) => problem(refusal.status(), "unauthorized", refusal.message()),

@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -270,4 +271,32 @@ fn a_daemon_that_is_away_is_said_to_be_and_found_again() {
     }
     std::fs::rename(&moved, &site.socket).unwrap();
     assert_eq!(status(&site.ask("GET", "/v1/info", &[&cookie])), 200);
+}
+
+#[test]
+fn another_user_who_has_got_hold_of_the_cookie_gets_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let site = site();
+    let cookie = site.enter();
+    let ask = |uid: u32, method: &str, path: &str| {
+        let (port, origin) = (site.port, site.origin());
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{method} {path} HTTP/1.1\\r\\nhost: 127.0.0.1:{port}\\r\\n\
+             {cookie}\\r\\n{origin}\\r\\nconnection: close\\r\\n\\r\\n' >&3; cat <&3"
+        );
+        let mut bash = std::process::Command::new("bash");
+        let output = bash.args(["-c", &script]).current_dir("/").uid(uid).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(status(&ask(0, "GET", "/v1/jobs")), 200, "the script works");
+    assert!(site.reached().is_some());
+    for (method, path) in [("GET", "/"), ("GET", "/v1/jobs"), ("DELETE", "/v1/jobs/7")] {
+        let answer = ask(61_002, method, path);
+        assert_eq!(status(&answer), 403, "{answer}");
+        assert!(answer.contains("that of another user"), "{answer}");
+    }
+    assert_eq!(site.reached(), None, "nothing was asked of the daemon");
 }

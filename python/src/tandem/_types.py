@@ -20,6 +20,7 @@ class LatencyInfo(TypedDict, total=False):
     """The latency of a service against its promise."""
 
     slo: str | None
+    promised_ms: float | None
     requests: int
     rate_per_s: float | None
     p50_ms: float | None
@@ -91,6 +92,7 @@ class JobInfo(JobLine, total=False):
     retried: int
     runs: int
     share: float
+    share_promised: float | None
     signal: int | None
     slowdown_measured: float | None
     slowdown_predicted: float | None

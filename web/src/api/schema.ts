@@ -1193,6 +1193,11 @@ export interface components {
              */
             share: number;
             /**
+             * Format: double
+             * @description The share of each device that it is sure of beside others.
+             */
+            share_promised?: number | null;
+            /**
              * Format: int32
              * @description The signal that ended it.
              */
@@ -1516,6 +1521,10 @@ export interface components {
             from: string;
             /** @description Memory in use. */
             memory_bytes: (number | null)[];
+            /** @description Half of the requests of a service took at most this; empty for other jobs, like the next. */
+            p50_ms?: (number | null)[];
+            /** @description 99 of 100 requests took at most this. */
+            p99_ms?: (number | null)[];
             /** @description Speed relative to running alone. */
             rate: (number | null)[];
             /** @description What the job reports with its steps, such as `loss`, by name; for its owner and root only. */
@@ -1527,6 +1536,8 @@ export interface components {
              * @description Version of this JSON.
              */
             schema: number;
+            /** @description Its share of each device, from 0 to 1. */
+            share?: (number | null)[];
             /**
              * Format: double
              * @description Length of an interval.
@@ -1559,6 +1570,11 @@ export interface components {
              * @description 99 of 100 requests of the last window took at most this.
              */
             p99_ms?: number | null;
+            /**
+             * Format: double
+             * @description The promised latency; absent if none is.
+             */
+            promised_ms?: number | null;
             /**
              * Format: double
              * @description Requests per second in the last window; absent before the first report, like the next two.
@@ -1885,6 +1901,7 @@ export interface components {
              * @description The job.
              */
             id: number;
+            latency?: components["schemas"]["LatencyInfo"] | null;
             /**
              * Format: int64
              * @description Memory in use.
@@ -1901,6 +1918,11 @@ export interface components {
             scalars: {
                 [key: string]: number;
             };
+            /**
+             * Format: double
+             * @description Its share of each device.
+             */
+            share: number;
             /**
              * Format: double
              * @description Steps per second.

@@ -21,6 +21,7 @@ export type JobLine = Schemas["JobLine"];
 export type JobPage = Schemas["JobPage"];
 export type JobSeries = Schemas["JobSeries"];
 export type JobState = Schemas["JobState"];
+export type LatencyInfo = Schemas["LatencyInfo"];
 export type LogPart = Schemas["LogPart"];
 export type MachineSeries = Schemas["MachineSeries"];
 export type PlacementInfo = Schemas["PlacementInfo"];

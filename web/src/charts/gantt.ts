@@ -455,10 +455,13 @@ export class Gantt<S extends Segment> {
     return true;
   }
 
-  /** Goes from tenant to tenant. */
+  /** Goes from tenant to tenant, or to the first or last one of a row. */
   walk(key: string): void {
     let s = this.picked;
-    if (!s) s = this.firstInView();
+    if (key === "Home" || key === "End") {
+      const row = this.byRow[(s ?? this.firstInView())?.row ?? 0];
+      s = row?.[key === "Home" ? 0 : row.length - 1] ?? null;
+    } else if (!s) s = this.firstInView();
     else if (key === "ArrowLeft" || key === "ArrowRight") {
       const row = this.byRow[s.row];
       s = row[row.indexOf(s) + (key === "ArrowLeft" ? -1 : 1)] ?? s;

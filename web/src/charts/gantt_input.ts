@@ -98,7 +98,7 @@ export function addGanttInput<S extends Segment>(gantt: Gantt<S>): void {
         return act();
       }
       if (event.key === "Enter" && gantt.open()) return event.preventDefault();
-      if (!event.key.startsWith("Arrow")) return;
+      if (!event.key.startsWith("Arrow") && event.key !== "Home" && event.key !== "End") return;
       event.preventDefault();
       gantt.walk(event.key);
     },

@@ -47,7 +47,9 @@ export function heatMap(host: HTMLElement, map: HeatMap): void {
   const n = map.names.length;
   const width = plotWidth(host);
   const left = width < 520 ? 96 : 200;
-  const cell = clamp((width - left - 4) / n, 2, map.namesColumns && n <= 8 ? 44 : 28);
+  // Names of columns lean over the right edge.
+  const right = map.namesColumns ? 56 : 4;
+  const cell = clamp((width - left - right) / n, 2, map.namesColumns && n <= 8 ? 44 : 28);
   // Names of columns are drawn aslant where a column is wide enough for a line of text.
   const named = map.namesColumns === true && cell >= 14;
   const top = named ? 96 : 20;

@@ -35,8 +35,10 @@ export class Live {
   ) {}
 
   start(): void {
+    if (this.source) return;
     this.stopped = false;
-    this.open();
+    this.handlers.state("connecting");
+    this.retry();
   }
 
   stop(): void {
@@ -92,6 +94,29 @@ export class Live {
     this.timer = setTimeout(() => this.open(), this.delay);
     this.delay = Math.min(LAST_DELAY_MS, this.delay * 2);
   }
+}
+
+/** The stream of a tab that nobody sees is closed after this. */
+const HIDDEN_MS = 5000;
+
+/**
+ * Keeps a stream open while the page is in sight. A browser opens six connections to a server for all tabs together, and
+ * each stream takes one for good: tabs in the background would lock out the one that is looked at. Returns what ends it.
+ */
+export function whileVisible(live: Live): () => void {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const follow = () => {
+    clearTimeout(timer);
+    if (document.visibilityState === "visible") live.start();
+    else timer = setTimeout(() => live.stop(), HIDDEN_MS);
+  };
+  document.addEventListener("visibilitychange", follow);
+  if (document.visibilityState === "visible") live.start();
+  return () => {
+    clearTimeout(timer);
+    document.removeEventListener("visibilitychange", follow);
+    live.stop();
+  };
 }
 
 /** A line that is no JSON is passed over. */

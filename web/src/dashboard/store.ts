@@ -6,9 +6,10 @@ import type {
   DaemonInfo, DeviceInfo, Devices, JobChange, JobLine, JobPage, JobState, PlacementInfo, QueueForecast, Sample, SampleJob, Savings, Timeline,
 } from "../api/types.ts";
 import { ApiError, get } from "./api.ts";
-import { Live } from "./live.ts";
+import { Live, whileVisible } from "./live.ts";
 import type { Connection } from "./live.ts";
 import { Placements } from "./stays.ts";
+import { sayLoss } from "./words.ts";
 
 /** Jobs that are over and kept, for those who look at the latest. */
 const OVER_MAX = 200;
@@ -25,6 +26,8 @@ export const isOver = (state: JobState): boolean => OVER.has(state);
 export const connection = signal<Connection>("connecting");
 export const problem = signal<string | null>(null);
 export const info = signal<DaemonInfo | null>(null);
+/** When the daemon started, in seconds since 1970. */
+const started = signal(0);
 export const devices = signal<readonly DeviceInfo[]>([]);
 export const provider = signal("");
 export const forecast = signal<QueueForecast | null>(null);
@@ -42,6 +45,8 @@ export const setLevel = (rows: "gpu" | "node"): void => {
   chosenLevel.value = rows;
 };
 export const loaded = signal(false);
+/** More jobs wait than are shown. */
+export const queueIsCut = signal(false);
 /** The daemon's clock minus this machine's, in seconds. */
 const skew = signal(0);
 /** Counts changes: of jobs, and of placements. */
@@ -49,8 +54,6 @@ export const jobsVersion = signal(0);
 export const staysVersion = signal(0);
 /** The latest sample, for the page of a job. */
 export const sampled = signal<ReadonlyMap<number, SampleJob>>(new Map());
-/** The latest change of a job. */
-export const changed = signal<JobChange | null>(null);
 
 const tick = signal(0);
 /** Seconds since 1970 by the daemon's clock; moves once a second. */
@@ -59,11 +62,23 @@ export const now = computed(() => {
   return Date.now() / 1000 + skew.value;
 });
 
+/** For how long the daemon has run, in seconds. */
+export const upSeconds = computed(() => now.value - started.value);
+
 const jobs = new Map<number, JobLine>();
+/** For each of them, the number of its latest change. */
+const changes = new Map<number, number>();
+let changeCount = 0;
 const overOrder: number[] = [];
 export const placements = new Placements(PLACEMENTS_MAX, RANGES_S[RANGES_S.length - 1]);
 
 export const jobOf = (id: number): JobLine | undefined => jobs.get(id);
+
+/** A number that differs after every change of a job. Each job has its own: several may change at once. */
+export function changesOf(id: number): number {
+  void jobsVersion.value;
+  return changes.get(id) ?? 0;
+}
 
 /** Waiting jobs, those that will start first in front. */
 export const waiting = computed<readonly JobLine[]>(() => {
@@ -115,9 +130,11 @@ export const waitReasons = computed<ReadonlyMap<number, string>>(
 
 let reading: AbortController | null = null;
 
-async function everyActive(signal: AbortSignal): Promise<JobLine[]> {
-  const page = await get<JobPage>("/v1/jobs", { state: "active", limit: ACTIVE_MAX }, signal);
-  return page.jobs;
+/** Jobs on GPUs and jobs that wait: of a queue that is too long for a page the first ones. */
+async function everyActive(signal: AbortSignal): Promise<{ jobs: JobLine[]; isCut: boolean }> {
+  const read = (state: string) => get<JobPage>("/v1/jobs", { state, limit: ACTIVE_MAX }, signal);
+  const [present, queue] = await Promise.all([read("running,paused,completing"), read("pending,held")]);
+  return { jobs: [...present.jobs, ...queue.jobs], isCut: Boolean(queue.next_after) };
 }
 
 async function timeline(signal: AbortSignal): Promise<PlacementInfo[]> {
@@ -147,9 +164,11 @@ export async function refresh(): Promise<void> {
     ]);
     batch(() => {
       info.value = about;
+      started.value = now.peek() - about.up_s;
       provider.value = machine.provider;
       devices.value = machine.devices;
-      setJobs(active, over.jobs);
+      setJobs(active.jobs, over.jobs);
+      queueIsCut.value = active.isCut;
       placements.clear();
       for (const stay of stays) placements.put(stay);
       staysVersion.value++;
@@ -171,6 +190,7 @@ export async function refresh(): Promise<void> {
 
 function setJobs(active: readonly JobLine[], over: readonly JobLine[]): void {
   jobs.clear();
+  changes.clear();
   overOrder.length = 0;
   for (const job of active) jobs.set(job.id, job);
   for (const job of over.toReversed()) {
@@ -299,10 +319,12 @@ function applyChange(change: JobChange): void {
     overOrder.push(change.id);
     while (overOrder.length > OVER_MAX) {
       const oldest = overOrder.shift();
-      if (oldest !== undefined) jobs.delete(oldest);
+      if (oldest === undefined) break;
+      jobs.delete(oldest);
+      changes.delete(oldest);
     }
   }
-  changed.value = change;
+  changes.set(change.id, ++changeCount);
   jobsVersion.value++;
 }
 
@@ -341,6 +363,19 @@ function applySample(sample: Sample): void {
   staysVersion.value++;
 }
 
+/** Since when nothing comes any more. */
+let lostAt: number | null = null;
+
+/** Says why nothing comes any more: a stream that breaks gives no reason. */
+async function explainLoss(since: number): Promise<void> {
+  try {
+    await get<DaemonInfo>("/v1/info");
+  } catch (error) {
+    if (connection.value === "live") return;
+    problem.value = error instanceof ApiError ? sayLoss(error, loaded.value ? since : null) : String(error);
+  }
+}
+
 // ---- life ---------------------------------------------------------------------------------------------------------------
 
 const live = new Live(
@@ -349,20 +384,20 @@ const live = new Live(
     opened: () => void refresh(),
     state: (state) => {
       connection.value = state;
+      if (state === "live") lostAt = null;
+      if (state === "lost") void explainLoss((lostAt ??= now.peek()));
     },
     event: receive,
   },
 );
 
 export function begin(): void {
-  live.start();
+  whileVisible(live);
   setInterval(() => {
     if (document.visibilityState === "visible") tick.value++;
   }, 1000);
   document.addEventListener("visibilitychange", () => {
-    if (document.visibilityState !== "visible") return;
-    tick.value++;
-    live.retry();
+    if (document.visibilityState === "visible") tick.value++;
   });
   addEventListener("online", () => live.retry());
 }

@@ -39,11 +39,33 @@ export const sayRate = (rate: number | null | undefined): string => (rate === nu
 /** 1 ÷ rate, as "×1.12". */
 export const saySlowdown = (rate: number | null | undefined): string => (rate ? "×" + num(1 / rate, 2) : "–");
 
-export const sayTime = (iso: string | null | undefined): string => (iso ? new Date(iso).toLocaleString() : "–");
+/** Milliseconds; from a second on in seconds. */
+export const sayMs = (ms: number): string => (ms >= 1000 ? num(ms / 1000, 2) + NB + "s" : num(ms, ms < 10 ? 1 : 0) + NB + "ms");
+
+/** How long something has lasted; from ten minutes on without seconds. */
+export const sayUp = (seconds: number): string => dur(seconds < 600 ? Math.floor(seconds) : rounded(seconds));
+
+/** A time of the reader's zone; of today without the date. */
+export function sayTime(iso: string | null | undefined): string {
+  if (!iso) return "–";
+  const at = new Date(iso);
+  const isToday = at.toDateString() === new Date().toDateString();
+  return isToday ? at.toLocaleTimeString() : at.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+}
 
 export const sayClock = (seconds: number): string => clock(seconds, 1);
 
 export const sayGpus = (gpus: number): string => (Number.isInteger(gpus) ? count(gpus, "GPU") : num(gpus, 2) + NB + "GPU");
+
+/** Why the page has no connection, what to do, and of when its picture is. */
+export function sayLoss({ status, message }: { status: number; message: string }, seen: number | null): string {
+  const known: Record<number, string> = {
+    0: "The server of this page does not answer. If tandem dashboard has ended, run it again and open the address that it prints.",
+    503: "The daemon does not answer. On its machine tandem doctor says why, and tandem daemon start starts it.",
+  };
+  const why = known[status] ?? message[0].toUpperCase() + message.slice(1) + ".";
+  return seen === null ? why : `${why} This page shows the state at ${new Date(seen * 1000).toLocaleTimeString()}.`;
+}
 
 /** Hours; less than one in minutes or seconds. */
 export const sayHours = (hours: number): string => (Math.abs(hours) < 1 ? dur(hours * 3600) : num(hours, Math.abs(hours) < 10 ? 2 : Math.abs(hours) < 100 ? 1 : 0) + NB + "h");

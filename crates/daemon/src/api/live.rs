@@ -76,6 +76,8 @@ pub(crate) fn sample(present: &Present<'_>) -> Sample {
             rate_measured: active.rate_is_measured(),
             steps_per_s: samples.speed(id),
             memory_bytes: samples.memory_bytes(id),
+            share: f64::from(active.budget().0) / 1e6,
+            latency: responses::latency(&active.job),
             beside: placement.map_or_else(Vec::new, |placement| placement.placed.beside.clone()),
             scalars: samples.scalars(id).cloned().unwrap_or_default(),
         }

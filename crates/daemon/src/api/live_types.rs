@@ -1,6 +1,7 @@
 //! The JSON of what the dashboard shows beyond jobs and devices: placements over time, series, forecasts of
 //! the whole queue and what-if.
 
+use super::types::LatencyInfo;
 use crate::history::PlacedJob;
 use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
@@ -150,6 +151,15 @@ pub struct JobSeries {
     pub steps_per_s: Vec<Option<f64>>,
     /// Memory in use.
     pub memory_bytes: Vec<Option<f64>>,
+    /// Its share of each device, from 0 to 1.
+    #[serde(default)]
+    pub share: Vec<Option<f64>>,
+    /// Half of the requests of a service took at most this; empty for other jobs, like the next.
+    #[serde(default)]
+    pub p50_ms: Vec<Option<f64>>,
+    /// 99 of 100 requests took at most this.
+    #[serde(default)]
+    pub p99_ms: Vec<Option<f64>>,
     /// What the job reports with its steps, such as `loss`, by name; for its owner and root only.
     pub scalars: BTreeMap<String, Vec<Option<f64>>>,
 }
@@ -298,6 +308,11 @@ pub struct SampleJob {
     pub steps_per_s: Option<f64>,
     /// Memory in use.
     pub memory_bytes: Option<u64>,
+    /// Its share of each device.
+    pub share: f64,
+    /// The latency of a service; absent for other jobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latency: Option<LatencyInfo>,
     /// The co-located jobs.
     pub beside: Vec<u64>,
     /// What it reported last, such as `loss`; for its owner and root only.

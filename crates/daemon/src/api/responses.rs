@@ -55,6 +55,7 @@ pub(crate) fn latency(job: &StoredJob) -> Option<LatencyInfo> {
     let promise = job.request.latency_promise();
     Some(LatencyInfo {
         slo: service.slo.clone(),
+        promised_ms: promise.map(|promise| ms(promise.limit_us)),
         requests: record.requests,
         rate_per_s: record.rate_per_s(),
         p50_ms: last.map(|record| ms(record.p50_us)),
@@ -105,6 +106,7 @@ pub(super) fn info(
         retried: job.retried,
         signal: job.signal,
         share: view.map_or(f64::from(request.share_ppm()) / 1e6, |view| view.share),
+        share_promised: request.share,
         enforcement: enforcement(view.map_or(Enforcement::None, |view| view.enforcement))
             .to_owned(),
         sub_batches: view.map_or(job.sub_batches, |view| view.sub_batches),

@@ -212,6 +212,9 @@ pub(super) async fn job_series(
         rate: columns.rate,
         steps_per_s: columns.speed,
         memory_bytes: columns.memory,
+        share: columns.share,
+        p50_ms: columns.p50_ms,
+        p99_ms: columns.p99_ms,
         scalars: if sees_all { columns.scalars } else { BTreeMap::new() },
     }))
 }

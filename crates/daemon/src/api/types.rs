@@ -104,6 +104,9 @@ pub struct JobLine {
 pub struct LatencyInfo {
     /// What it is promised, such as `p99=100ms`; absent if nothing is.
     pub slo: Option<String>,
+    /// The promised latency; absent if none is.
+    #[serde(default)]
+    pub promised_ms: Option<f64>,
     /// Requests so far.
     pub requests: u64,
     /// Requests per second in the last window; absent before the first report, like the next two.
@@ -148,6 +151,9 @@ pub struct JobInfo {
     pub signal: Option<i32>,
     /// Its share of each device.
     pub share: f64,
+    /// The share of each device that it is sure of beside others.
+    #[serde(default)]
+    pub share_promised: Option<f64>,
     /// How the share is enforced: none, advisory, cgroup, mps or mig.
     pub enforcement: String,
     /// Sub-batches per batch.

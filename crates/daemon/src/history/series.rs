@@ -4,6 +4,7 @@
 
 use super::scalars::{SCALARS_MAX, Scalars};
 use crate::cycle::Present;
+use crate::job::LatencyRecord;
 use crate::meter::Meter;
 use crate::scheduler::{Phase, Scheduler};
 use std::collections::{BTreeMap, VecDeque};
@@ -151,7 +152,10 @@ impl IntervalSeries {
 const RATE: usize = 0;
 const SPEED: usize = 1;
 const MEMORY: usize = 2;
-const SCALARS: usize = 3;
+const SHARE: usize = 3;
+const P50: usize = 4;
+const P99: usize = 5;
+const SCALARS: usize = 6;
 
 /// The series of a job.
 #[derive(Clone, Debug)]
@@ -164,6 +168,8 @@ struct JobSamples {
     counted: Option<(u64, u64)>,
     speed: Option<f64>,
     memory_bytes: Option<u64>,
+    /// Requests that were counted: their latencies are in the series.
+    requests: u64,
 }
 
 impl JobSamples {
@@ -175,7 +181,17 @@ impl JobSamples {
             counted: None,
             speed: None,
             memory_bytes: None,
+            requests: 0,
         }
+    }
+
+    /// Adds the latencies of a service, once for each of its reports.
+    fn serve(&mut self, at_us: u64, latency: &LatencyRecord) {
+        if latency.requests > self.requests {
+            self.series.add(at_us, P50, latency.p50_us as f64 / 1e3);
+            self.series.add(at_us, P99, latency.p99_us as f64 / 1e3);
+        }
+        self.requests = latency.requests;
     }
 
     fn count(&mut self, at_us: u64, steps: Option<u64>) {
@@ -209,6 +225,12 @@ pub struct JobColumns {
     pub speed: Vec<Option<f64>>,
     /// Memory in bytes.
     pub memory: Vec<Option<f64>>,
+    /// Its share of each device.
+    pub share: Vec<Option<f64>>,
+    /// Half of the requests took at most this; empty if there were none, like the next.
+    pub p50_ms: Vec<Option<f64>>,
+    /// 99 of 100 requests took at most this.
+    pub p99_ms: Vec<Option<f64>>,
     /// Scalars of the job, by name.
     pub scalars: BTreeMap<String, Vec<Option<f64>>>,
 }
@@ -297,6 +319,8 @@ impl Samples {
             samples.memory_bytes = Some(run.memory_bytes);
             samples.series.add(at_us, RATE, f64::from(active.rate().0) / 1e6);
             samples.series.add(at_us, MEMORY, run.memory_bytes as f64);
+            samples.series.add(at_us, SHARE, f64::from(active.budget().0) / 1e6);
+            samples.serve(at_us, &active.job.latency);
             if let Some(speed) = samples.speed {
                 samples.series.add(at_us, SPEED, speed);
             }
@@ -367,15 +391,19 @@ impl Samples {
 
     /// The series of a job over its whole life, in at most `points` points.
     pub fn job(&self, job: u64, points: usize) -> Option<JobColumns> {
-        let JobSamples { series, names, .. } = self.of(job)?;
+        let JobSamples { series, names, requests, .. } = self.of(job)?;
         let (from_us, step_us) = series.axis(series.start_us(), points);
         let column = |column| series.read(column, series.start_us(), points);
+        let latencies = |at| if *requests > 0 { column(at) } else { Vec::new() };
         Some(JobColumns {
             from_us,
             step_us,
             rate: column(RATE),
             speed: column(SPEED),
             memory: column(MEMORY),
+            share: column(SHARE),
+            p50_ms: latencies(P50),
+            p99_ms: latencies(P99),
             scalars: (SCALARS..).zip(names).map(|(at, name)| (name.clone(), column(at))).collect(),
         })
     }
@@ -480,6 +508,24 @@ mod tests {
         assert_eq!(read.scalars.len(), SCALARS_MAX);
         assert_eq!(samples.scalars(1).and_then(|all| all.get("s3")), Some(&3.0));
         assert_eq!(samples.job(2, 50), None);
+    }
+
+    #[test]
+    fn latencies_are_kept_once_for_each_report() {
+        let mut samples = Samples::default();
+        let mut service = JobSamples::new(0);
+        let reported =
+            |requests, p99_us| LatencyRecord { requests, p99_us, ..LatencyRecord::default() };
+        for (at, record) in [(0, reported(0, 0)), (1, reported(5, 9_000)), (2, reported(5, 9_000))]
+        {
+            service.serve(at * SECOND_US, &record);
+        }
+        service.series.add(3 * SECOND_US, RATE, 1.0);
+        samples.jobs.insert(1, service);
+        samples.jobs.insert(2, JobSamples::new(0));
+        let read = samples.job(1, 50).expect("it has a series");
+        assert_eq!(read.p99_ms, [None, Some(9.0), None, None]);
+        assert_eq!(samples.job(2, 50).map(|job| job.p99_ms), Some(Vec::new()), "no service");
     }
 
     #[test]

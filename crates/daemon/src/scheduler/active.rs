@@ -104,6 +104,11 @@ pub struct Active {
 }
 
 impl Active {
+    /// The most of each device that it may use.
+    pub fn budget(&self) -> Ppm {
+        self.allocation.as_ref().map_or(Ppm::ONE, |allocation| Ppm(allocation.share_ppm))
+    }
+
     pub(super) fn new(job: StoredJob) -> Self {
         let unmet = job.dependencies.clone();
         let done = Work::of(Span(job.done_us));

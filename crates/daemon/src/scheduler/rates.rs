@@ -13,7 +13,7 @@ impl Scheduler {
         let others = |&device: &u32| {
             let jobs = self.devices.others(active.job.id, device);
             let jobs = jobs.filter_map(|job| self.jobs.get(job));
-            jobs.map(|other| (self.profile(other), budget(other))).collect()
+            jobs.map(|other| (self.profile(other), other.budget())).collect()
         };
         let beside: Vec<Vec<(Profile, Ppm)>> = allocation.devices.iter().map(others).collect();
         let gpus = beside.iter().map(|others| GangGpu {
@@ -24,7 +24,7 @@ impl Scheduler {
         let known = self.planner.find(active.entry);
         let option = known.and_then(|known| known.spec.sub_batch_option(allocation.sub_batches));
         let sub_batch_rate = option.map_or(Ratio::ONE, |option| option.rate());
-        let job = Tenant { profile: &profile, budget: budget(active) };
+        let job = Tenant { profile: &profile, budget: active.budget() };
         let model = HalfIfUnfit(self.planner.engine().learner());
         gang_rate(&model, job, sub_batch_rate, gpus).unwrap_or(Ratio::ONE)
     }
@@ -91,7 +91,8 @@ impl Scheduler {
         let class_of = |job: u64| self.jobs.get(job).map(|active| active.job.class.clone());
         let mut beside: Vec<Vec<String>> = Vec::new();
         for &device in &active.allocation.as_ref()?.devices {
-            let is_capped = |job: u64| self.jobs.get(job).is_some_and(|one| budget(one) < Ppm::ONE);
+            let is_capped =
+                |job: u64| self.jobs.get(job).is_some_and(|one| one.budget() < Ppm::ONE);
             // Beliefs are about jobs that compete freely; the rate law adds what caps change.
             if is_capped(id) || self.devices.others(id, device).any(is_capped) {
                 return None;
@@ -105,9 +106,4 @@ impl Scheduler {
         let class = active.job.class.clone();
         (!beside.is_empty()).then_some(Fact::Observed { class, beside, rate, noise })
     }
-}
-
-/// The most of each device that a job may use.
-fn budget(active: &Active) -> Ppm {
-    active.allocation.as_ref().map_or(Ppm::ONE, |allocation| Ppm(allocation.share_ppm))
 }

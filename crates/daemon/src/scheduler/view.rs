@@ -188,7 +188,7 @@ impl Scheduler {
             measured: active.rate_is_measured(),
             rate_source: self.rate_source(active),
             enforcement: active.enforcement,
-            share: active.allocation.as_ref().map_or(1.0, |seat| f64::from(seat.share_ppm) / 1e6),
+            share: f64::from(active.budget().0) / 1e6,
             sub_batches: active.allocation.as_ref().map_or(1, |seat| seat.sub_batches),
             ran_us: active.ran_us(now),
             shared_us: active.shared_us(now),

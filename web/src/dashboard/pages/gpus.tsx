@@ -97,7 +97,7 @@ function dataOf(): GanttData<GpuSegment> {
     axis: "Time",
     empty: "no tenants in this window",
     label: (from, to) =>
-      `GPUs over time, from ${sayClock(from)} to ${sayClock(to)}: now ${count(present.length, "tenant")} on ${count(all.length, "GPU")}, ${count(shared, "of them co-located", "of them co-located")}. Arrow keys go from tenant to tenant, Enter opens the job.`,
+      `GPUs over time, from ${sayClock(from)} to ${sayClock(to)}: now ${count(present.length, "tenant")} on ${count(all.length, "GPU")}, ${count(shared, "of them co-located", "of them co-located")}. Arrow keys go from tenant to tenant, Home and End to the ends of a row, Enter opens the job.`,
   };
 }
 

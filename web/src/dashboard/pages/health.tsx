@@ -4,7 +4,8 @@ import type { Health as HealthAnswer, MachineSeries } from "../../api/types.ts";
 import { dur, num, pct } from "../../charts/format.ts";
 import { useAsk } from "../parts/ask.ts";
 import { LineChart } from "../parts/line_chart.tsx";
-import { connection, info, jobsVersion, range, sizes } from "../store.ts";
+import { connection, info, jobsVersion, range, sizes, upSeconds } from "../store.ts";
+import { sayUp } from "../words.ts";
 
 /** The mean over devices at each instant. */
 function mean(lists: readonly (readonly (number | null)[])[]): (number | null)[] {
@@ -41,7 +42,7 @@ export function Health() {
                 ["Version", about.version],
                 ["Policy", about.policy],
                 ["Provider", about.provider],
-                ["Up", dur(about.up_s)],
+                ["Up", sayUp(upSeconds.value)],
                 ["Process", String(about.pid)],
                 ["Control groups", about.cgroups ?? "–"],
                 ["Plans rejected", num(about.plans_rejected)],

@@ -2,25 +2,15 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { bytes, dur, num, pct } from "../../charts/format.ts";
-import type { Decisions, Explanation, JobAnswer, JobInfo, JobSeries } from "../../api/types.ts";
+import type { Decisions, Explanation, JobAnswer, JobInfo, JobSeries, LatencyInfo } from "../../api/types.ts";
 import { ApiError, post, remove } from "../api.ts";
 import { useAsk } from "../parts/ask.ts";
 import { Confirm } from "../parts/dialog.tsx";
 import { JobLinks, Rate, State } from "../parts/job_parts.tsx";
 import { LineChart } from "../parts/line_chart.tsx";
 import { LogTail } from "../parts/log.tsx";
-import { changed, connection, isOver, now, sampled } from "../store.ts";
-import { gpuNames, sayGpus, sayStart, sayTime } from "../words.ts";
-
-/** A number that grows with every change of this job, and when the stream has been opened anew. */
-function useChanges(id: number): string {
-  const [seen, setSeen] = useState(0);
-  const change = changed.value;
-  useEffect(() => {
-    if (change?.id === id) setSeen(change.seq);
-  }, [change, id]);
-  return `${seen} ${connection.value}`;
-}
+import { changesOf, connection, isOver, now, sampled } from "../store.ts";
+import { gpuNames, sayGpus, sayMs, sayStart, sayTime } from "../words.ts";
 
 /** A number that grows when measurements have come in, at most every few seconds. */
 function useMeasurements(id: number): number {
@@ -32,8 +22,40 @@ function useMeasurements(id: number): number {
   return at;
 }
 
+const percent = (part: number): string => pct(part, part < 1 && part > 0.99 ? 2 : part < 1 ? 1 : 0);
+
+/** How much of a GPU a job may use, and what holds it to that. */
+function sayBudget(share: number, { enforcement, share_promised: sure }: JobInfo): string {
+  const cap = share < 1 ? `${pct(share, 0)} of each GPU (${enforcement === "none" ? "not enforced" : "by " + enforcement})` : "all of each GPU";
+  return sure ? `${cap}, at least ${pct(sure, 0)}` : cap;
+}
+
+/** What it was promised beside others. */
+function sayPromise(job: JobInfo): string {
+  if (job.exclusive) return "no other tenant";
+  const { promised_ms: limit, slo } = job.latency ?? {};
+  const latency = limit ? `${sayPercentile(slo)} latency up to ${sayMs(limit)}` : null;
+  const slowdown = job.max_slowdown ? "slow-down up to " + ratio(job.max_slowdown) : null;
+  return [latency, slowdown].filter(Boolean).join(", ") || (job.latency ? "none" : "no limit of its slow-down");
+}
+
+/** Which requests a promise is about: `p99=100ms` is about 99 of 100. */
+const sayPercentile = (slo: string | null | undefined): string => slo?.split("=")[0] ?? "";
+
+/** What a service does against its promise. */
+function serviceFigures({ p50_ms: p50, p99_ms: p99, rate_per_s: rate, requests, is_kept: isKept, kept }: LatencyInfo): [string, preact.ComponentChildren][] {
+  const known = p50 !== null && p50 !== undefined && p99 !== null && p99 !== undefined;
+  const state = isKept === false ? <span class="broken"> promise broken</span> : null;
+  return [
+    ["Latency", known ? <span key="latency">p50 {sayMs(p50)}, p99 {sayMs(p99)}{state}</span> : "nothing reported"],
+    ["Promise kept", kept === null || kept === undefined ? "–" : `${percent(kept)} of the time`],
+    ["Requests", num(requests) + (rate ? `, now ${num(rate, rate < 10 ? 1 : 0)} per second` : "")],
+  ];
+}
+
 export function Job({ id }: { id: number }) {
-  const changes = useChanges(id);
+  // Read again after every change of this job, and when the stream has been opened anew.
+  const changes = `${changesOf(id)} ${connection.value}`;
   const { data, error } = useAsk<JobAnswer>(`/v1/jobs/${id}`, {}, changes);
   if (!data) return <section>{error ? <p role="alert">{error}</p> : <p class="soft">Reading job {id}…</p>}</section>;
   const { job } = data;
@@ -78,7 +100,8 @@ function Head({ job }: { job: JobInfo }) {
         <div class="bar">
           {verbs(job).map((verb) => (
             <button
-              key={verb}
+              // Pause becomes resume in its place, and keeps the focus.
+              key={verb === "cancel" ? verb : "other"}
               type="button"
               class={"btn" + (verb === "cancel" ? " danger" : "")}
               onClick={() => (verb === "cancel" ? setAsks(true) : void act(verb))}
@@ -116,6 +139,8 @@ function Figures({ job }: { job: JobInfo }) {
   const limit = job.gpu_memory_bytes;
   const memory = bytes(Math.max(job.memory_peak_bytes, latest?.memory_bytes ?? 0)) + (limit ? ` of ${bytes(limit)}` : "");
   const loss = latest?.scalars ?? {};
+  const share = latest && runs ? latest.share : job.share;
+  const latency = (runs && latest?.latency) || job.latency;
   const facts: [string, preact.ComponentChildren][] = [
     ["User", job.user],
     ["Class", job.class],
@@ -127,12 +152,13 @@ function Figures({ job }: { job: JobInfo }) {
     ["Slow-down predicted", ratio(job.slowdown_predicted)],
     ["Slow-down measured", ratio(measured && runs && rate && job.beside.length ? 1 / rate : job.slowdown_measured)],
     ["Memory peak", memory],
-    ["Budget", `${pct(job.share, 0)} of each GPU (${job.enforcement})`],
+    ["Budget", sayBudget(share, job)],
     ["Sub-batches", num(job.sub_batches)],
     ["Done", job.estimate_s ? `${dur(job.done_s)} of about ${dur(job.estimate_s)}` : dur(job.done_s)],
     ["Ran", `${dur(job.run_s)}, ${dur(job.shared_s)} of it shared`],
     ["Limit", job.time_limit_s ? dur(job.time_limit_s) : "none"],
-    ["Promise", job.exclusive ? "no other tenant" : job.max_slowdown ? "slow-down up to " + ratio(job.max_slowdown) : "any slow-down"],
+    ["Promise", sayPromise(job)],
+    ...(latency ? serviceFigures(latency) : []),
     ["Submitted", sayTime(job.submit_time)],
     ["Started", sayTime(job.start_time)],
     ["Ended", sayTime(job.end_time)],
@@ -196,13 +222,21 @@ function Series({ job, changes }: { job: JobInfo; changes: string }) {
   const [from, step] = [Date.parse(data.from) / 1000, data.step_s];
   const common = { from, step };
   const scalars = Object.entries(data.scalars).slice(0, 8);
+  const unit = Math.max(...data.memory_bytes.map((b) => b ?? 0)) < 2 ** 30 ? { name: "MiB", bytes: 2 ** 20 } : { name: "GiB", bytes: 2 ** 30 };
+  const isCapped = (data.share ?? []).some((share) => share !== null && share < 1);
+  const promise = job.latency?.promised_ms;
+  const limit = promise ? { label: `promised ${sayPercentile(job.latency?.slo)}`, value: promise } : null;
   return (
     <section aria-labelledby="h-series">
       <h2 id="h-series">Over time</h2>
       <div class="charts">
         <LineChart {...common} label="Rate" unit="Rate (1 is alone)" values={data.rate} say={(v) => num(v, 2)} />
         <LineChart {...common} label="Steps per second" unit="Steps per second" values={data.steps_per_s} say={(v) => num(v, 1)} colour={2} />
-        <LineChart {...common} label="Memory" unit="Memory (GiB)" values={data.memory_bytes.map((b) => b && b / 2 ** 30)} say={(v) => bytes(v * 2 ** 30)} colour={4} />
+        <LineChart {...common} label="Memory" unit={`Memory (${unit.name})`} values={data.memory_bytes.map((b) => b && b / unit.bytes)} say={(v) => bytes(v * unit.bytes)} colour={4} />
+        {data.p99_ms?.length ? (
+          <LineChart {...common} label="p99 latency" unit="Latency (ms): p99, and p50 dashed" values={data.p99_ms} second={{ label: "p50 latency", values: data.p50_ms ?? [] }} limit={limit} say={sayMs} colour={1} />
+        ) : null}
+        {isCapped ? <LineChart {...common} label="Budget" unit="Budget (% of each GPU)" values={(data.share ?? []).map((share) => share && share * 100)} say={(v) => pct(v / 100, 0)} colour={7} /> : null}
         {scalars.map(([name, values]) => (
           <LineChart key={name} {...common} label={name} unit={name} values={values} say={(v) => String(Number(v.toPrecision(5)))} fromZero={false} colour={3} />
         ))}

@@ -6,8 +6,8 @@ import { JobLinks, Meter, Rate, State } from "../parts/job_parts.tsx";
 import { BigTable } from "../parts/table.tsx";
 import type { Column } from "../parts/table.tsx";
 import { jobLink } from "../router.ts";
-import { counts, devices, info, now, onDevices, recentlyOver, savings, startRanges, waitReasons, waiting } from "../store.ts";
-import { gpuNames, sayGpus, sayHours, saySlowdown, sayStart, sayTime } from "../words.ts";
+import { counts, devices, info, now, onDevices, queueIsCut, recentlyOver, savings, startRanges, upSeconds, waitReasons, waiting } from "../store.ts";
+import { gpuNames, sayGpus, sayHours, saySlowdown, sayStart, sayTime, sayUp } from "../words.ts";
 import { Gpus } from "./gpus.tsx";
 
 export function Overview() {
@@ -30,9 +30,9 @@ function Summary() {
   const { running, paused, pending, held } = counts.value;
   const gain = savings.value;
   const facts: [string, string, string][] = [
-    ["Policy", about?.policy.split(":")[0] ?? "–", about ? [...about.policy.split(":").slice(1), `up ${dur(about.up_s)}`].join(" · ") : ""],
+    ["Policy", about?.policy.split(":")[0] ?? "–", about ? [...about.policy.split(":").slice(1), `up ${sayUp(upSeconds.value)}`].join(" · ") : ""],
     ["Running", num(running), paused ? `${num(paused)} paused` : `on ${count(devices.value.length, "GPU")}`],
-    ["Pending", num(pending), held ? `${num(held)} held` : ""],
+    ["Pending", num(pending) + andMore(), held ? `${num(held)} held` : ""],
     ["GPU time gained today", gain ? sayHours(gain.gpu_hours) : "–", gain ? `${sayHours(gain.shared_gpu_hours)} shared` : ""],
     ["Waiting saved today", gain ? sayHours(gain.wait_saved_h) : "–", gain ? `cost ${sayHours(gain.slowdown_cost_h)} of slow-down` : ""],
   ];
@@ -58,6 +58,9 @@ function Summary() {
     </section>
   );
 }
+
+/** After a number of jobs that wait. */
+const andMore = (): string => (queueIsCut.value ? "+" : "");
 
 const link = (job: JobLine) => <a href={jobLink(job.id)}>{job.id}</a>;
 const name = (job: JobLine) => (
@@ -89,7 +92,12 @@ function Queue() {
   const rows = waiting.value;
   return (
     <section aria-labelledby="h-queue">
-      <h2 id="h-queue">Queue{rows.length ? ` (${num(rows.length)})` : ""}</h2>
+      <h2 id="h-queue">Queue{rows.length ? ` (${num(rows.length)}${andMore()})` : ""}</h2>
+      {queueIsCut.value ? (
+        <p class="soft">
+          More jobs wait than a page holds; <a href="#/jobs">All jobs</a> has the others.
+        </p>
+      ) : null}
       <BigTable label="Queue" rows={rows} columns={columns} keyOf={(job) => job.id} empty="No job waits." />
     </section>
   );

@@ -9,7 +9,7 @@ import { BigTable } from "../parts/table.tsx";
 import type { Column } from "../parts/table.tsx";
 import { devices, info } from "../store.ts";
 
-const signed = (seconds: number): string => (Math.abs(seconds) < 0.5 ? "no change" : (seconds > 0 ? "+" : "") + dur(seconds));
+const signed = (seconds: number): string => (Math.abs(seconds) < 0.5 ? "no change" : (seconds > 0 ? "+" : "") + dur(Math.abs(seconds) < 10 ? Math.round(seconds) : seconds));
 
 function change(before: number | null | undefined, after: number | null | undefined): string {
   if (before === null || before === undefined) return after === null || after === undefined ? "–" : "in " + dur(after);

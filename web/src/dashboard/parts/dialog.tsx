@@ -1,6 +1,6 @@
 // A question before something that cannot be undone.
 
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 
 interface ConfirmProps {
   title: string;
@@ -11,22 +11,35 @@ interface ConfirmProps {
 
 export function Confirm({ title, text, yes, onAnswer }: ConfirmProps) {
   const node = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
-    node.current?.showModal();
+  const isGone = useRef(false);
+  // Before the next picture, so that no key goes to what is behind it. The dialog leaves the document with its answer,
+  // and only a dialog that is closed gives back the focus.
+  useLayoutEffect(() => {
+    const dialog = node.current;
+    dialog?.showModal();
+    return () => {
+      isGone.current = true;
+      dialog?.close();
+    };
   }, []);
+  const keep = () => {
+    if (!isGone.current) onAnswer(false);
+  };
   return (
     <dialog
       ref={node}
       aria-labelledby="confirm-title"
       onCancel={(event) => {
         event.preventDefault();
-        onAnswer(false);
+        keep();
       }}
+      // A browser that does not wait for the page any more, after Escape was pressed again, closes the dialog by itself.
+      onClose={keep}
     >
       <h2 id="confirm-title">{title}</h2>
       <p>{text}</p>
       <div class="bar">
-        <button type="button" class="btn" onClick={() => onAnswer(false)}>
+        <button type="button" class="btn" onClick={keep}>
           Keep
         </button>
         <button type="button" class="btn danger" onClick={() => onAnswer(true)}>

@@ -2,7 +2,7 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { JobInfo, LogPart } from "../../api/types.ts";
-import { Live } from "../live.ts";
+import { Live, whileVisible } from "../live.ts";
 
 /** Characters that are kept. */
 const KEPT = 100_000;
@@ -43,8 +43,7 @@ export function LogTail({ job }: { job: JobInfo }) {
         },
       },
     );
-    live.start();
-    return () => live.stop();
+    return whileVisible(live);
   }, [job.id, stream, isOwn]);
   useEffect(() => {
     if (follows && node.current) node.current.scrollTop = node.current.scrollHeight;
