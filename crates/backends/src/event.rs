@@ -185,6 +185,9 @@ pub struct RunSample {
     /// no cores.
     #[serde(default)]
     pub wait_s: Option<f64>,
+    /// CPU time so far of the threads to which `wait_s` belongs: those that exist.
+    #[serde(default)]
+    pub threads_s: f64,
     /// Part of the last interval in which it used its GPU, where that is known.
     #[serde(default)]
     pub device_use: Option<f64>,

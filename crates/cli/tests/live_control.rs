@@ -228,6 +228,35 @@ fn a_dependency_on_an_array_is_one_on_all_of_its_tasks() {
     }
 }
 
+/// As in Slurm `after` waits for a start, not for an end.
+#[test]
+fn a_job_can_wait_for_the_start_of_others() {
+    let mut daemon = Daemon::start(Options::fake(3));
+    let waits = |text: String| JobRequest { dependency: Some(text), ..daemon.shell("true") };
+    let first = daemon.submit(&JobRequest { hold: true, ..daemon.shell("sleep 600") });
+    let array = JobRequest { array: Some("1-2%1".to_owned()), ..daemon.shell("sleep 600") };
+    let array = daemon.submit(&array);
+    let one = daemon.submit(&waits(format!("after:{first}")));
+    let all = daemon.submit(&waits(format!("after:{array}")));
+    let task = daemon.submit(&waits(format!("after:{array}_1")));
+    daemon.await_state(task, "completed");
+    let reason = |id: u64| daemon.job(id).line.reason.unwrap_or_default();
+    assert_eq!(reason(one), format!("waits for the start of job {first}"));
+    assert_eq!(reason(all), format!("waits for the start of array {array}"));
+    daemon.ok(&["release", &first.to_string()]);
+    daemon.await_state(one, "completed");
+    assert_eq!(daemon.job(first).line.state.name(), "running");
+    // It has started already.
+    let late = daemon.submit(&waits(format!("after:{first}")));
+    daemon.await_state(late, "completed");
+    // Also after a restart; a task that ends without a start does not keep others waiting.
+    daemon.kill();
+    daemon.restart();
+    assert_eq!(daemon.job(all).line.state.name(), "pending");
+    daemon.ok(&["cancel", &format!("{array}_2")]);
+    daemon.await_state(all, "completed");
+}
+
 #[test]
 fn dependencies_take_last_and_refuse_what_is_not_there() {
     let mut daemon = Daemon::start(Options::fake(2));

@@ -151,6 +151,75 @@ fn an_estimate_that_was_exceeded_grows_for_the_job_and_for_its_class() {
     });
 }
 
+/// A trial of a few steps does not make a long run of the same class look short, and what a running job shows
+/// of its progress tells about those that wait.
+#[test]
+fn a_short_trial_does_not_shorten_the_estimates_of_long_runs() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1).and(&QUICK));
+    let run = |steps: &str| JobRequest {
+        exclusive: true,
+        ..train(&daemon, None, &["--steps", steps, "--gap", "20"])
+    };
+    let trial = daemon.submit(&run("120"));
+    let trial = daemon.await_state(trial, "completed");
+    let [running, waiting] = [0, 1].map(|_| daemon.submit(&run("200000")));
+    let (running, waiting) = (daemon.job(running), waiting);
+    assert_eq!(running.line.class, trial.line.class);
+    let expected = trial.line.run_s * 200_000.0 / 120.0;
+    let estimate = daemon.job(waiting).estimate_s.unwrap();
+    assert!((expected / 4.0..expected * 4.0).contains(&estimate), "{estimate} s, not {expected} s");
+}
+
+#[test]
+fn the_progress_of_a_running_job_tells_how_long_others_of_its_class_take() {
+    let _alone = alone();
+    let daemon = Daemon::start(cores(1).and(&QUICK));
+    let bar =
+        || JobRequest { exclusive: true, class: Some("bars".to_owned()), ..daemon.shell(BAR) };
+    let [first, second, third] = [0, 1, 2].map(|_| daemon.submit(&bar()));
+    wait_until("those that wait know", || {
+        daemon.job(second).estimate_from.unwrap().contains("progress of a running job")
+    });
+    let [own, others] = [first, third].map(|id| daemon.job(id).estimate_s.unwrap());
+    assert!((0.5..2.0).contains(&(own / others)), "{own} s and {others} s");
+    let reason = daemon.job(third).line.reason.unwrap();
+    assert!(reason.contains(&format!("job {first} ends in about ")), "{reason}");
+    let answer = daemon.client().explain(third, None).unwrap();
+    let [earliest, _, latest] = answer.start_in_s.unwrap();
+    assert!(earliest > own / 2.0 && latest < own * 8.0, "{answer:?}");
+}
+
+/// Jobs that are not planned yet, because their user has so many, are counted all the same.
+#[test]
+fn the_start_of_a_job_behind_the_planned_ones_is_a_range_too() {
+    let _alone = alone();
+    let options = Options::fake(2).and(&["--set", "limits.planned_per_user=50"]);
+    let daemon = Daemon::start(options);
+    let many = JobRequest {
+        array: Some("1-1000".to_owned()),
+        exclusive: true,
+        estimate_s: Some(30.0),
+        ..daemon.shell("sleep 30")
+    };
+    let ids = daemon.client().submit(&many).unwrap().ids.clone();
+    for place in [400, 1000] {
+        let truth = (place - 2) as f64 / 2.0 * 30.0;
+        let answer = daemon.client().explain(ids[place - 1], None).unwrap();
+        let [earliest, _, latest] = answer.start_in_s.unwrap();
+        assert!(
+            earliest <= truth && truth <= latest && latest < 5.0 * truth,
+            "{place}: {answer:?}"
+        );
+    }
+    // Behind all of them comes one that is yet to be submitted.
+    let one = JobRequest { array: None, ..many };
+    let answer = daemon.client().dry_run(&one, None).unwrap();
+    let [earliest, _, latest] = answer.start_in_s.unwrap();
+    assert!(earliest <= 15_000.0 && 15_000.0 <= latest, "{answer:?}");
+    daemon.ok(&["cancel", "all"]);
+}
+
 /// 5,000 jobs of 30 s on two devices take 20 hours and 50 minutes.
 #[test]
 fn the_start_of_the_last_of_many_jobs_is_a_range_or_not_known() {
@@ -207,8 +276,6 @@ fn silent_jobs() {
     wait_until("their memory is known", || {
         class(&daemon, "busy").is_some_and(|class| class.memory_bytes.is_some())
     });
-    // They may have met before that was known; from now on they are apart, or about to be.
-    wait_until("they are apart", || device(&daemon).jobs.len() < 2);
     let until = Instant::now() + Duration::from_secs(6);
     let mut together = 0;
     while Instant::now() < until {
@@ -217,7 +284,7 @@ fn silent_jobs() {
         assert!(device.normalised_throughput.is_none_or(|sum| sum < 1.4), "{device:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert!(together < 10, "they were together {together} times of 60");
+    assert!(together < 3, "they were together {together} times of 60");
     for id in busy {
         daemon.client().cancel(id).unwrap();
     }
@@ -255,9 +322,11 @@ fn a_pair_that_never_met_is_predicted_by_what_both_do_alone() {
         rate.and_then(|(rate, _)| rate.parse::<f64>().ok()).unwrap_or_else(|| panic!("{reason}"))
     };
     let (busy, idle) = (rate_beside_it("busy"), rate_beside_it("idle"));
-    // One standard deviation above what is expected, so that a pair that was never measured is tried.
-    assert!(busy < 1.0, "two that want all of the core: {busy}");
-    assert!(idle > busy, "one that leaves most of it: {idle}, and {busy}");
+    println!(
+        "predicted beside one that wants all of the core: {busy} for another, {idle} for an idle one"
+    );
+    assert!((0.45..0.62).contains(&busy), "two that want all of the core: {busy}");
+    assert!(idle > busy + 0.1, "one that leaves most of it: {idle}, and {busy}");
 }
 
 /// A script that draws a bar as tqdm does, with carriage returns on standard error.
@@ -312,7 +381,17 @@ fn jobs_share_soon_after_their_class_is_known() {
     wait_until("the core is free", || device(&daemon).jobs.is_empty());
     let first = daemon.submit(&request);
     daemon.await_pid(first);
-    let second = daemon.submit(&request);
+    // Sharing is decided at most twice a second.
+    std::thread::sleep(Duration::from_millis(700));
+    let answer = daemon.client().submit(&request).unwrap().value;
+    let second = answer.ids[0];
+    let outlook = answer.outlook.unwrap();
+    let slowdown = outlook.slowdown.unwrap_or_else(|| panic!("{outlook:?}"));
+    assert_eq!(
+        outlook.text,
+        format!("starts now on GPU 0 beside job {first} (expected slow-down {slowdown:.2})")
+    );
+    assert!((1.0..2.0).contains(&slowdown), "{outlook:?}");
     let known = wait_until("two jobs of a known class share", || share([first, second]));
     let seconds = [unknown, known].map(|span| span.as_secs_f64());
     println!(

@@ -110,32 +110,6 @@ fn submit_says_what_will_happen() {
 }
 
 #[test]
-fn submit_names_the_jobs_beside_and_the_expected_slow_down() {
-    // Declared memory on fake GPUs, so that jobs share from the start.
-    let daemon = Daemon::start(Options::fake(1).and(&["--policy", "tandem"]));
-    let request = JobRequest {
-        gpu_memory_bytes: Some(1 << 20),
-        class: Some("a".to_owned()),
-        estimate_s: Some(600.0),
-        ..daemon.shell("sleep 600")
-    };
-    let first = daemon.submit(&request);
-    daemon.await_pid(first);
-    let mut client = daemon.client();
-    let answer = client.submit(&request).unwrap().value;
-    let outlook = answer.outlook.unwrap();
-    if outlook.starts_now == 1 {
-        assert_eq!((outlook.devices, outlook.beside), (vec![0], vec![first]));
-        let slowdown = outlook.slowdown.unwrap();
-        let expected =
-            format!("starts now on GPU 0 beside job {first} (expected slow-down {slowdown:.2})");
-        assert_eq!(outlook.text, expected);
-    } else {
-        assert!(outlook.text.contains("1 of 1 GPU busy"), "{}", outlook.text);
-    }
-}
-
-#[test]
 fn a_script_for_slurm_finds_its_variables() {
     let daemon = Daemon::start(Options::fake(1));
     let script = "#!/bin/sh\n#SBATCH --job-name=prep -a 3-7:2\n#SBATCH --cpus-per-task=4\nenv | grep -E '^SLURM_' | sort\n";

@@ -4,6 +4,10 @@
 //! seen to make no difference.
 
 mod arguments;
+mod length;
+mod program;
+
+pub use length::{JobLength, LengthUnit};
 
 use crate::request::JobRequest;
 use arguments::{Argument, Weight, arguments, weight};

@@ -13,7 +13,7 @@ use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
-use crate::scheduler::{Estimate, Scheduler};
+use crate::scheduler::{Estimate, OutsideWork, Scheduler};
 use draws::{Deadline, ReducedQueue};
 use std::sync::Arc;
 use tandem_core::{
@@ -39,8 +39,10 @@ pub struct Question {
     ids: Vec<u64>,
     /// Expected duration of each job, and its uncertainty.
     estimates: Vec<Estimate>,
-    /// Position of the job in question, if the policy knows it.
+    /// The job in question, if it waits for devices.
     target: Option<usize>,
+    /// Work before it of jobs that are not planned yet.
+    outside: OutsideWork,
     present: forecast::Snapshot,
     beliefs: Arc<dyn Interference>,
     restore: Span,
@@ -56,6 +58,12 @@ pub(crate) fn of_job(present: &Present<'_>, id: u64, sees_all: bool) -> Option<Q
     let waits = waits.filter(|_| active.job.state != JobState::Running);
     let mut question = ask(present, Some(id), active.job.state, waits);
     question.target = question.ids.iter().position(|&other| other == id);
+    let number = u32::try_from(question.ids.len()).unwrap_or(u32::MAX);
+    if let Some((spec, estimate)) = scheduler.spec_of_outside(id, JobId(number), present.now.time())
+    {
+        question.outside = scheduler.work_outside(active.job.uid, Some(id));
+        question.target_is(id, spec, estimate);
+    }
     if let Some(target) = question.target.filter(|_| active.job.state != JobState::Running) {
         let spec = question.present.jobs[target].spec.clone();
         question.devices = device_reasons(scheduler, &spec, Some(id));
@@ -82,13 +90,9 @@ pub(crate) fn of_request(
     let number = u32::try_from(question.ids.len()).unwrap_or(u32::MAX);
     let (spec, estimate) =
         scheduler.spec_of_request(caller, request, JobId(number), present.now.time());
-    question.estimates.push(estimate);
     question.devices = device_reasons(scheduler, &spec, None);
-    question.target = Some(question.ids.len());
-    question.ids.push(scheduler.next_job());
-    let duration = spec.estimate;
-    let job = SnapshotJob { spec, placement: None, done: Work::ZERO, duration };
-    question.present.jobs.push(job);
+    question.outside = scheduler.work_outside(caller.uid, None);
+    question.target_is(scheduler.next_job(), spec, estimate);
     Ok(question)
 }
 
@@ -152,6 +156,7 @@ fn ask(present: &Present<'_>, id: Option<u64>, state: JobState, waits: Option<St
         ids,
         estimates,
         target: None,
+        outside: OutsideWork::default(),
         present: forecast::Snapshot {
             cluster: Arc::new(engine.cluster().clone()),
             rules: *engine.rules(),
@@ -175,6 +180,16 @@ impl Question {
         answer
     }
 
+    /// Adds the job in question, which the engine does not know.
+    fn target_is(&mut self, id: u64, spec: JobSpec, estimate: Estimate) {
+        self.target = Some(self.ids.len());
+        self.ids.push(id);
+        self.estimates.push(estimate);
+        let duration = spec.estimate;
+        let job = SnapshotJob { spec, placement: None, done: Work::ZERO, duration };
+        self.present.jobs.push(job);
+    }
+
     /// Computes the forecast.
     pub(crate) fn answer(mut self, policy: &PolicySpec) -> Explanation {
         let mut answer = blank(self.id, self.state, policy.text.clone());
@@ -188,6 +203,7 @@ impl Question {
         self.take_limits_of(policy);
         let deadline = Deadline::new();
         let (target, left_out) = self.shorten();
+        let left_out = left_out + self.outside.all;
         let forecasts = self.run_until(policy, target, deadline);
         self.say_when(&mut answer, &forecasts, target, left_out);
         // The first draw uses the expected durations.
@@ -277,7 +293,7 @@ impl Question {
         }
         let estimates = &self.estimates;
         answer.start_note = draws::too_few_gpus(&self.present, target)
-            .or_else(|| draws::unknown(&self.present, expected, estimates, target));
+            .or_else(|| draws::unknown(&self.present, expected, estimates, target, self.outside));
         if answer.start_note.is_some() {
             answer.draws_started = 0;
         } else if left_out == Work::ZERO && !starts.is_empty() {
@@ -286,7 +302,7 @@ impl Question {
         } else if left_out > Work::ZERO || expected.reached.is_some() {
             let start = draws::extrapolate(&self.present, expected, estimates, target, left_out);
             answer.start_in_s = start;
-            answer.draws_started = u32::from(start.is_some());
+            answer.draws_started = if start.is_some() { answer.draws } else { 0 };
             answer.start_note = Some(match start {
                 Some(_) => "extrapolated: the queue is too long to be simulated in time".to_owned(),
                 None => "the queue is too long to be simulated in time".to_owned(),

@@ -1,11 +1,10 @@
 //! Replays a journal: the same inputs must give the same actions.
 
 use crate::request::JobRequest;
-use crate::scheduler::{Input, JOURNAL_VERSION, Kept, KeptRow, Now, Scheduler, Start};
+use crate::scheduler::{Input, JOURNAL_VERSION, Kept, KeptRow, Now, Scheduler, Setup, Start};
 use rusqlite::Connection;
 use std::path::Path;
 use std::sync::Arc;
-use tandem_backends::Device;
 use tandem_core::{Action, Placement};
 use tandem_models::interference::{Beliefs, Online};
 use tandem_policies::PolicySpec;
@@ -131,7 +130,7 @@ pub fn replay(file: &Path) -> Result<ReplayReport, ReplayError> {
                     let policy = PolicySpec::parse(&start.setup.policy).map_err(|error| {
                         ReplayError::Policy { file: name.clone(), seq, cause: error.to_string() }
                     })?;
-                    let beliefs = beliefs_on(&start.setup.devices);
+                    let beliefs = beliefs_on(&start.setup);
                     let (next, outcome) = Scheduler::begin(start, &policy, Box::new(beliefs));
                     scheduler = Some(next);
                     start_actions = Some(action_texts(&outcome.actions));
@@ -160,10 +159,9 @@ pub fn beliefs() -> Beliefs {
     Beliefs::growing(prior())
 }
 
-/// The same on these devices: on cores, jobs take turns.
-pub(crate) fn beliefs_on(devices: &[Device]) -> Beliefs {
-    let are_cores = devices.iter().all(|device| device.kind == "cpu");
-    Beliefs::growing(if are_cores { prior().taking_turns() } else { prior() })
+/// The same with these devices: on cores, jobs take turns.
+pub(crate) fn beliefs_on(setup: &Setup) -> Beliefs {
+    Beliefs::growing(if setup.are_cores() { prior().taking_turns() } else { prior() })
 }
 
 fn prior() -> Online {

@@ -65,8 +65,8 @@ pub struct JobRequest {
     /// `TANDEM_PARAM_NAME` set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub params: Vec<Param>,
-    /// `afterok:1:2,afterany:3_4,afternotok:5_*`; all have to hold. The first job of an array stands for all
-    /// of its tasks.
+    /// `afterok:1:2,afterany:3_4,afternotok:5_*,after:6`; all have to hold, `after` once the job has started.
+    /// The first job of an array stands for all of its tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dependency: Option<String>,
     /// Not before this, in seconds since 1970.
@@ -285,7 +285,7 @@ impl Dependency {
     }
 }
 
-/// How a job has to be over.
+/// How a job has to be over, or that it has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum After {
@@ -295,4 +295,6 @@ pub enum After {
     Any,
     /// Over, and not completed.
     NotOk,
+    /// Started, or over without that.
+    Started,
 }

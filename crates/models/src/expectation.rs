@@ -54,6 +54,17 @@ pub fn of_class(finished: &[Span], outlived: &[Span]) -> Option<Expectation> {
     Some(Expectation { median, own, common })
 }
 
+/// Deviation that each factor of e adds by which jobs were longer or shorter than the one in question.
+const SCALED: f64 = 0.3;
+
+impl Expectation {
+    /// From jobs that had so many times as much to do, or as little.
+    pub fn scaled(self, factor: f64) -> Self {
+        let doubt = SCALED * factor.max(f64::MIN_POSITIVE).ln().abs();
+        Self { common: self.common.hypot(doubt), ..self }
+    }
+}
+
 /// From the medians of other classes; `None` if they are too few or their jobs too short to tell.
 pub fn of_others(medians: impl Iterator<Item = Span>) -> Option<Expectation> {
     let mut logs: Vec<f64> =
@@ -100,6 +111,15 @@ mod tests {
         assert_eq!(before.median, Span::from_secs(10));
         assert!(after.median >= Span::from_secs(900), "{after:?}");
         assert!(after.own > before.own);
+    }
+
+    #[test]
+    fn jobs_of_other_lengths_tell_less() {
+        let same = of_class(&seconds(&[30; 4]), &[]).expect("it is something");
+        let (near, far) = (same.scaled(1.2), same.scaled(1000.0));
+        assert!(near.common < same.common + 0.1 && far.common > 1.5, "{near:?} {far:?}");
+        assert!((same.scaled(0.001).common - far.common).abs() < 1e-9);
+        assert_eq!(same.scaled(1.0), same);
     }
 
     #[test]

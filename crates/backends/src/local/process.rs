@@ -92,16 +92,18 @@ pub(super) fn is_shell(pid: u32) -> bool {
     })
 }
 
-/// Time in which the threads of a process were ready to run and waited for a core, by the scheduler's
-/// statistics; 0 where the kernel keeps none.
-pub(super) fn wait_s(pid: u32) -> f64 {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0.0 };
-    let waited = |thread: fs::DirEntry| -> Option<u64> {
+/// Seconds in which the threads of a process ran, and in which they were ready to run and waited for a core,
+/// by the scheduler's statistics; 0 where the kernel keeps none.
+pub(super) fn ran_and_waited(pid: u32) -> (f64, f64) {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return (0.0, 0.0) };
+    let of_thread = |thread: fs::DirEntry| -> Option<(u64, u64)> {
         let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split_ascii_whitespace().nth(1)?.parse().ok()
+        let mut nanos = text.split_ascii_whitespace().map(|field| field.parse().ok());
+        Some((nanos.next()??, nanos.next()??))
     };
-    let nanos: u64 = threads.flatten().filter_map(waited).sum();
-    nanos as f64 / 1e9
+    let sum = |(ran, waited), of: (u64, u64)| (ran + of.0, waited + of.1);
+    let (ran, waited) = threads.flatten().filter_map(of_thread).fold((0, 0), sum);
+    (ran as f64 / 1e9, waited as f64 / 1e9)
 }
 
 /// The boot id.

@@ -1,6 +1,6 @@
 //! Samples the resource usage of runs and devices at regular times.
 
-use super::process::{StopState, stop_state, wait_s};
+use super::process::{StopState, ran_and_waited, stop_state};
 use super::run::{LocalRun, RunPhase, lock};
 use super::shared::LocalShared;
 use crate::event::{BackendEvent, RunSample, UsageSample};
@@ -73,6 +73,10 @@ impl LocalShared {
                 .sum()
         };
         let members_pids: Vec<u32> = members.iter().map(|stat| stat.pid).collect();
+        let (threads_s, wait_s) = match resident {
+            true => members_pids.iter().map(|&pid| ran_and_waited(pid)).fold((0.0, 0.0), add),
+            false => (0.0, 0.0),
+        };
         Some(RunSample {
             run: run.id,
             cpu_s: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
@@ -81,12 +85,17 @@ impl LocalShared {
             } else {
                 on_devices()
             },
-            wait_s: resident.then(|| members.iter().map(|stat| wait_s(stat.pid)).sum()),
+            wait_s: resident.then_some(wait_s),
+            threads_s,
             device_use: if resident { None } else { device_use(&members_pids, devices) },
             stopped: members.iter().map(|stat| stop_state(stat.pid)).max()
                 == Some(StopState::Stopped),
         })
     }
+}
+
+fn add(sum: (f64, f64), more: (f64, f64)) -> (f64, f64) {
+    (sum.0 + more.0, sum.1 + more.1)
 }
 
 /// The use of the devices that only these processes use. Where others use a device, too, its utilisation does

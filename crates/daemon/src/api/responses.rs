@@ -213,7 +213,7 @@ pub(super) fn classes(present: &Present<'_>, sees: impl Fn(u32) -> bool) -> Clas
             known.ignored_arguments(&definition.program).map(str::to_owned).collect()
         }),
         duty: class.duty,
-        duration_s: known.expected(name).map(|expected| expected.median.0 as f64 / SECOND),
+        duration_s: known.expected(name, None).map(|expected| expected.median.0 as f64 / SECOND),
         memory_bytes: class
             .memory
             .values()

@@ -1,6 +1,6 @@
 //! The arguments of a command by their names, and which of them matter.
 
-use super::{ClassRules, base};
+use super::ClassRules;
 
 /// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,23 +18,6 @@ pub(super) enum Weight {
     Undecided,
 }
 
-/// Programs whose first argument is a script.
-const INTERPRETERS: [&str; 12] = [
-    "python",
-    "python3",
-    "python2",
-    "bash",
-    "sh",
-    "zsh",
-    "julia",
-    "rscript",
-    "perl",
-    "node",
-    "torchrun",
-    "deepspeed",
-];
-/// Arguments beyond these are not looked at.
-const ARGUMENTS_MAX: usize = 256;
 /// Names that mean the same.
 const BATCH: [&str; 8] = [
     "batch",
@@ -180,24 +163,8 @@ pub(super) fn canonical(name: &str) -> String {
 
 /// Program and script, and the arguments after them.
 pub(super) fn arguments(command: &[String]) -> (String, Vec<Argument>) {
-    let mut rest = command.iter().take(ARGUMENTS_MAX).map(String::as_str).peekable();
-    let Some(program) = rest.next().map(base) else { return Default::default() };
-    let lower = program.to_lowercase();
-    let mut name = program;
-    let stem =
-        lower.trim_end_matches(|character: char| character.is_ascii_digit() || character == '.');
-    if INTERPRETERS.contains(&lower.as_str()) || INTERPRETERS.contains(&stem) {
-        // Options of the interpreter, then the script.
-        while let Some(argument) = rest.next() {
-            let is_named = matches!(argument, "-m" | "-c");
-            let script =
-                if is_named { rest.next().map(str::to_owned) } else { Some(base(argument)) };
-            if is_named || !argument.starts_with('-') {
-                name = format!("{name} {}", script.unwrap_or_default());
-                break;
-            }
-        }
-    }
+    let (name, rest) = super::program::program(command);
+    let mut rest = rest.into_iter().peekable();
     let mut all = Vec::new();
     let mut position = 0;
     while let Some(argument) = rest.next() {

@@ -54,7 +54,7 @@ pub(super) fn start(
     };
     store.write(write).map_err(bad)?;
     crash::point();
-    let beliefs = Box::new(crate::journal::beliefs_on(&start.setup.devices));
+    let beliefs = Box::new(crate::journal::beliefs_on(&start.setup));
     let (scheduler, outcome) = Scheduler::begin(start, &options.policy, beliefs);
     let handle = runtime.handle().clone();
     let sockets = JobSockets::new(handle.clone(), sockets, inbox.clone(), uid);

@@ -1,7 +1,7 @@
 //! Draws of the unknown durations, and the answer that follows from them: a range of starts, or that the start
 //! is not known and why. Time is bounded: if a queue is too long, the simulated part is extrapolated.
 
-use crate::scheduler::{Estimate, EstimateBasis};
+use crate::scheduler::{Estimate, EstimateBasis, OutsideWork};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, StandardNormal};
@@ -188,12 +188,14 @@ pub(super) fn unknown(
     forecast: &Forecast,
     estimates: &[Estimate],
     target: usize,
+    outside: OutsideWork,
 ) -> Option<String> {
     let start = forecast.jobs[target].start;
     if start.is_some_and(|start| start.since(present.now) <= Span::from_secs(1)) {
         return None;
     }
-    let (mut all, mut guessed, mut jobs) = (0.0, 0.0, 0u64);
+    let (mut all, mut guessed) = (seconds(outside.all), seconds(outside.guessed));
+    let mut jobs = outside.guesses;
     let is_before = |at: Option<Time>| match (at, start) {
         (Some(at), Some(start)) => at < start,
         (Some(_), None) => true,

@@ -6,7 +6,7 @@ mod memory;
 mod steps;
 
 use crate::scheduler::{Fact, Scheduler};
-use duty::DutyWindow;
+use duty::DutyMeter;
 use memory::MemoryPlateau;
 use std::collections::BTreeMap;
 use steps::RateWindow;
@@ -56,7 +56,7 @@ struct JobMeter {
     accum: u32,
     window: Option<RateWindow>,
     memory: MemoryPlateau,
-    duty: Option<DutyWindow>,
+    duty: DutyMeter,
     /// Rate relative to solo in the last progress fact.
     reported_rate: Option<f64>,
     /// Work in all by the last fact about it, in microseconds of running alone.
@@ -121,7 +121,7 @@ impl Meter {
     pub fn interrupt(&mut self, job: u64) {
         if let Some(meter) = self.jobs.get_mut(&job) {
             meter.window = None;
-            meter.duty = None;
+            meter.duty.interrupt();
         }
     }
 

@@ -21,7 +21,8 @@ pub(super) fn parse(text: &str) -> Result<Vec<DependencyName>, BadRequest> {
         let (kind, names) = part.split_once(':').ok_or_else(|| wrong(part))?;
         let after = match kind {
             "afterok" => After::Ok,
-            "afterany" | "after" => After::Any,
+            "afterany" => After::Any,
+            "after" => After::Started,
             "afternotok" => After::NotOk,
             _ => return Err(wrong(part)),
         };
@@ -53,8 +54,7 @@ fn split(text: &str) -> impl Iterator<Item = &str> {
 
 fn wrong(part: &str) -> BadRequest {
     let part: String = part.escape_debug().take(100).collect();
-    let form =
-        "afterok|afterany|afternotok:JOB[:JOB...], where JOB is 17, 17-19, 17_3, 17_* or last";
+    let form = "after|afterok|afterany|afternotok:JOB[:JOB...], where JOB is 17, 17-19, 17_3, 17_* or last";
     bad("dependency", format!("'{part}' is not of the form {form}"))
 }
 
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn dependencies_are_read() {
         let name = |after, jobs| DependencyName { after, jobs };
-        let read = parse("afterok:1:2_3,afterany:4_[1,3]:5_*,afternotok:last:6-7").unwrap();
+        let read = parse("afterok:1:2_3,afterany:4_[1,3]:5_*,afternotok:last:6-7,after:8").unwrap();
         let expected = [
             name(After::Ok, Selector::Jobs(vec![1])),
             name(After::Ok, Selector::Tasks(2, Some(vec![3]))),
@@ -73,6 +73,7 @@ mod tests {
             name(After::Any, Selector::Tasks(5, None)),
             name(After::NotOk, Selector::Last),
             name(After::NotOk, Selector::Jobs(vec![6, 7])),
+            name(After::Started, Selector::Jobs(vec![8])),
         ];
         assert_eq!(read, expected);
         for wrong in [
@@ -84,6 +85,7 @@ mod tests {
             "x:1",
             "afterok:1,,",
             "afterok:all",
+            "after:1+5",
             "afterok:1-20000",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");

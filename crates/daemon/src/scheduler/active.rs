@@ -2,6 +2,7 @@
 
 use super::RateSource;
 use super::services::ServiceState;
+use crate::class::JobLength;
 use crate::job::{JobState, StoredJob};
 use crate::request::Dependency;
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,8 @@ pub struct Active {
     /// Killed if it has not exited by then.
     pub(super) leave_by: Option<Time>,
     pub(super) unmet: Vec<Dependency>,
+    /// What it has to do, as far as its arguments tell.
+    pub(super) length: Option<JobLength>,
     /// Of a service.
     pub(super) service: ServiceState,
 }
@@ -112,6 +115,10 @@ impl Active {
     pub(super) fn new(job: StoredJob) -> Self {
         let unmet = job.dependencies.clone();
         let done = Work::of(Span(job.done_us));
+        let length = match job.request.params.is_empty() {
+            true => JobLength::of_command(&job.request.command),
+            false => JobLength::of_command(&job.command()),
+        };
         Self {
             job,
             entry: None,
@@ -126,6 +133,7 @@ impl Active {
             begin: None,
             leave_by: None,
             unmet,
+            length,
             service: ServiceState::default(),
         }
     }

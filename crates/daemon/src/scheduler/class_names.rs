@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const VALUES_MIN: usize = 3;
 /// Classes whose memory and speed differ by less than this are alike.
 const ALIKE: f64 = 0.15;
+/// Durations of alike classes differ by less than this factor: an argument may say how long a job goes on.
+const ALIKE_DURATION: f64 = 1.5;
 /// Definitions that are remembered of classes about which nothing is known yet.
 const DEFINITIONS_MAX: usize = 10_000;
 
@@ -36,7 +38,7 @@ impl ClassTable {
     }
 
     /// Looks again for arguments that make no difference, once more is known about a class: if classes that
-    /// differ in nothing else take the same memory and run at the same speed.
+    /// differ in nothing else take the same memory and time and run at the same speed.
     pub(super) fn compare_siblings(&mut self, name: &str) {
         let Some(own) = self.definition(name).cloned() else { return };
         for argument in &own.undecided {
@@ -46,10 +48,10 @@ impl ClassTable {
                     *other == own || other.only_difference(&own) == Some(argument.as_str())
                 })
             });
-            let all: Vec<(f64, f64)> =
-                siblings.filter_map(|(_, class)| class.size_and_speed()).collect();
+            let all: Vec<Behaviour> = siblings.filter_map(|(_, class)| class.behaviour()).collect();
             let key = (own.program.clone(), argument.clone());
-            if all.len() >= VALUES_MIN && is_alike(&all) {
+            let finished = all.iter().filter(|one| one.duration_s.is_some()).count();
+            if finished >= VALUES_MIN && is_alike(&all) {
                 self.definitions.ignored.insert(key);
             } else if all.len() >= 2 && !is_alike(&all) {
                 self.definitions.ignored.remove(&key);
@@ -74,22 +76,33 @@ impl ClassTable {
     }
 }
 
+/// What a class was seen to do.
+struct Behaviour {
+    memory_mib: f64,
+    /// Steps per second, or else the part of the time in which it uses its devices.
+    speed: f64,
+    duration_s: Option<f64>,
+}
+
 /// Whether all are nearly the same.
-fn is_alike(all: &[(f64, f64)]) -> bool {
-    let spread = |values: &dyn Fn(&(f64, f64)) -> f64| {
-        let least = all.iter().map(values).fold(f64::INFINITY, f64::min);
-        let most = all.iter().map(values).fold(0.0, f64::max);
-        most <= least * (1.0 + ALIKE)
+fn is_alike(all: &[Behaviour]) -> bool {
+    let spread = |factor: f64, value: &dyn Fn(&Behaviour) -> Option<f64>| {
+        let least = all.iter().filter_map(value).fold(f64::INFINITY, f64::min);
+        let most = all.iter().filter_map(value).fold(0.0, f64::max);
+        most <= least * factor
     };
-    spread(&|one| one.0) && spread(&|one| one.1)
+    spread(1.0 + ALIKE, &|one| Some(one.memory_mib))
+        && spread(1.0 + ALIKE, &|one| Some(one.speed))
+        && spread(ALIKE_DURATION, &|one| one.duration_s)
 }
 
 impl super::LearnedClass {
-    /// Memory in MiB, and steps per second or else the part of the time in which it uses its devices.
-    fn size_and_speed(&self) -> Option<(f64, f64)> {
-        let memory = self.memory.get(&1)?.peak()?.mib();
-        let speed = self.solo.get(&1).copied().or(self.duty)?;
-        Some((memory, speed))
+    fn behaviour(&self) -> Option<Behaviour> {
+        Some(Behaviour {
+            memory_mib: self.memory.get(&1)?.peak()?.mib(),
+            speed: self.solo.get(&1).copied().or(self.duty)?,
+            duration_s: self.typical_s(),
+        })
     }
 }
 
@@ -104,5 +117,40 @@ impl Scheduler {
         let command = job.command();
         let definition = ClassDefinition::of_command(&command, job.uid, rules, is_ignored);
         (class::prefix(&job.request).to_owned() + &definition.name(), Some(definition))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::ClassRules;
+    use tandem_core::Span;
+
+    /// Classes of one program with values of an argument of unknown meaning, each seen to take so long.
+    fn seen(durations_s: [u64; 3]) -> ClassTable {
+        let mut classes = ClassTable::new(BTreeMap::new());
+        for (job, seconds) in (1..).zip(durations_s) {
+            let command = ["python", "t.py", "--flavour", &format!("v{job}")].map(str::to_owned);
+            let rules = ClassRules::default();
+            let definition = ClassDefinition::of_command(&command, 0, &rules, |_, _| false);
+            let name = definition.name();
+            classes.define(&name, definition);
+            classes.set_memory(&name, 1, 100 << 20);
+            classes.set_duty(&name, 0.5);
+            classes.compare_siblings(&name);
+            assert_eq!(classes.ignored_arguments("python t.py").count(), 0, "none has finished");
+            classes.finished(&name, job, Span::from_secs(seconds), None);
+        }
+        classes
+    }
+
+    #[test]
+    fn an_argument_makes_no_difference_where_memory_speed_and_duration_are_alike() {
+        let ignored = |durations_s| {
+            let classes = seen(durations_s);
+            classes.ignored_arguments("python t.py").map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(ignored([100, 110, 95]), ["flavour"]);
+        assert_eq!(ignored([70, 140, 280]), Vec::<String>::new());
     }
 }

@@ -1,15 +1,15 @@
 //! What was learned about classes of jobs: duration, memory, and speed alone and beside each other.
 
+use super::class_durations::RunningJobs;
 use super::class_names::Definitions;
 use super::services::LatencyAlone;
-use crate::class::ClassDefinition;
+use crate::class::{ClassDefinition, JobLength};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{
-    ClassId, ClassTraits, GpuTypeId, Memory, Observation, Profile, Ratio, Span, SubBatch,
-    SubBatches, Utilisation,
+    ClassId, ClassTraits, GpuTypeId, Memory, Observation, Profile, Ratio, SubBatch, SubBatches,
+    Utilisation,
 };
-use tandem_models::expectation::{self, Expectation};
 use tandem_models::memory::ObservedMemory;
 
 /// What was learned about one class.
@@ -30,6 +30,9 @@ pub struct LearnedClass {
     pub latency: Option<LatencyAlone>,
     /// Durations alone of the jobs that have finished, the latest last, in microseconds.
     pub durations_us: Vec<u64>,
+    /// What those jobs had to do, as far as it was known: those of earlier ones may be missing at the front.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lengths: Vec<Option<JobLength>>,
     /// Measured rates beside one other job, by its class.
     pub beside: BTreeMap<String, PairSeen>,
     /// Measured rates among several others, the latest last.
@@ -72,9 +75,6 @@ impl LearnedClass {
 
 /// Measurements that are kept of each pair, and of all groups of a class.
 const MEASURED_MAX: usize = 64;
-const DURATIONS_MAX: usize = 16;
-/// Jobs are described again when their estimate changes by more than this factor.
-const ESTIMATE_CHANGE: f64 = 1.1;
 
 /// All classes. The engine owns the beliefs about their pairs; this keeps the measurements behind them, from
 /// which the engine learns again after a restart.
@@ -88,8 +88,7 @@ pub struct ClassTable {
     /// Classes about which something was learned in this step.
     learned: BTreeSet<String>,
     pub(super) definitions: Definitions,
-    /// Work done by running jobs that take longer than was expected, by class and job.
-    outlived: BTreeMap<String, BTreeMap<u64, Span>>,
+    pub(super) running: RunningJobs,
 }
 
 impl ClassTable {
@@ -102,7 +101,7 @@ impl ClassTable {
             told: 0,
             learned: BTreeSet::new(),
             definitions: Definitions::default(),
-            outlived: BTreeMap::new(),
+            running: RunningJobs::default(),
         };
         classes.compare_all_siblings();
         classes
@@ -135,7 +134,7 @@ impl ClassTable {
     }
 
     /// What is known about a class, to be changed.
-    fn learn(&mut self, name: &str) -> &mut LearnedClass {
+    pub(super) fn learn(&mut self, name: &str) -> &mut LearnedClass {
         self.learned.insert(name.to_owned());
         let definition = self.definition(name).cloned();
         let class = self.known.entry(name.to_owned()).or_default();
@@ -196,38 +195,6 @@ impl ClassTable {
         }
     }
 
-    /// How long a job of a class takes, by those that have finished and those that run longer; `None` if
-    /// there were none.
-    pub fn expected(&self, name: &str) -> Option<Expectation> {
-        let finished = self.known.get(name).map_or(&[][..], |class| &class.durations_us);
-        let finished: Vec<Span> = finished.iter().map(|&us| Span(us)).collect();
-        let outlived = self.outlived.get(name).into_iter().flat_map(BTreeMap::values);
-        expectation::of_class(&finished, &outlived.copied().collect::<Vec<Span>>())
-    }
-
-    /// The estimate for a class without finished jobs, from other classes.
-    pub fn expected_by_others(&self) -> Option<Expectation> {
-        let medians = self.known.keys().filter_map(|name| Some(self.expected(name)?.median));
-        expectation::of_others(medians)
-    }
-
-    /// A running job takes longer than was expected.
-    pub(super) fn outlived(&mut self, name: &str, job: u64, done: Span) {
-        self.outlived.entry(name.to_owned()).or_default().insert(job, done);
-    }
-
-    /// A job that took longer than was expected is over; its class if there was one.
-    pub(super) fn forget_outlived(&mut self, job: u64) -> Option<String> {
-        let class = self.outlived.iter().find(|(_, jobs)| jobs.contains_key(&job));
-        let class = class.map(|(class, _)| class.clone())?;
-        let jobs = self.outlived.get_mut(&class)?;
-        jobs.remove(&job);
-        if jobs.is_empty() {
-            self.outlived.remove(&class);
-        }
-        Some(class)
-    }
-
     /// What a class does alone, as the engine's model takes it.
     pub(super) fn traits(&self, name: &str) -> ClassTraits {
         let Some(class) = self.known.get(name) else { return ClassTraits::default() };
@@ -263,17 +230,6 @@ impl ClassTable {
             (count > 1).then_some(SubBatch { count, slowdown, memory })
         });
         SubBatches::new(ways)
-    }
-
-    /// A job finished with this work. Returns whether the estimate of its class changed notably.
-    pub(super) fn finished(&mut self, name: &str, job: u64, duration: Span) -> bool {
-        let before = self.expected(name);
-        self.forget_outlived(job);
-        let durations = &mut self.learn(name).durations_us;
-        push_latest(durations, duration.0, DURATIONS_MAX);
-        let (Some(before), Some(after)) = (before, self.expected(name)) else { return true };
-        let ratio = after.median.0 as f64 / before.median.0.max(1) as f64;
-        !(1.0 / ESTIMATE_CHANGE..ESTIMATE_CHANGE).contains(&ratio)
     }
 
     /// The latency of a class alone, which a service of it reported.
@@ -322,7 +278,7 @@ impl ClassTable {
 }
 
 /// Adds a value; the oldest goes when there are more than `most`.
-fn push_latest<T>(values: &mut Vec<T>, value: T, most: usize) {
+pub(super) fn push_latest<T>(values: &mut Vec<T>, value: T, most: usize) {
     values.push(value);
     if values.len() > most {
         values.remove(0);

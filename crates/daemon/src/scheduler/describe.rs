@@ -111,11 +111,13 @@ impl Scheduler {
         }
         let Some(class) = self.learning.get(&active.job.class) else { return false };
         // A job that reports steps must also have shown its solo speed, and any other how much it uses its
-        // devices.
+        // devices. On cores that tells of every job what it leaves to others.
+        let shows_use = class.duty.is_some();
         let is_measured = match active.job.caps.reports {
-            _ if active.job.request.is_service() => class.duty.is_some(),
-            true => !class.solo.is_empty(),
-            false => !class.solo.is_empty() || class.duty.is_some(),
+            _ if active.job.request.is_service() => shows_use,
+            true => !class.solo.is_empty() && (shows_use || !self.setup.are_cores()),
+            false if self.setup.are_cores() => shows_use,
+            false => !class.solo.is_empty() || shows_use,
         };
         !class.memory.is_empty() && is_measured
     }

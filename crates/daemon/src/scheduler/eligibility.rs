@@ -24,6 +24,7 @@ impl Scheduler {
                 self.meet_dependency(id, other, state);
             }
             self.settle_arrays(id);
+            self.settle_starts(id);
             self.try_enter(id);
         }
     }
@@ -115,7 +116,7 @@ impl Scheduler {
             return;
         }
         let holds = |dependency: &Dependency| match dependency.after {
-            After::Any => true,
+            After::Any | After::Started => true,
             After::Ok => state == JobState::Completed,
             After::NotOk => state != JobState::Completed,
         };
@@ -148,17 +149,52 @@ impl Scheduler {
             .filter(|unmet| is_it(unmet))
             .for_each(|unmet| unmet.failed |= fails);
         let is_broken = |unmet: &Dependency| match unmet.after {
-            After::Any => false,
+            After::Any | After::Started => false,
             After::Ok => unmet.failed,
             After::NotOk => left == 0 && !unmet.failed,
         };
         let broken = active.unmet.iter().find(|unmet| is_it(unmet) && is_broken(unmet));
         let broken = broken.map(|unmet| match unmet.after {
             After::NotOk => format!("array {first}, all tasks of which have completed"),
-            After::Any | After::Ok => format!("array {first}, a task of which did not complete"),
+            After::Any | After::Ok | After::Started => {
+                format!("array {first}, a task of which did not complete")
+            }
         });
         active.unmet.retain(|unmet| !is_it(unmet) || (left > 0 && !is_broken(unmet)));
         self.settle(id, first, broken);
+    }
+
+    /// A job has started: those that wait for that may be settled.
+    pub(super) fn meet_starts(&mut self, id: u64) {
+        let array = self.jobs.get(id).and_then(|active| active.job.task).map(|task| task.first);
+        for on in [Some(id), array.filter(|&first| first != id)].into_iter().flatten() {
+            self.settle_starts_on(on);
+        }
+    }
+
+    /// Settles what others wait for of a job or an array that has started.
+    pub(super) fn settle_starts_on(&mut self, on: u64) {
+        for dependent in self.jobs.dependents(on) {
+            self.settle_starts(dependent);
+        }
+    }
+
+    /// Settles what a job waits for of jobs that have started.
+    pub(super) fn settle_starts(&mut self, id: u64) {
+        let Some(active) = self.jobs.get(id) else { return };
+        let has_started = |active: &Active| active.job.start_us.is_some();
+        let is_met = |unmet: &&Dependency| match unmet.array {
+            _ if unmet.after != After::Started => false,
+            true => self.jobs.tasks(unmet.job).all(has_started),
+            false => self.jobs.get(unmet.job).is_none_or(has_started),
+        };
+        let met: Vec<Dependency> = active.unmet.iter().filter(is_met).copied().collect();
+        for dependency in met {
+            if let Some(active) = self.jobs.get_mut(id) {
+                active.unmet.retain(|unmet| *unmet != dependency);
+            }
+            self.settle(id, dependency.job, None);
+        }
     }
 
     /// Records what a job still waits for after something on which it depends has ended; `broken` says why it
@@ -201,7 +237,9 @@ const NAMED_MAX: usize = 4;
 /// What a job waits for, for people.
 fn waits_for(unmet: &[Dependency]) -> String {
     let name = |unmet: &Dependency| {
-        if unmet.array { format!("array {}", unmet.job) } else { format!("job {}", unmet.job) }
+        let what = if unmet.array { "array" } else { "job" };
+        let start = if unmet.after == After::Started { "the start of " } else { "" };
+        format!("{start}{what} {}", unmet.job)
     };
     let mut names: Vec<String> = unmet.iter().take(NAMED_MAX).map(name).collect();
     if unmet.len() > NAMED_MAX {

@@ -21,8 +21,10 @@ pub enum EstimateBasis {
     Progress,
     /// `--estimate`.
     Declared,
-    /// Jobs of the class: so many that have finished.
+    /// Jobs of the class: so many that have finished. None have where one runs longer than was expected.
     Class(usize),
+    /// A running job of the class that tells how much it has to do.
+    Running,
     /// Other classes.
     Others,
     /// The time limit.
@@ -39,7 +41,8 @@ impl EstimateBasis {
         match self {
             Self::Progress => "its own progress".to_owned(),
             Self::Declared => "as declared".to_owned(),
-            Self::Class(0) => "running jobs of its class".to_owned(),
+            Self::Class(0) => "a guess: a job of its class runs longer than expected".to_owned(),
+            Self::Running => "the progress of a running job of its class".to_owned(),
             Self::Class(1) => "one finished job of its class".to_owned(),
             Self::Class(count) => format!("the last {count} finished jobs of its class"),
             Self::Others => "jobs of other classes".to_owned(),
@@ -51,7 +54,7 @@ impl EstimateBasis {
 
     /// Whether it says next to nothing about a start that depends on it.
     pub fn is_guess(self) -> bool {
-        matches!(self, Self::Guess | Self::Others)
+        matches!(self, Self::Guess | Self::Others | Self::Class(0))
     }
 }
 
@@ -102,10 +105,14 @@ impl Scheduler {
         if let Some(declared) = request.estimate_s.map(seconds) {
             return Estimate::new(declared, DECLARED, EstimateBasis::Declared);
         }
-        if let Some(expected) = self.learning.expected(&job.class) {
+        if let Some(expected) = self.learning.expected(&job.class, active.length) {
             let finished =
                 self.learning.get(&job.class).map_or(0, |known| known.durations_us.len());
-            return within(Estimate::of(expected, EstimateBasis::Class(finished)));
+            let basis = match finished {
+                0 if self.learning.shows_total(&job.class) => EstimateBasis::Running,
+                finished => EstimateBasis::Class(finished),
+            };
+            return within(Estimate::of(expected, basis));
         }
         if let Some(limit) = limit {
             return Estimate::new(limit, LIMIT, EstimateBasis::Limit);
@@ -120,12 +127,11 @@ impl Scheduler {
     pub(super) fn set_total(&mut self, id: u64, total_us: u64) {
         let Some(active) = self.jobs.get_mut(id) else { return };
         active.job.total_us = Some(total_us);
-        let is_known = self.learning.forget_outlived(id);
+        let (class, length) = (active.job.class.clone(), active.length);
+        let is_news = self.learning.set_total(&class, id, Span(total_us), length);
         self.jobs.mark_changed(id);
         self.describe(id);
-        if let Some(class) = is_known {
-            self.describe_class(&class);
-        }
+        self.describe_if(&class, is_news);
     }
 
     /// Looks at a running job again when it has done what was expected of it.

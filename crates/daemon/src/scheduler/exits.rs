@@ -228,12 +228,13 @@ impl Scheduler {
         let Some(active) = self.jobs.get_mut(id) else { return };
         active.job.placed = false;
         active.job.ending = None;
+        active.job.entered_us = None;
         if !keeps_progress {
             active.job.done_us = 0;
             active.job.total_us = None;
             active.pace = super::active::Pace::default();
+            self.learning.forget_running(id);
         }
-        active.job.entered_us = None;
         if let Some(entry) = self.jobs.take_entry(id) {
             self.planner.tell(Event::Finished { job: entry });
         }
@@ -274,20 +275,23 @@ impl Scheduler {
             });
         }
         if state == JobState::Completed && job.done_us > 0 {
-            let class = job.class.clone();
-            let is_news = self.learning.finished(&class, id, Span(job.done_us));
+            let (class, length) = (job.class.clone(), active.length);
+            let is_news = self.learning.finished(&class, id, Span(job.done_us), length);
             self.describe_if(&class, is_news);
-        } else if let Some(class) = self.learning.forget_outlived(id) {
+        } else if let Some(class) = self.learning.forget_running(id) {
             self.describe_if(&class, true);
         }
         self.processes.unmark(id);
-        let task = job.task;
+        let (task, has_started) = (job.task, job.start_us.is_some());
         self.jobs.push_ended(active.job);
         for dependent in self.jobs.dependents(id) {
             self.meet_dependency(dependent, id, state);
         }
         if let Some(task) = task {
             self.meet_array_dependencies(task.first, state);
+            if !has_started {
+                self.settle_starts_on(task.first);
+            }
             self.jobs.forget_dependents(task.first);
         }
         self.jobs.forget_dependents(id);

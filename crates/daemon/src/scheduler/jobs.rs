@@ -245,6 +245,12 @@ impl Jobs {
         true
     }
 
+    /// The jobs of a user that wait until the engine knows fewer, in their order.
+    pub(super) fn outside(&self, uid: u32) -> impl Iterator<Item = &Active> {
+        let outside = self.loads.get(&uid).into_iter().flat_map(|load| &load.outside);
+        outside.filter_map(|&(_, id)| self.get(id))
+    }
+
     /// The next job that may enter the engine in the place of one that left it.
     pub(super) fn next_outside(&mut self, most: Option<u32>) -> Option<u64> {
         while let Some(&uid) = self.short.first() {

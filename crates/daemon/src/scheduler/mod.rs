@@ -14,6 +14,7 @@
 //! - `classes`: what was learned about classes of jobs.
 
 mod active;
+mod class_durations;
 mod class_names;
 mod classes;
 mod describe;
@@ -50,6 +51,7 @@ pub use services::LatencyAlone;
 pub use sharing::{Booking, People};
 pub(crate) use start::drained_devices;
 pub use start::{JOURNAL_VERSION, Kept, KeptRow, RecoveredRun, Start};
+pub(crate) use view::OutsideWork;
 pub use view::View;
 pub use waiting::{DeviceSummary, ShutCause, WaitCause, Waiting};
 
@@ -122,6 +124,13 @@ pub struct Setup {
     /// Arguments that belong to the class of a job, or do not.
     #[serde(default)]
     pub class_rules: ClassRules,
+}
+
+impl Setup {
+    /// The devices are cores, on which jobs take turns.
+    pub(crate) fn are_cores(&self) -> bool {
+        self.devices.iter().all(|device| device.kind == "cpu")
+    }
 }
 
 fn yes() -> bool {
@@ -309,6 +318,7 @@ impl Scheduler {
                     active.handle = Some(*handle);
                     active.enforcement = *enforcement;
                     self.reached(run.job, Phase::Starting, Phase::Running);
+                    self.meet_starts(run.job);
                 }
             }
             BackendEvent::Paused { run, .. } => {

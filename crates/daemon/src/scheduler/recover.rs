@@ -6,7 +6,7 @@ use crate::job::{Caps, Ending, JobState, StoredJob};
 use crate::request::Dependency;
 use std::collections::BTreeMap;
 use tandem_backends::{DeviceAllocation, OpId, RunHandle, RunId};
-use tandem_core::{Event, GpuId, Placement};
+use tandem_core::{Event, GpuId, Placement, Span};
 
 /// What follows from the jobs of an earlier daemon.
 #[derive(Default)]
@@ -51,6 +51,7 @@ impl Scheduler {
         }
         for &id in &ids {
             self.meet_dependencies(id, over);
+            self.settle_starts(id);
         }
         for id in ids {
             self.try_enter(id);
@@ -129,7 +130,12 @@ impl Scheduler {
         if let RecoveredRun::Running { enforcement, .. } = found {
             active.enforcement = *enforcement;
         }
+        let (total, length) = (active.job.total_us, active.length);
+        let class = active.job.class.clone();
         let done = active.pace.progress.done_by(self.now.time());
+        if let Some(total_us) = total {
+            self.learning.set_total(&class, id, Span(total_us), length);
+        }
         let spec = self.spec(id, entry);
         let gpus = allocation.devices.iter().map(|&device| GpuId(device));
         let placement = is_placed.then(|| Placement { sub_batches, ..Placement::on(gpus) });

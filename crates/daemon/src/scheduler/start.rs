@@ -25,8 +25,10 @@ pub use tandem_backends::RecoveredRun;
 /// The version of the journal that this program writes: since 2 the engine learns from observations, and
 /// the rate of a gang is that of its slowest GPU; since 3 a job that can save a checkpoint is asked to before
 /// it is ended, a dependency on an array is one on all of its tasks, jobs follow their start in records of their
-/// own, estimates stay within their class, and sharing is decided as soon as something about it is known.
-pub const JOURNAL_VERSION: u32 = 3;
+/// own, estimates stay within their class, and sharing is decided as soon as something about it is known; since 4
+/// what jobs have to do and what running ones of a class show belongs to estimates, and on cores nobody shares
+/// before it has shown how much it uses them.
+pub const JOURNAL_VERSION: u32 = 4;
 
 /// Everything that a scheduler begins with: the first record of a journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]

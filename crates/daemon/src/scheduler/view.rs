@@ -6,7 +6,7 @@ use crate::job::StoredJob;
 use crate::request::JobRequest;
 use std::sync::Arc;
 use tandem_backends::Enforcement;
-use tandem_core::{Engine, GpuTypeId, JobSpec, Profile, Span, Time, UserId};
+use tandem_core::{Engine, GpuTypeId, JobSpec, Profile, Span, Time, UserId, Work};
 
 /// A job as it does at present.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +43,16 @@ pub struct View {
     pub estimate_basis: EstimateBasis,
     /// Why it waits for devices.
     pub waiting: Option<Waiting>,
+}
+
+/// Work of jobs that the engine does not know yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OutsideWork {
+    /// All of it.
+    pub(crate) all: Work,
+    /// The part of jobs whose durations are guesses, and how many those are.
+    pub(crate) guessed: Work,
+    pub(crate) guesses: u64,
 }
 
 impl Scheduler {
@@ -155,6 +165,47 @@ impl Scheduler {
             self.jobs.get(id).is_some_and(|active| active.entry == Some(entry))
         };
         self.planner.entries().filter(move |&(entry, id)| is_current(entry, id))
+    }
+
+    /// Work of jobs of a user that the engine does not know yet, before one of them or all of them.
+    pub(crate) fn work_outside(&self, uid: u32, before: Option<u64>) -> OutsideWork {
+        let mut sum = OutsideWork::default();
+        // Tasks of an array take the same time: one estimate is enough.
+        let mut last: Option<(&Active, Estimate)> = None;
+        for active in self.jobs.outside(uid).take_while(|one| Some(one.job.id) != before) {
+            let job = &active.job;
+            let is_alike = |(other, _): &(&Active, Estimate)| {
+                Arc::ptr_eq(&other.job.request, &job.request)
+                    && other.job.class == job.class
+                    && other.length == active.length
+                    && (other.job.total_us, job.total_us) == (None, None)
+            };
+            let estimate = last.filter(is_alike).map(|(_, estimate)| estimate);
+            let estimate = estimate.unwrap_or_else(|| self.estimate(active));
+            last = Some((active, estimate));
+            let left = estimate.median.0.saturating_sub(job.done_us);
+            let work = Work::of(Span(left));
+            sum.all = sum.all + work;
+            if estimate.basis.is_guess() {
+                sum.guessed = sum.guessed + work;
+                sum.guesses += 1;
+            }
+        }
+        sum
+    }
+
+    /// The specification of a job that the engine does not know yet, if it did; `None` if it knows it.
+    pub(crate) fn spec_of_outside(
+        &self,
+        id: u64,
+        entry: tandem_core::JobId,
+        now: Time,
+    ) -> Option<(JobSpec, Estimate)> {
+        let active = self.jobs.get(id).filter(|active| active.entry.is_none())?;
+        self.jobs.outside(active.job.uid).any(|other| other.job.id == id).then_some(())?;
+        let number = self.learning.find(&active.job.class);
+        let user = self.jobs.find_user(active.job.uid).unwrap_or(UserId(u32::MAX));
+        Some((self.spec_of(active, user, number, entry, now), self.estimate(active)))
     }
 
     /// The specification of a request if it were submitted at `now`.

@@ -150,12 +150,9 @@ impl Scheduler {
     /// When a running job is expected to end, if anything is known about how long it takes.
     fn expected_end(&self, id: u64) -> Option<Time> {
         let active = self.jobs.get(id).filter(|active| active.phase == Phase::Running)?;
-        let request = &active.job.request;
-        let class = self.learning.get(&active.job.class);
-        let is_known = request.estimate_s.is_some()
-            || request.time_limit_s.is_some()
-            || class.is_some_and(|class| !class.durations_us.is_empty());
-        let estimate = self.planner.find(active.entry).filter(|_| is_known)?.spec.estimate.0;
+        let estimate = self.estimate(active);
+        let is_known = !(estimate.basis.is_guess() || active.job.request.is_service());
+        let estimate = is_known.then_some(estimate.median.0)?;
         let now = self.now.time();
         let left = estimate.checked_sub(active.done_us(now)).filter(|&left| left > 0)?;
         let rate = f64::from(active.rate().0.max(1)) / 1e6;

@@ -24,8 +24,9 @@ pub enum Optimism {
     None,
     /// This many standard deviations more.
     Deviations(f64),
-    /// Until the pair was measured up to one standard deviation more, and never above the speed alone: most
-    /// for a new class beside the partner that would tell most about it.
+    /// Until the pair was measured up to one standard deviation more, and never above the speed alone or, where
+    /// the use of the GPU by both is known, above what the time allows that both use it: most for a new class
+    /// beside the partner that would tell most about it.
     UntilMeasured,
 }
 
@@ -239,7 +240,8 @@ fn believed(online: &Online, optimism: Optimism, hope: f64, a: usize, b: usize) 
         Optimism::Deviations(deviations) => belief.cautious(-deviations),
         Optimism::UntilMeasured => {
             let doubt = if online.is_measured(pair) { 0.0 } else { belief.deviation };
-            (belief.rate + hope * doubt).min(1.0)
+            let most = online.left_by_use(pair).unwrap_or(1.0).max(belief.rate).min(1.0);
+            (belief.rate + hope * doubt).min(most)
         }
     };
     PairBelief { rate: Ratio::from_f64(rate), deviation: Ratio::from_f64(belief.deviation) }
@@ -457,8 +459,30 @@ mod tests {
         is(1, 1, 1.0);
         is(0, 1, 1.0 / 1.4);
         is(2, 2, 1.0 / 1.4);
+        // What is planned with is no more than the time allows, however unsure the model is.
+        for (a, b, most) in [(0, 0, 0.5), (0, 1, 1.0 / 1.4), (1, 0, 1.0 / 1.4), (1, 1, 1.0)] {
+            let planned = rate(&beliefs, a, b);
+            assert!((planned - most).abs() < 0.01, "{a} beside {b}: {planned}, not {most}");
+        }
         observe(&mut beliefs, &[&[1]], 0.9);
         assert!(rate(&beliefs, 0, 1) > 0.8, "a measurement counts more");
+    }
+
+    #[test]
+    fn busy_pairs_are_not_hoped_for_and_idle_ones_are() {
+        let mut beliefs = Beliefs::growing(Online::new(table_with_memory()));
+        for (class, percent) in [100, 20].into_iter().enumerate() {
+            let class = ClassId(number(class));
+            beliefs.add_class(class, &format!("class {}", class.0));
+            beliefs.describe_class(class, &alone(percent, 3000));
+        }
+        let expected = |a: u32, b: u32| beliefs.online.belief(a, b);
+        let busy = expected(0, 0);
+        assert!(busy.deviation > 0.02, "the model is not sure: {busy:?}");
+        let planned = rate(&beliefs, 0, 0);
+        assert!((planned - busy.rate.max(0.5)).abs() < 1e-6, "{planned}, {busy:?}");
+        let idle = expected(1, 1);
+        assert!(idle.rate > 0.999 || rate(&beliefs, 1, 1) > idle.rate + 0.01, "{idle:?}");
     }
 
     #[test]

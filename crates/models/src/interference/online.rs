@@ -121,6 +121,11 @@ struct ClassState {
     subjects: Vec<u32>,
 }
 
+/// What two jobs leave of a device to each other that run on it one at a time.
+fn left_by_use(a: &ClassProfile, b: &ClassProfile) -> Option<f64> {
+    Some(1.0 / (a.gpu_util? + b.gpu_util?).max(1.0))
+}
+
 /// Beliefs about all pairs of classes on one GPU type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Online {
@@ -145,13 +150,19 @@ impl Online {
 
     /// The predicted rate of `a` beside `b`.
     fn predict(&self, a: &ClassProfile, b: &ClassProfile) -> f64 {
-        match (self.takes_turns, a.gpu_util, b.gpu_util) {
-            (true, Some(a), Some(b)) => (1.0 / (a + b).max(1.0)).clamp(RATE_MIN, RATE_MAX),
-            _ => {
+        match left_by_use(a, b).filter(|_| self.takes_turns) {
+            Some(left) => left.clamp(RATE_MIN, RATE_MAX),
+            None => {
                 let [a, b] = [a, b].map(|class| self.offline.within_training(class));
                 self.offline.predict(&a, &b).rate
             }
         }
+    }
+
+    /// The rate of the first class beside the second if jobs only took turns on the device; `None` where the
+    /// use of it is not known of both.
+    pub(super) fn left_by_use(&self, (a, b): (u32, u32)) -> Option<f64> {
+        left_by_use(&self.classes[a as usize].profile, &self.classes[b as usize].profile)
     }
 
     /// The predictor that it started from.
