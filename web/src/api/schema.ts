@@ -1363,8 +1363,8 @@ export interface components {
              */
             command?: string[];
             /**
-             * @description `afterok:1:2,afterany:3_4,afternotok:5_*`; all have to hold. The first job of an array stands for all
-             *     of its tasks.
+             * @description `afterok:1:2,afterany:3_4,afternotok:5_*,after:6`; all have to hold, `after` once the job has started.
+             *     The first job of an array stands for all of its tasks.
              * @default null
              */
             dependency?: string | null;
