@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 /// Time limit of any wait, generous for a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 
-const NODES: [&str; 2] = ["n0", "n1"];
+pub(crate) const NODES: [&str; 2] = ["n0", "n1"];
 
 /// A cluster, which stops when it is dropped.
 pub(crate) struct Cluster {
@@ -93,6 +94,18 @@ impl Cluster {
         let answer = self.kubectl(&["get", kind, "-A", "-o", "json"]);
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         answer["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    /// What the daemon answers to a path.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let mut stream = UnixStream::connect(self.path("tandem.sock")).expect("it listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: tandem\r\nConnection: close\r\n\r\n")
+            .expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
+        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
     }
 
     /// Submits a Job as a user would without Tandem.

@@ -5,7 +5,7 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 
-use cluster::{Cluster, PATIENCE, until};
+use cluster::{Cluster, NODES, PATIENCE, until};
 use common::Dice;
 use std::collections::BTreeSet;
 
@@ -27,6 +27,7 @@ fn pods_share_gpus_and_nothing_is_lost() {
     let Some(mut cluster) = Cluster::up() else { return };
     cluster.start_daemon();
     shares(&cluster);
+    is_drawn_by_nodes(&cluster);
     survives_kills(&mut cluster);
     is_released_when_the_daemon_is_away(&mut cluster);
 }
@@ -55,6 +56,21 @@ fn shares(cluster: &Cluster) {
         let log = cluster.kubectl(&["logs", "-n", namespace, "job/s0"]);
         assert_eq!(log.trim(), "gpu=gpu0");
     }
+}
+
+/// The dashboard is told of the nodes, and which pods were on the GPU of which, beside which others.
+fn is_drawn_by_nodes(cluster: &Cluster) {
+    let devices = cluster.get("/v1/devices")["devices"].clone();
+    let devices = devices.as_array().expect("devices");
+    let nodes: Vec<&str> = devices.iter().filter_map(|one| one["node"].as_str()).collect();
+    assert_eq!(BTreeSet::from_iter(&nodes), BTreeSet::from_iter(&NODES));
+    let timeline = cluster.get("/v1/timeline");
+    let placements = timeline["placements"].as_array().expect("placements");
+    let device = |one: &serde_json::Value| one["devices"][0].as_u64().expect("a device") as usize;
+    let used: BTreeSet<&str> = placements.iter().map(|one| nodes[device(one)]).collect();
+    assert_eq!(used, BTreeSet::from_iter(NODES), "{timeline}");
+    let is_beside = |one: &serde_json::Value| !one["beside"].as_array().expect("jobs").is_empty();
+    assert!(placements.iter().any(is_beside), "{timeline}");
 }
 
 /// The daemon is killed at random points, a gated pod is deleted: every Job ends once, with its own exit code.
