@@ -381,8 +381,6 @@ fn jobs_share_soon_after_their_class_is_known() {
     wait_until("the core is free", || device(&daemon).jobs.is_empty());
     let first = daemon.submit(&request);
     daemon.await_pid(first);
-    // Sharing is decided at most twice a second.
-    std::thread::sleep(Duration::from_millis(700));
     let answer = daemon.client().submit(&request).unwrap().value;
     let second = answer.ids[0];
     let outlook = answer.outlook.unwrap();
@@ -398,8 +396,8 @@ fn jobs_share_soon_after_their_class_is_known() {
         "first sharing: {:.1} s after the first steps of an unknown class, {:.1} s of a known one",
         seconds[0], seconds[1]
     );
-    // On a quiet machine 15 s and 2 s; reviews every 60 s would take longer than this.
-    assert!(seconds[0] < 45.0 && seconds[1] < 15.0, "{seconds:?}");
+    // The aim is 15 s and 2 s on a quiet machine; the policy by itself decides every 60 s.
+    assert!(seconds[0] < 30.0 && seconds[1] < 5.0, "{seconds:?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ use axum::routing::{delete, get, post, put};
 use axum::{Json, Router, middleware};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use utoipa::{IntoParams, OpenApi};
 
@@ -206,12 +206,13 @@ async fn dry_run(
     params: Result<Query<PolicyQuery>, QueryRejection>,
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<Explanation> {
+    let asked = Instant::now();
     let (request, params): (JobRequest, _) = (json_body(bytes)?, query_params(params)?);
     let request = check(request).await?.into_request();
     let policy = policy(&api, params.policy)?;
     let question = api.query(move |present| crate::forecast::of_request(present, &caller, request));
     let question = question.await??;
-    run_forecast(question, policy).await
+    run_forecast(question, policy, asked).await
 }
 
 pub(super) fn policy(
@@ -228,11 +229,13 @@ pub(super) fn policy(
 async fn run_forecast(
     question: crate::forecast::Question,
     policy: tandem_policies::PolicySpec,
+    asked: Instant,
 ) -> JsonResult<Explanation> {
     /// Forecasts at a time.
     static FORECASTS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
     const TURN_WITHIN: Duration = Duration::from_millis(400);
-    const ANSWER_WITHIN: Duration = Duration::from_millis(1800);
+    /// Of the time since it was asked; the scheduler may have kept the question waiting.
+    const ANSWER_WITHIN: Duration = Duration::from_millis(1700);
     let mut known = question.known(&policy);
     known.start_note = Some("the forecast takes too long at present".to_owned());
     let Ok(Ok(permit)) = tokio::time::timeout(TURN_WITHIN, FORECASTS.acquire()).await else {
@@ -243,7 +246,8 @@ async fn run_forecast(
         let _permit = permit;
         question.answer(&policy)
     });
-    match tokio::time::timeout(ANSWER_WITHIN - TURN_WITHIN, work).await {
+    let left = ANSWER_WITHIN.saturating_sub(asked.elapsed());
+    match tokio::time::timeout(left, work).await {
         Ok(answer) => answer.map(Json).map_err(|error| ApiError::internal(error.to_string())),
         Err(_) => Ok(Json(known)),
     }
@@ -393,12 +397,13 @@ async fn explain(
     id: Result<Path<u64>, PathRejection>,
     params: Result<Query<PolicyQuery>, QueryRejection>,
 ) -> JsonResult<Explanation> {
+    let asked = Instant::now();
     let (id, params) = (path_param(id)?, query_params(params)?);
     let policy = policy(&api, params.policy)?;
     let job = find(&api, id).await?;
     let sees_all = caller.may_change(job.uid, api.uid);
     match api.query(move |present| crate::forecast::of_job(present, id, sees_all)).await? {
-        Some(question) => run_forecast(question, policy).await,
+        Some(question) => run_forecast(question, policy, asked).await,
         // It may have ended after it was read from the store.
         None => Ok(Json(crate::forecast::of_the_past(&find(&api, id).await?, policy.text))),
     }

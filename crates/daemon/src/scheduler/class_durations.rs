@@ -77,7 +77,8 @@ impl ClassTable {
         let finished = known.into_iter().flat_map(LearnedClass::finished);
         let running = self.running.totals.get(name).into_iter().flat_map(BTreeMap::values);
         let running = running.take(RUNNING_MAX).map(|&(span, length)| Duration { span, length });
-        let (spans, factor) = as_long_as(length, finished.chain(running).collect());
+        let (spans, factor) =
+            as_long_as(length, &finished.chain(running).collect::<Vec<Duration>>());
         let outlived = self.running.outlived.get(name).into_iter().flat_map(BTreeMap::values);
         let outlived: Vec<Span> = outlived.copied().collect();
         Some(expectation::of_class(&spans, &outlived)?.scaled(factor))
@@ -141,7 +142,7 @@ impl ClassTable {
 
 /// What durations tell about a job that has so much to do: those of jobs that had as much, else all of them in
 /// proportion; and by how much their lengths differ. Where lengths are not known, they count as they are.
-fn as_long_as(length: Option<JobLength>, durations: Vec<Duration>) -> (Vec<Span>, f64) {
+fn as_long_as(length: Option<JobLength>, durations: &[Duration]) -> (Vec<Span>, f64) {
     let ratio = |duration: &Duration| length.zip(duration.length).and_then(|(a, b)| a.ratio(b));
     let is_same = |ratio: f64| (1.0 / SAME_LENGTH..=SAME_LENGTH).contains(&ratio);
     let scale = |(duration, ratio): (&Duration, f64)| {

@@ -98,7 +98,7 @@ impl Scheduler {
             self.jobs.mark_changed(id);
         }
         self.planner.tell(Event::Submitted(spec));
-        self.request_sharing();
+        self.request_sharing_at_once();
     }
 
     /// Lets jobs enter the engine in the place of those that left it.

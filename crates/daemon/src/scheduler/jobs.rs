@@ -251,6 +251,12 @@ impl Jobs {
         outside.filter_map(|&(_, id)| self.get(id))
     }
 
+    /// Whether a job waits until the engine knows fewer of its user.
+    pub(super) fn is_outside(&self, active: &Active) -> bool {
+        let place = (std::cmp::Reverse(active.job.request.priority), active.job.id);
+        self.loads.get(&active.job.uid).is_some_and(|load| load.outside.contains(&place))
+    }
+
     /// The next job that may enter the engine in the place of one that left it.
     pub(super) fn next_outside(&mut self, most: Option<u32>) -> Option<u64> {
         while let Some(&uid) = self.short.first() {

@@ -5,7 +5,7 @@
 use super::Scheduler;
 use tandem_core::{Span, Time};
 
-/// The shortest interval between two decisions.
+/// The shortest interval between two decisions, unless somebody waits for the answer to a submission.
 const INTERVAL_MIN: Span = Span(500_000);
 /// A decision ranks all jobs: the interval grows with their number, so that decisions take little of the time.
 const INTERVAL_PER_JOB: Span = Span(200);
@@ -15,6 +15,8 @@ const INTERVAL_PER_JOB: Span = Span(200);
 pub(super) struct SharingRequests {
     /// Something has become known in this step.
     is_wanted: bool,
+    /// A job was submitted in this step.
+    is_urgent: bool,
     last: Option<Time>,
     /// When a request that came too early is passed on.
     at: Option<Time>,
@@ -33,6 +35,12 @@ impl Scheduler {
         self.sharing_requests.is_wanted |= self.setup.learn && self.setup.share;
     }
 
+    /// A job was submitted: its user is told whether it shares.
+    pub(super) fn request_sharing_at_once(&mut self) {
+        self.request_sharing();
+        self.sharing_requests.is_urgent = true;
+    }
+
     /// Passes a request on to the engine, unless the last one was a moment ago; whether there was one.
     pub(super) fn pass_on_sharing_request(&mut self) -> bool {
         let now = self.now.time();
@@ -45,7 +53,9 @@ impl Scheduler {
             return false;
         }
         let jobs = u64::try_from(self.jobs.number()).unwrap_or(u64::MAX);
-        let interval = INTERVAL_MIN.max(Span(INTERVAL_PER_JOB.0.saturating_mul(jobs)));
+        let is_urgent = std::mem::take(&mut requests.is_urgent);
+        let least = if is_urgent { Span(0) } else { INTERVAL_MIN };
+        let interval = least.max(Span(INTERVAL_PER_JOB.0.saturating_mul(jobs)));
         match requests.last.map(|last| last + interval).filter(|&due| due > now) {
             Some(due) => {
                 requests.at = Some(due);

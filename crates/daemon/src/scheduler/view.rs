@@ -185,9 +185,9 @@ impl Scheduler {
             last = Some((active, estimate));
             let left = estimate.median.0.saturating_sub(job.done_us);
             let work = Work::of(Span(left));
-            sum.all = sum.all + work;
+            sum.all += work;
             if estimate.basis.is_guess() {
-                sum.guessed = sum.guessed + work;
+                sum.guessed += work;
                 sum.guesses += 1;
             }
         }
@@ -201,8 +201,7 @@ impl Scheduler {
         entry: tandem_core::JobId,
         now: Time,
     ) -> Option<(JobSpec, Estimate)> {
-        let active = self.jobs.get(id).filter(|active| active.entry.is_none())?;
-        self.jobs.outside(active.job.uid).any(|other| other.job.id == id).then_some(())?;
+        let active = self.jobs.get(id).filter(|active| self.jobs.is_outside(active))?;
         let number = self.learning.find(&active.job.class);
         let user = self.jobs.find_user(active.job.uid).unwrap_or(UserId(u32::MAX));
         Some((self.spec_of(active, user, number, entry, now), self.estimate(active)))
