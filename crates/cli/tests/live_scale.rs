@@ -39,11 +39,8 @@ fn running_jobs_come_first(daemon: &Daemon) {
     assert_eq!((running, states.len()), (RUNNING as usize, 1000), "{lines}");
 }
 
-#[test]
-fn commands_are_quick_on_a_long_queue() {
-    let is_large = std::env::var_os("TANDEM_TEST_SCALE").is_some();
-    let pending: u64 = if is_large { 100_000 } else { 2_000 };
-    let daemon = Daemon::start(Options::fake(RUNNING));
+/// Jobs on all devices, and `pending` others behind them.
+fn submit_queue(daemon: &Daemon, pending: u64) {
     let sleeper = JobRequest { exclusive: true, ..daemon.shell("exec sleep 3600") };
     let first = JobRequest { array: Some(format!("1-{RUNNING}")), ..sleeper.clone() };
     daemon.submit(&first);
@@ -57,6 +54,15 @@ fn commands_are_quick_on_a_long_queue() {
         daemon.submit(&JobRequest { array: Some(format!("1-{some}")), ..sleeper.clone() });
         left -= some;
     }
+}
+
+#[test]
+fn commands_are_quick_on_a_long_queue() {
+    let is_large = std::env::var_os("TANDEM_TEST_SCALE").is_some();
+    let pending: u64 = if is_large { 100_000 } else { 2_000 };
+    let daemon = Daemon::start(Options::fake(RUNNING));
+    submit_queue(&daemon, pending);
+    let mut client = daemon.client();
     let last = u64::from(RUNNING) + pending;
     let states: Vec<JobState> =
         JobState::ALL.into_iter().filter(|state| !state.is_over()).collect();
