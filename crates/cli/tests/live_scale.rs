@@ -138,3 +138,36 @@ fn commands_are_quick_on_a_long_queue() {
     assert!(cancel < limit && queue.1 < limit && info.1 < limit, "{cancel:?} {queue:?} {info:?}");
     until("nothing is left", || client.info().unwrap().jobs.is_empty());
 }
+
+/// A change of many jobs does not keep other requests waiting until all are changed.
+#[test]
+fn others_are_served_during_a_change_of_many_jobs() {
+    let daemon = Daemon::start(Options::fake(1));
+    let held = JobRequest { hold: true, ..daemon.shell("exec true") };
+    daemon.submit(&JobRequest { array: Some("1-40000".to_owned()), ..held });
+    let mut other = daemon.client();
+    let mut owner = daemon.client();
+    let change = |client: &mut tandem_daemon::client::Client, action| {
+        client.change(action, &["all".to_owned()]).unwrap().value.done.len()
+    };
+    let began = Instant::now();
+    let changing = std::thread::spawn(move || {
+        (change(&mut owner, JobAction::Hold), change(&mut owner, JobAction::Cancel))
+    });
+    let (mut served, mut longest) = (0, Duration::ZERO);
+    while !changing.is_finished() {
+        let asked = Instant::now();
+        other.info().unwrap();
+        longest = longest.max(asked.elapsed());
+        served += 1;
+    }
+    let took = began.elapsed();
+    let (held, cancelled) = changing.join().unwrap();
+    assert_eq!((held, cancelled), (40_000, 40_000));
+    tell(&format!(
+        "two changes of 40,000 jobs: {took:.1?}; others: {served}, at most {longest:.1?}"
+    ));
+    // Two selections and twenty portions, each of which lets others in.
+    assert!(served >= 8, "{longest:?} of {took:?}, {served} answers");
+    until("nothing is left", || other.info().unwrap().jobs.is_empty());
+}

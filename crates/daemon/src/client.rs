@@ -207,7 +207,7 @@ impl Client {
         self.json(Method::DELETE, &format!("/v1/jobs/{id}"), Vec::new())
     }
 
-    /// Changes all jobs that are named, in one transaction.
+    /// Changes all jobs that are named.
     pub fn change(
         &mut self,
         action: JobAction,

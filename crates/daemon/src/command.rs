@@ -68,7 +68,7 @@ pub enum UserCommand {
     Submit(Box<CheckedRequest>),
     /// Change a job.
     Change(JobAction, u64),
-    /// Change all selected jobs in one transaction.
+    /// Change all selected jobs.
     ChangeMany(JobAction, Vec<Selector>),
     /// Set the number of sub-batches of a job.
     Accum(u64, Option<u32>),
@@ -231,6 +231,11 @@ impl AdmissionControl<'_> {
                 })
             }
         }
+    }
+
+    /// Whether a change of a job that was selected earlier is still possible.
+    pub(crate) fn still_applies(&self, action: JobAction, job: u64) -> bool {
+        self.scheduler.job(job).is_some() && self.applies(action, job).is_ok()
     }
 
     /// Whether a change is possible in the state of a job.

@@ -2,6 +2,7 @@
 //! order; results of operations arrive as events of a later turn.
 
 mod act;
+mod bulk;
 mod collect;
 mod message;
 mod record;
@@ -17,9 +18,10 @@ use crate::meter::Meter;
 use crate::publish::Publisher;
 use crate::scheduler::{Booking, Input, Now, Phase, Scheduler, StepOutcome, Submission};
 use crate::store::{Store, StoreError, StoreTransaction};
+use bulk::BulkChange;
 use collect::Intake;
 use message::Reply;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tandem_backends::{Backend, ClusterJob, DeviceSample, crash};
@@ -57,6 +59,8 @@ pub struct Cycle {
     unwritten: Vec<Input>,
     /// Outcome of the last step that could not be written yet.
     decided: Option<Decided>,
+    /// Changes of many jobs, each continued in every turn.
+    bulk: VecDeque<BulkChange>,
     /// Imported jobs of the cluster that are not in the store yet.
     imports: Vec<ClusterJob>,
     /// Memory on each GPU that is assumed of a cluster job without a hint. Without it such a job runs alone.
@@ -113,6 +117,7 @@ impl Cycle {
             wake: None,
             unwritten: Vec::new(),
             decided: None,
+            bulk: VecDeque::new(),
             imports: Vec::new(),
             import_memory_bytes: None,
             trouble: None,
@@ -135,7 +140,11 @@ impl Cycle {
         loop {
             let wait = self.wake.map_or(Duration::from_secs(3600), |wake| clock.until(wake));
             let wait = if self.has_to_tidy() { wait.min(clock.until(self.tidy_at)) } else { wait };
-            let wait = if self.trouble.is_some() { STORE_AGAIN } else { wait };
+            let wait = match &self.trouble {
+                Some(_) => STORE_AGAIN,
+                None if !self.bulk.is_empty() => Duration::ZERO,
+                None => wait,
+            };
             match inbox.recv_timeout(wait) {
                 Ok(message) => batch.push(message),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -205,6 +214,7 @@ impl Cycle {
             for reply in accepted.into_iter().filter_map(|(_, reply)| reply) {
                 let _ = reply.send(Err(self.refusal()));
             }
+            self.refuse_bulk_changes();
             inputs.truncate(happened);
             self.unwritten = inputs;
             return;

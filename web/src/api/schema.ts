@@ -235,7 +235,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Cancel, hold, release, pause, resume or requeue several jobs in one transaction */
+        /** Cancel, hold, release, pause, resume or requeue several jobs; others are served in between */
         post: operations["change"];
         delete?: never;
         options?: never;

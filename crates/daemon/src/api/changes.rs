@@ -18,7 +18,7 @@ const SELECTORS_MAX: usize = 10_000;
 /// The longest reason for draining a device, in characters.
 const REASON_MAX: usize = 200;
 
-/// Cancel, hold, release, pause, resume or requeue several jobs in one transaction
+/// Cancel, hold, release, pause, resume or requeue several jobs; others are served in between
 #[utoipa::path(post, path = "/v1/jobs/change", request_body = BulkBody,
     responses((status = 200, body = BulkAnswer), (status = "default", body = ErrorAnswer)))]
 pub(super) async fn change(

@@ -71,6 +71,7 @@ impl Cycle {
             }
         }
         if !is_stuck {
+            intake.accepted.extend(self.next_portions());
             intake.accepted.extend(self.take_imports(next_job));
         }
         intake
@@ -78,23 +79,28 @@ impl Cycle {
 
     /// Accepts a command, or refuses it at once.
     fn admit(
-        &self,
+        &mut self,
         next_job: u64,
         admitted: &Admitted,
         caller: &Caller,
         command: UserCommand,
         reply: Reply,
     ) -> Option<AcceptedCommand> {
+        if let Some(refusal) = self.must_wait(caller.uid, &command) {
+            let _ = reply.send(Err(refusal));
+            return None;
+        }
         let (scheduler, limits) = (&self.scheduler, &self.limits);
         let admission =
             AdmissionControl { scheduler, next_job, daemon_uid: self.uid, limits, admitted };
-        match admission.admit(caller, command, &self.store) {
+        let admitted = admission.admit(caller, command, &self.store);
+        match admitted {
             // It changes nothing, so nothing has to be written.
             Ok(Accepted { input: Input::Change { jobs, .. }, outcome, .. }) if jobs.is_empty() => {
                 let _ = reply.send(Ok(outcome));
                 None
             }
-            Ok(accepted) => Some((accepted, Some(reply))),
+            Ok(accepted) => self.put_aside(caller.uid, accepted, reply),
             Err(refusal) => {
                 let _ = reply.send(Err(refusal));
                 None
