@@ -131,24 +131,64 @@ fn jobs_with_idle_gaps_share_a_core_and_gain() {
     assert!(["advisory", "cgroup"].contains(&info.enforcement.as_str()), "{info:?}");
 }
 
+/// 25 steps per second: mostly idle, until a file named `busy` exists; from then on each step needs the core all
+/// the time.
+const PHASES: &str = r#"
+import json, os, socket, sys, time
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(os.environ["TANDEM_SOCK"])
+def say(**line):
+    sock.send((json.dumps(line) + "\n").encode())
+say(op="hello", v=1, pid=os.getpid(), caps=[])
+for step in range(int(sys.argv[1])):
+    work = 0.04 if os.path.exists("busy") else 0.008
+    began = time.process_time()
+    while time.process_time() - began < work:
+        pass
+    time.sleep(0.04 - work)
+    say(op="step", n=step + 1)
+say(op="bye", done=True)
+"#;
+
 #[test]
-fn jobs_that_do_not_gain_are_separated_once_that_is_known() {
+fn jobs_that_do_not_gain_any_more_are_separated_once_that_is_known() {
     let _alone = alone();
     let mut daemon = Daemon::start("tandem:slice_s=1");
-    // Both want the whole core all the time: together they can only lose.
-    let busy = ["--model", "memory", "--steps"];
-    let first = daemon.submit("busy", &[&busy[..], &["100"]].concat());
+    std::fs::write(daemon.folder.path().join("phases.py"), PHASES).unwrap();
+    let mut submit = |steps: &str| {
+        let request = daemon.request("phases", &["python3", "phases.py", steps]);
+        daemon.client.submit(&request).unwrap().ids[0]
+    };
+    let first = submit("100");
+    let pair = [submit("1000000"), submit("1000000")];
     assert_eq!(daemon.wait_for(first).line.state, JobState::Completed);
-    let pair = [0, 1].map(|_| daemon.submit("busy", &[&busy[..], &["100000"]].concat()));
-    daemon.wait_until("they have been tried together", |daemon| daemon.device().jobs.len() == 2);
+    daemon.wait_until("they share", |daemon| daemon.device().jobs.len() == 2);
+    // Now both want the whole core all the time: together they can only lose.
+    std::fs::write(daemon.folder.path().join("busy"), "").unwrap();
     daemon.wait_until("one of them has left", |daemon| {
         let states = pair.map(|id| daemon.state(id));
         states.contains(&JobState::Running) && states.contains(&JobState::Paused)
     });
     let classes = daemon.client.classes().unwrap();
-    let busy = classes.classes.iter().find(|class| class.name == "busy").unwrap();
-    let learned = &busy.beside["busy"];
-    assert!(learned.measurements > 0 && learned.rate < 0.66, "{learned:?}");
+    let learned = classes.classes.iter().find(|class| class.name == "phases").unwrap();
+    assert!(learned.beside["phases"].measurements > 0, "{learned:?}");
+}
+
+/// Both want the whole core all the time, and are known to.
+#[test]
+fn jobs_that_are_known_to_lose_together_take_turns() {
+    let _alone = alone();
+    let mut daemon = Daemon::start("tandem:slice_s=1");
+    let busy = ["--model", "memory", "--steps"];
+    let first = daemon.submit("busy", &[&busy[..], &["200"]].concat());
+    assert_eq!(daemon.wait_for(first).line.state, JobState::Completed);
+    let pair = [0, 1].map(|_| daemon.submit("busy", &[&busy[..], &["1000"]].concat()));
+    let mut shared = false;
+    daemon.wait_until("both are over", |daemon| {
+        shared |= daemon.device().jobs.len() > 1;
+        pair.iter().all(|&id| daemon.state(id).is_over())
+    });
+    assert!(!shared);
 }
 
 #[test]

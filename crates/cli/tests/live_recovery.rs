@@ -222,7 +222,7 @@ fn a_state_and_a_socket_have_one_daemon() {
     common::write(&dir, "precious", "data");
     let (code, line) = refused(&daemon, &other("other"), &other("precious"));
     assert_eq!(code, Some(1));
-    assert!(line.contains("no socket"), "{line}");
+    assert!(line.contains("is not a socket"), "{line}");
     assert_eq!(common::read(&other("precious")), "data");
     daemon.ok(&["queue"]);
     // That of one that was killed is.
