@@ -167,7 +167,7 @@ fn others_are_served_during_a_change_of_many_jobs() {
     tell(&format!(
         "two changes of 40,000 jobs: {took:.1?}; others: {served}, at most {longest:.1?}"
     ));
-    // Two selections and twenty portions, each of which lets others in.
-    assert!(served >= 8, "{longest:?} of {took:?}, {served} answers");
+    // Two selections and ten portions, each of which lets others in.
+    assert!(served >= 6, "{longest:?} of {took:?}, {served} answers");
     until("nothing is left", || other.info().unwrap().jobs.is_empty());
 }

@@ -3,13 +3,14 @@
 use super::message::Reply;
 use super::{AcceptedCommand, Cycle};
 use crate::command::{Accepted, AdmissionControl, Admitted, CommandOutcome, Refusal, UserCommand};
-use crate::scheduler::{Input, JobAction};
+use crate::scheduler::{Input, JobAction, Phase};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Changes of at most this many jobs are applied at once.
 const AT_ONCE_MAX: usize = 256;
 /// Jobs that one turn changes for all bulk changes together.
-const PORTION_MAX: usize = 4096;
+const PORTION_MAX: usize = 8192;
 
 /// A change of many jobs that is under way.
 pub(super) struct BulkChange {
@@ -41,10 +42,16 @@ impl Cycle {
         reply: Reply,
     ) -> Option<AcceptedCommand> {
         match accepted {
-            Accepted { input: Input::Change { action, jobs, by }, mut outcome, .. }
+            Accepted { input: Input::Change { action, mut jobs, by }, mut outcome, .. }
                 if jobs.len() > AT_ONCE_MAX =>
             {
                 outcome.done.clear();
+                if matches!(action, JobAction::Cancel | JobAction::Hold) {
+                    // From the end of the queue: no job moves up, or starts, only to be changed in a later turn.
+                    let runs =
+                        |job| self.scheduler.job(job).map(|active| active.phase != Phase::Absent);
+                    jobs.sort_by_key(|&job| (runs(job), Reverse(job)));
+                }
                 let left = jobs.into();
                 self.bulk.push_back(BulkChange { uid, action, by, left, outcome, reply });
                 None
@@ -67,6 +74,7 @@ impl Cycle {
             let jobs = self.still_possible(&mut bulk, portion);
             let input = Input::Change { action: bulk.action, jobs, by: bulk.by.clone() };
             let (outcome, reply) = if bulk.left.is_empty() {
+                bulk.outcome.done.sort_unstable();
                 (bulk.outcome, Some(bulk.reply))
             } else {
                 self.bulk.push_back(bulk);
