@@ -54,7 +54,8 @@ pub(crate) struct DaemonFlags {
     #[arg(long, value_name = "N")]
     devices: Option<u32>,
     /// Use this many fake GPUs: real processes on devices that exist only as numbers
-    #[arg(long, value_name = "N", conflicts_with_all = ["provider", "devices"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["provider", "devices"],
+        value_parser = clap::value_parser!(u32).range(1..=65_536))]
     fake_gpus: Option<u32>,
     /// Any other key of the configuration: SECTION.KEY=VALUE; see tandem config show
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = parse_setting)]
@@ -85,4 +86,18 @@ impl DaemonFlags {
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("give SECTION.KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::help;
+
+    #[test]
+    fn no_fake_gpus_are_refused_because_none_means_a_default_number() {
+        let parse = |count: &str| {
+            help::command().try_get_matches_from(["tandem", "daemon", "--fake-gpus", count])
+        };
+        assert!(parse("1").is_ok());
+        assert!(parse("0").is_err_and(|error| error.to_string().contains("0 is not in 1..=65536")));
+    }
 }

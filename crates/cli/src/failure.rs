@@ -60,6 +60,20 @@ impl Failure {
         }
     }
 
+    /// The same failure with the names of options where the message names fields of the HTTP API.
+    pub(crate) fn naming(self, options: &[(&str, &str)]) -> Self {
+        let Self::Said { message, code } = self else { return self };
+        let (field, rest) = message.split_once(": ").unwrap_or(("", &message));
+        let option = |word: &str| {
+            options.iter().find(|(field, _)| *field == word).map(|(_, option)| *option)
+        };
+        let Some(first) = option(field) else { return Self::Said { message, code } };
+        let is_field = |word: &str| word.contains('_');
+        let named = |word| option(word).filter(|_| is_field(word)).unwrap_or(word);
+        let rest: Vec<&str> = rest.split(' ').map(named).collect();
+        Self::Said { message: format!("{first}: {}", rest.join(" ")), code }
+    }
+
     /// The message; an exit code alone has none.
     pub(crate) fn message(&self) -> String {
         match self {
@@ -194,5 +208,23 @@ bad_input!(
 impl From<DaemonError> for Failure {
     fn from(error: DaemonError) -> Self {
         Self::failed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_the_option_and_not_the_field() {
+        let options = [("end_unix_s", "--end"), ("start_unix_s", "--start"), ("users", "--users")];
+        let named = |text: &str| Failure::bad_input(text).naming(&options).message();
+        assert_eq!(
+            named("end_unix_s: is not later than start_unix_s"),
+            "--end: is not later than --start"
+        );
+        assert_eq!(named("users: there is no user 'x'"), "--users: there is no user 'x'");
+        assert_eq!(named("class: users: is not one"), "class: users: is not one");
+        assert_eq!(named("only operators do that"), "only operators do that");
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct JobOptions {
     /// Job array, one job per number: 0-9:2,14%3; %3 limits it to three running jobs
     #[arg(short = 'a', long, value_name = "LIST")]
     pub(crate) array: Option<String>,
-    /// Jobs that must end first: afterok:1:2,afterany:3,afternotok:4
+    /// Jobs that must end first: afterok:1:2,afterany:3,afternotok:4; or start first: after:5
     #[arg(short = 'd', long, value_name = "LIST")]
     pub(crate) dependency: Option<String>,
     /// Earliest start: now+1h, HH:MM, 2026-12-24T18:00
@@ -55,7 +55,7 @@ pub(crate) struct JobOptions {
     /// One job per value: replaces {name} in the command and sets TANDEM_PARAM_NAME; several combine
     #[arg(long = "param", value_name = "NAME=A,B", value_parser = param)]
     pub(crate) params: Vec<Param>,
-    /// Class of jobs that behave alike [default: from program, script and batch size]
+    /// Class of jobs that behave alike [default: from program, script and the arguments that matter]
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Option<String>,
     /// Estimated run time when it runs alone

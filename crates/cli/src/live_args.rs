@@ -372,9 +372,9 @@ pub(crate) struct ReserveArgs {
     /// Start: now+2h, HH:MM, 2026-12-24T08:00 [default: now]
     #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
     pub(crate) start: Option<f64>,
-    /// End
-    #[arg(long, value_name = "MOMENT", value_parser = units::moment)]
-    pub(crate) end: Option<f64>,
+    /// End; HH:MM is the first one after the start
+    #[arg(long, value_name = "MOMENT")]
+    pub(crate) end: Option<String>,
     /// Users whose jobs may use it (submit --reservation N) [default: nobody, for maintenance]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) users: Vec<String>,

@@ -2,12 +2,17 @@
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, TableStyle};
+use comfy_table::{
+    Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, LineStyle, Table, TableStyle,
+};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
 /// Names longer than this are cut in tables.
 const NAME_MAX: usize = 32;
+/// Columns of a table with sentences, where there is no terminal, and at least.
+const WIDTH_DEFAULT: u16 = 100;
+const WIDTH_MIN: u16 = 60;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
@@ -119,13 +124,20 @@ impl<T: Into<String>> From<T> for TableCell {
     }
 }
 
-/// A table; a header that begins with `>` aligns its column to the right.
+/// A table; a header that begins with `>` aligns its column to the right, one with `~` holds sentences, which are
+/// wrapped to the terminal or, without one, to a fixed width. Other columns are never wrapped, for `grep` and `awk`.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<TableCell>>, colors: bool) -> String {
     let mut table = Table::new();
     let rule = LineStyle::none().fill('─').junction('─');
     table.load_style(TableStyle::new().header_separator(rule));
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.iter().map(|title| title.trim_start_matches('>')));
+    let is_prose = |title: &&str| title.starts_with('~');
+    if header.iter().any(is_prose) {
+        let width = table.width().unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_DEFAULT);
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    } else {
+        table.set_content_arrangement(ContentArrangement::Disabled);
+    }
+    table.set_header(header.iter().map(|title| title.trim_start_matches(['>', '~'])));
     if colors {
         table.enforce_styling();
     } else {
@@ -143,6 +155,9 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<TableCell>>, colors: bool) ->
     for (column, title) in table.column_iter_mut().zip(header) {
         if title.starts_with('>') {
             column.set_cell_alignment(CellAlignment::Right);
+        }
+        if !is_prose(&title) {
+            column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
     table.trim_fmt()
@@ -214,5 +229,16 @@ mod tests {
         let text = table(&[">id", "name"], vec![vec!["7".into(), "a".into()]], false);
         assert_eq!(text.lines().count(), 3);
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn sentences_in_tables_are_wrapped_and_other_columns_are_not() {
+        let long = "some words ".repeat(40);
+        let path = format!("/home/{}", "x".repeat(40));
+        let row = || vec![TableCell::from(path.as_str()), long.as_str().into()];
+        let wrapped = table(&["check", "~found"], vec![row()], false);
+        assert!(wrapped.lines().all(|line| line.chars().count() <= 100), "{wrapped}");
+        assert!(wrapped.contains(&path), "{wrapped}");
+        assert_eq!(table(&["check", "found"], vec![row()], false).lines().count(), 3);
     }
 }

@@ -112,8 +112,22 @@ pub(crate) fn gpus(text: &str) -> Result<f64, String> {
 pub(crate) fn moment(text: &str) -> Result<f64, String> {
     moment_from(text, &Zoned::now()).ok_or_else(|| {
         let shown = text.escape_debug();
+        // The calendar has later days than the clock.
+        if text.parse::<Date>().is_ok() || text.parse::<DateTime>().is_ok() {
+            return format!("'{shown}' is too far away; give a moment before the year 2286");
+        }
         format!("'{shown}' is not a moment; give now+1h, HH:MM or 2026-12-24T18:00")
     })
+}
+
+/// A moment that follows another, such as the end of a reservation: a time of day is the first one after it.
+pub(crate) fn moment_after(text: &str, start_unix_s: f64) -> Result<f64, String> {
+    let is_time_of_day = text.contains(':') && !text.contains(['-', 'T', ' ', '+']);
+    // Rounded up, so that the same time of day is that of the next day.
+    let start = Timestamp::from_millisecond((start_unix_s * 1e3) as i64 + 1).ok();
+    let start = start.filter(|_| is_time_of_day).map(|start| start.to_zoned(TimeZone::system()));
+    let found = start.and_then(|start| moment_from(text, &start));
+    found.map_or_else(|| moment(text), Ok)
 }
 
 /// A past point in time, in seconds since 1970: as `moment`, and `7d` is a week ago.
@@ -198,6 +212,14 @@ pub(crate) fn words(seconds: f64) -> String {
         60..3600 => format!("{} min", whole / 60),
         3600..86_400 => format!("{} h {} min", whole / 3600, whole / 60 % 60),
         _ => format!("{} d {} h", whole / 86_400, whole / 3600 % 24),
+    }
+}
+
+/// A number of things: `1 job`, `2 jobs`.
+pub(crate) fn counted(count: impl TryInto<u64>, thing: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
     }
 }
 
@@ -306,6 +328,34 @@ mod tests {
         for wrong in ["", "later", "25:00", "now-1h", "2026-13-01", "nowhere", "12", "now+"] {
             assert_eq!(moment_from(wrong, &now), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_end_at_a_time_of_day_is_the_first_one_after_the_start() {
+        let hours = |from: &str, to: &str| {
+            let start = moment(from).unwrap();
+            (moment_after(to, start).unwrap() - start) / HOUR_S
+        };
+        assert_eq!(hours("2030-01-10T18:00", "22:00"), 4.0);
+        assert_eq!(hours("2030-01-10T18:00", "06:30"), 12.5);
+        assert_eq!(hours("2030-01-10T18:00", "18:00"), 24.0);
+        assert_eq!(hours("2030-01-10T18:00", "2030-01-10T19:00"), 1.0);
+        // Today's if that is still to come, else tomorrow's: the start decides.
+        assert_eq!(hours("18:00", "22:00"), 4.0);
+        assert!(moment_after("22h", 0.0).is_err());
+        let later = moment_after("now+2h", moment("now+1h").unwrap()).unwrap();
+        assert!((later - moment("now+2h").unwrap()).abs() < 60.0);
+    }
+
+    #[test]
+    fn a_day_that_is_too_far_away_is_called_that() {
+        assert!(moment("9999-12-31").unwrap_err().contains("is too far away"));
+        assert!(moment("2026-13-01").unwrap_err().contains("is not a moment"));
+    }
+
+    #[test]
+    fn one_thing_is_not_called_several() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "job")), ["0 jobs", "1 job", "2 jobs"]);
     }
 
     #[test]

@@ -371,7 +371,7 @@ fn what_people_read() {
     says(&["submit", "--dry-run", "--policy", "fifo", "--", "x"], &["no GPU is free"]);
     says(&["usage"], &["ann", "1.50"]);
     says(&["classes"], &["d 0.80 (4)", "2.500"]);
-    says(&["top"], &["policy tandem, 1 fake devices", "17 train", "eval"]);
+    says(&["top"], &["policy tandem, 1 fake device,", "17 train", "eval"]);
     for args in [&["gpus"][..], &["info", "17"], &["usage"], &["classes"], &["top"]] {
         assert_eq!(server.run(&[args, &["--json"]].concat()).json()["schema"], 1, "{args:?}");
     }

@@ -7,6 +7,7 @@ use hostile::{
     ANN, BOB, Daemon, ROOT, command, exchange, home, open_folder, program, shell, two_people,
 };
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -21,6 +22,14 @@ fn mode(path: &Path) -> u32 {
     let metadata = std::fs::metadata(path);
     metadata.unwrap_or_else(|error| panic!("{}: {error}", path.display())).mode() & 0o777
 }
+
+/// What everyone sees of a job: the first two rows of the table in docs/security.md. A new field is added here and
+/// there, or is private.
+const PUBLIC: &str = "id name user state reason task gpus class devices beside rate rate_measured rate_from submit_time \
+    start_time end_time run_s shared_s exit_code uid pid runs retried signal share share_promised enforcement sub_batches \
+    caps slowdown_predicted slowdown_measured normalised_throughput done_s estimate_s estimate_from memory_peak_bytes \
+    gpu_memory_bytes exclusive max_slowdown time_limit_s priority cpu_s dependency begin_time retries_left stop_signal \
+    may_change steps_per_s steps_per_s_alone";
 
 #[test]
 fn another_user_sees_nothing_private() {
@@ -58,7 +67,8 @@ fn another_user_sees_nothing_private() {
         .map(str::to_owned)
         .collect();
     for id in ids {
-        paths.extend([format!("/v1/jobs/{id}"), format!("/v1/jobs/{id}/explain")]);
+        let pages = ["", "/explain", "/decisions", "/series"];
+        paths.extend(pages.map(|page| format!("/v1/jobs/{id}{page}")));
         for stream in ["", "?stream=stdout", "?stream=stderr"] {
             let answer = daemon.get(BOB, &format!("/v1/jobs/{id}/logs{stream}"));
             assert_eq!(answer.status, 403, "{}", answer.text());
@@ -85,6 +95,12 @@ fn another_user_sees_nothing_private() {
     let explained = daemon.post(BOB, "/v1/jobs/dry-run", &json!({"command": ["true"]}));
     assert_eq!(explained.status, 200);
     assert!(!explained.text().contains("SECRET"));
+    let seen = daemon.get(BOB, &format!("/v1/jobs/{runs}")).json()["job"].clone();
+    let seen: BTreeSet<&str> =
+        seen.as_object().expect("a job").keys().map(String::as_str).collect();
+    assert_eq!(seen, PUBLIC.split_whitespace().collect());
+    let series = daemon.get(BOB, &format!("/v1/jobs/{runs}/series")).json();
+    assert_eq!(series["scalars"], json!({}), "what a job reports is its user's");
     // A name is everybody's, also that of a program.
     assert_eq!(daemon.get(BOB, &format!("/v1/jobs/{runs}")).json()["job"]["name"], "plain");
 

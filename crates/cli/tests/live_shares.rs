@@ -123,6 +123,11 @@ fn reservations_keep_gpus_for_their_users_and_are_foreseen() {
     let now = now.expect("it is after 1970").as_secs_f64();
     let request = |gpus: u32, users: &[&str], start_s: f64| json!({"gpus": gpus, "start_unix_s": now + start_s, "end_unix_s": now + 5000.0, "users": users});
     assert_eq!(daemon.post(ANN, "/v1/reservations", &request(1, &[], 0.0)).status, 403);
+    let misspelt = daemon.post(ROOT, "/v1/reservations", &request(1, &["nobodyx"], 0.0));
+    assert_eq!(misspelt.status, 400);
+    assert!(misspelt.text().contains("users: there is no user 'nobodyx'"), "{}", misspelt.text());
+    let (ok, _, said) = cli(&daemon, &["reserve", "-G", "1", "--end", "2020-01-01"]);
+    assert!(!ok && said.contains("--end: is not later than now"), "{said}");
     let made = daemon.post(ROOT, "/v1/reservations", &request(3, &["daemon"], 0.0));
     assert_eq!(made.status, 201, "{}", made.text());
     let id = made.json()["reservation"]["id"].clone();

@@ -106,6 +106,7 @@ fn a_token_is_one_user_within_its_scopes() {
     assert_eq!(daemon.post(ANN, "/v1/tokens", &json!({"expires_s": 0})).status, 400);
 
     let job = json!({"command": ["sh", "-c", "id -u > out"], "dir": dir}).to_string();
+    assert_eq!(daemon.post(ANN, "/v1/tokens", &json!({"scopes": []})).status, 400);
     let (reader, reads) = create(&daemon, ANN, &json!({"scopes": ["read"], "name": "looks"}));
     let (_, submits) = create(&daemon, ANN, &json!({}));
     assert_eq!(ask(&address, Some(&reads), "POST", "/v1/jobs", &job).status, 403);

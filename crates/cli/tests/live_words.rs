@@ -148,6 +148,36 @@ fn a_script_for_slurm_finds_its_variables() {
 }
 
 #[test]
+fn a_device_with_a_process_is_not_called_free() {
+    let daemon = Daemon::start(Options::fake(1));
+    let stays = JobRequest {
+        kill_grace_s: Some(600.0),
+        ..daemon.shell("trap '' TERM; while :; do sleep 0.1; done")
+    };
+    let stays = daemon.submit(&stays);
+    daemon.await_pid(stays);
+    daemon.ok(&["requeue", &stays.to_string()]);
+    let explained = daemon.ok(&["explain", &stays.to_string()]).stdout;
+    assert!(explained.contains("GPU 0: its own process is still there"), "{explained}");
+    assert!(!explained.contains("is free"), "{explained}");
+}
+
+#[test]
+fn who_waits_for_a_job_is_told_how_it_ended() {
+    let daemon = Daemon::start(Options::fake(1));
+    let ran = daemon.tandem(&["submit", "-W", "-J", "bad", "--", "sh", "-c", "exit 3"]);
+    assert_eq!((ran.code, ran.stdout.lines().count()), (Some(3), 1), "{ran:?}");
+    assert_eq!(ran.stderr, "tandem: job 1 (bad) failed, exit code 3\n");
+    let ran = daemon.ok(&["submit", "-W", "--", "true"]);
+    assert_eq!(ran.stderr, "");
+    // Its output cannot be read: no file was made.
+    let ran = daemon.tandem(&["run", "-D", "/nowhere", "-J", "lost", "--", "true"]);
+    assert!(ran.stderr.contains("tandem: job 3 (lost) failed"), "{ran:?}");
+    let info = daemon.ok(&["info", "1"]).stdout;
+    assert!(!info.contains("enforcement") && !info.contains(" 0 variables"), "{info}");
+}
+
+#[test]
 fn run_does_not_show_the_output_of_an_earlier_run() {
     let daemon = Daemon::start(Options::fake(1));
     let ran = daemon.ok(&["run", "-o", "same.log", "--", "echo", "first"]);

@@ -222,7 +222,8 @@ impl AdmissionControl<'_> {
                     return Err(Refusal::NotFound(message));
                 }
                 if !caller.is_operator(self.daemon_uid) {
-                    let message = "only root and the user of the daemon may drain devices";
+                    let message = "only operators drain devices: root, the user of the daemon and \
+                                   those whom daemon.operators names";
                     return Err(Refusal::Forbidden(message.to_owned()));
                 }
                 plain(match command {

@@ -13,7 +13,7 @@ use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
-use crate::scheduler::{Estimate, OutsideWork, Scheduler};
+use crate::scheduler::{Estimate, OutsideWork, Scheduler, ShutCause};
 use draws::{Deadline, ReducedQueue};
 use std::sync::Arc;
 use tandem_core::{
@@ -398,6 +398,19 @@ fn broken_promise(
     })
 }
 
+/// What a device is like that the plan gives to nobody else: a process may still be there.
+fn freed(scheduler: &Scheduler, device: u32, own: Option<u64>) -> String {
+    let (mine, others): (Vec<u64>, Vec<u64>) =
+        scheduler.present(device).partition(|&job| Some(job) == own);
+    let list = || others.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ");
+    match (others.len(), mine.is_empty()) {
+        (0, true) => "is free".to_owned(),
+        (0, false) => "its own process is still there".to_owned(),
+        (1, _) => format!("job {} is leaving", list()),
+        _ => format!("jobs {} are leaving", list()),
+    }
+}
+
 /// For each device, why the job does not start there. The job itself does not count.
 fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Vec<DeviceReason> {
     let engine = scheduler.engine().state();
@@ -417,12 +430,15 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Ve
         {
             return format!("is used by others, {} MiB", bytes >> 20);
         }
+        if let Some(ShutCause::Reserved) = scheduler.shut_cause(device) {
+            return "is kept free for a job that is moved".to_owned();
+        }
         let gpu = GpuId(device);
         let tenants: Vec<JobId> = engine.occupancy().tenants(gpu).to_vec();
         let tenants: Vec<JobId> =
             tenants.into_iter().filter(|&entry| Some(scheduler.job_of(entry)) != own).collect();
         if tenants.is_empty() {
-            return "is free".to_owned();
+            return freed(scheduler, device, own);
         }
         let jobs: Vec<String> =
             tenants.iter().map(|&entry| scheduler.job_of(entry).to_string()).collect();

@@ -13,7 +13,7 @@ pub use check::{CheckedRequest, progress_pattern};
 pub use dependency::DependencyName;
 pub use selector::Selector;
 pub use service::{LatencyPromise, Percentile, ServiceRequest};
-pub use tasks::{TASKS_MAX, Tasks, parse_numbers};
+pub use tasks::{ListError, TASKS_MAX, Tasks, parse_numbers};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ pub struct JobRequest {
     pub retries: u32,
     /// Try it again after the machine was started anew.
     pub requeue: bool,
-    /// Jobs of one class behave alike; a hash of program, script and batch size if absent.
+    /// Jobs of one class behave alike; from program, script and the arguments that matter if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub class: Option<String>,

@@ -1353,7 +1353,7 @@ export interface components {
              */
             begin_unix_s?: number | null;
             /**
-             * @description Jobs of one class behave alike; a hash of program, script and batch size if absent.
+             * @description Jobs of one class behave alike; from program, script and the arguments that matter if absent.
              * @default null
              */
             class?: string | null;

@@ -31,10 +31,8 @@ pub(super) async fn change(
         return Err(ApiError::bad(format!("jobs: give at most {SELECTORS_MAX} selectors")));
     }
     let selector = |text: &String| {
-        Selector::parse(text).ok_or_else(|| {
-            let text: String = text.escape_debug().take(100).collect();
-            ApiError::bad(format!("jobs: '{text}' names no job; give {}", Selector::FORMS))
-        })
+        Selector::parse(text)
+            .map_err(|error| ApiError::bad(format!("jobs: {}", Selector::problem(text, error))))
     };
     let selectors: Vec<Selector> = jobs.iter().map(selector).collect::<Result<_, _>>()?;
     let outcome = api.command(caller, UserCommand::ChangeMany(action, selectors)).await?;

@@ -88,6 +88,8 @@ pub struct Api {
 
 /// The longest error message, in characters.
 const MESSAGE_MAX: usize = 1000;
+/// The most digits of a number in an error message.
+const DIGITS_MAX: usize = 24;
 /// Most idle read connections.
 const READERS_MAX: usize = 8;
 
@@ -187,9 +189,25 @@ impl ApiError {
     /// The JSON of the error: one line of limited length, without control characters.
     fn body(&self) -> ErrorAnswer {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
-        let message = self.message.chars().take(MESSAGE_MAX).map(plain).collect();
+        let message = short_numbers(&self.message);
+        let message = message.chars().take(MESSAGE_MAX).map(plain).collect();
         ErrorAnswer { error: ErrorBody { code: self.code.to_owned(), message } }
     }
+}
+
+/// A message without the tail of a number of hundreds of digits that a request gave.
+fn short_numbers(message: &str) -> String {
+    let mut digits = 0;
+    let mut text = String::with_capacity(message.len());
+    for character in message.chars() {
+        digits = if character.is_ascii_digit() { digits + 1 } else { 0 };
+        match digits {
+            0..=DIGITS_MAX => text.push(character),
+            _ if text.ends_with('…') => {}
+            _ => text.push('…'),
+        }
+    }
+    text
 }
 
 impl From<Refusal> for ApiError {
@@ -210,5 +228,19 @@ impl From<Refusal> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         (self.status, axum::Json(self.body())).into_response()
+    }
+}
+
+#[cfg(test)]
+mod message_tests {
+    use super::*;
+
+    #[test]
+    fn a_message_does_not_repeat_hundreds_of_digits() {
+        let refused = ApiError::bad(format!("gpus: is {}; give fewer", "9".repeat(300)));
+        let expected = format!("gpus: is {}…; give fewer", "9".repeat(DIGITS_MAX));
+        assert_eq!(refused.body().error.message, expected);
+        let plain = "job 18446744073709551615 is not yours";
+        assert_eq!(short_numbers(plain), plain);
     }
 }

@@ -8,6 +8,7 @@ use crate::command::{Caller, UserCommand};
 use crate::cycle::Present;
 use crate::scheduler::Booking;
 use crate::time::iso;
+use crate::users;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
@@ -24,6 +25,8 @@ const UNIX_S_MAX: f64 = 1e11;
 /// The most reservations that are not over, and users of one.
 const RESERVATIONS_MAX: usize = 1000;
 const USERS_MAX: usize = 1000;
+/// Characters of a name that a message repeats.
+const NAME_SHOWN: usize = 64;
 
 /// GPUs to be reserved.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -109,12 +112,33 @@ pub(super) async fn create(
     caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let request: ReservationRequest = json_body(bytes)?;
+    let mut request: ReservationRequest = json_body(bytes)?;
+    // Names are only looked up for those who may reserve.
+    if !caller.is_operator(api.uid) {
+        let message = "only operators make and cancel reservations";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
+    }
+    request.users = existing(std::mem::take(&mut request.users)).await?;
     let by = caller.user.clone();
     let booking = api.query(move |present| booking(&request, present, by)).await??;
     api.command(caller, UserCommand::Reserve(Box::new(booking.clone()))).await?;
     let answer = NewReservation { schema: SCHEMA, reservation: shown(&booking) };
     Ok((StatusCode::CREATED, Json(answer)).into_response())
+}
+
+/// The names of users who exist: nobody else could use a reservation for a misspelt name.
+async fn existing(names: Vec<String>) -> Result<Vec<String>, ApiError> {
+    if names.len() > USERS_MAX || names.iter().any(|name| name.len() > REASON_MAX) {
+        return Err(ApiError::bad("users: give at most 1000 names"));
+    }
+    let find = |name: String| {
+        users::find(&name).map(|user| user.name).ok_or_else(|| {
+            let shown: String = name.escape_debug().take(NAME_SHOWN).collect();
+            ApiError::bad(format!("users: there is no user '{shown}'"))
+        })
+    };
+    let found = tokio::task::spawn_blocking(move || names.into_iter().map(find).collect()).await;
+    found.map_err(|error| ApiError::internal(error.to_string()))?
 }
 
 /// A request as a booking, with a number and devices.
@@ -126,15 +150,15 @@ fn booking(
     let times = [request.start_unix_s, request.end_unix_s, request.lead_s];
     let now_s = unix_us() as f64 / 1e6;
     let start_s = request.start_unix_s.max(now_s);
-    if times.iter().any(|time| !(0.0..=UNIX_S_MAX).contains(time)) || request.end_unix_s <= start_s
-    {
-        return Err(ApiError::bad("end_unix_s: is not after start_unix_s and now"));
+    if times.iter().any(|time| !(0.0..=UNIX_S_MAX).contains(time)) {
+        return Err(ApiError::bad("end_unix_s: give times from 1970 to the year 5138"));
+    }
+    if request.end_unix_s <= start_s {
+        let than = if request.start_unix_s > now_s { "start_unix_s" } else { "now" };
+        return Err(ApiError::bad(format!("end_unix_s: is not later than {than}")));
     }
     if request.reason.len() > REASON_MAX || request.reason.contains(char::is_control) {
         return Err(ApiError::bad("reason: give at most 255 printable characters"));
-    }
-    if request.users.len() > USERS_MAX || request.users.iter().any(|name| name.len() > REASON_MAX) {
-        return Err(ApiError::bad("users: give at most 1000 names"));
     }
     let scheduler = present.scheduler;
     if scheduler.bookings().count() >= RESERVATIONS_MAX {

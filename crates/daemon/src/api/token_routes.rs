@@ -29,6 +29,7 @@ pub struct TokenRequest {
     pub user: Option<String>,
     /// What it allows; `read` and `submit` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_items = 1)]
     pub scopes: Option<Vec<Scope>>,
     /// Its life in seconds; 90 days if absent, ten years at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,6 +118,9 @@ pub(super) async fn create(
     let life_s = request.expires_s.unwrap_or(tokens::LIFE_DEFAULT_S);
     if !(1..=tokens::LIFE_MAX_S).contains(&life_s) {
         return Err(ApiError::bad("expires_s: give 1 second to 3650 days"));
+    }
+    if request.scopes.as_ref().is_some_and(Vec::is_empty) {
+        return Err(ApiError::bad("scopes: is empty; give read, submit or operate"));
     }
     let mut scopes = request.scopes.unwrap_or_else(|| vec![Scope::Read, Scope::Submit]);
     scopes.push(Scope::Read);

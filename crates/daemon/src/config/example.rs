@@ -45,18 +45,31 @@ fn value(key: &Key) -> String {
         (_, ValueKind::Integer(least, most)) => 30.clamp(least, most).to_string(),
         (_, ValueKind::Number(least, most)) => format!("{:?}", 40_f64.clamp(least, most)),
         (_, ValueKind::Bool) => "true".to_owned(),
-        (_, ValueKind::Path) => format!("{:?}", example_path(key.name)),
-        (_, ValueKind::Text) => "\"127.0.0.1:7171\"".to_owned(),
+        (_, ValueKind::Path | ValueKind::Text) => format!("{:?}", example_text(key.name)),
     }
 }
 
-fn example_path(name: &str) -> &'static str {
+/// An example of a path or a text that has no default.
+fn example_text(name: &str) -> &'static str {
     match name {
         "daemon.socket" => "/run/tandem/daemon.sock",
         "daemon.state" => "/var/lib/tandem",
+        "daemon.shares" => "/etc/tandem/shares.toml",
+        "daemon.listen" => "0.0.0.0:7171",
+        "daemon.web" => "0.0.0.0:7172",
+        "daemon.tls_cert" => "/etc/tandem/tls-cert.pem",
+        "daemon.tls_key" => "/etc/tandem/tls-key.pem",
+        "daemon.operators" => "ann,bob",
+        "daemon.smtp" => "localhost:25",
+        "client.host" => "gpu1:7171",
+        "client.token_file" => "/etc/tandem/token",
+        "client.ca_file" => "/etc/tandem/ca.pem",
+        "learning.class_arguments" => "width,depth",
+        "learning.class_ignore" => "note,tag",
         "nvidia.library" => "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
         "slurm.completions" => "/var/log/slurm/jobcomp",
-        _ => "/etc/tandem/token",
+        "slurm.listen" => "0.0.0.0:7173",
+        _ => "",
     }
 }
 
@@ -93,6 +106,18 @@ mod tests {
         for key in KEYS {
             assert_eq!(*origins.of(key.name), Origin::File(file.clone()), "{}", key.name);
         }
+    }
+
+    #[test]
+    fn every_path_and_address_of_the_example_is_another_one() {
+        let is_text = |key: &&Key| matches!(key.kind, ValueKind::Path | ValueKind::Text);
+        let values: Vec<String> = KEYS.iter().filter(is_text).map(value).collect();
+        let distinct: std::collections::BTreeSet<&String> = values.iter().collect();
+        let tandem = format!("{:?}", "tandem");
+        // A policy, a namespace and a partition have the name of the program.
+        let same = values.iter().filter(|value| **value == tandem).count();
+        assert_eq!(distinct.len(), values.len() - same + 1, "{values:?}");
+        assert!(!values.contains(&"\"\"".to_owned()), "{values:?}");
     }
 
     #[test]

@@ -177,8 +177,11 @@ pub(super) fn range(mut values: Vec<f64>) -> Option<[f64; 3]> {
 pub(super) fn too_few_gpus(present: &Snapshot, target: usize) -> Option<String> {
     let needs = present.jobs[target].spec.gpus;
     let open = present.cluster.gpus().len().saturating_sub(present.closed.len());
-    (needs as usize > open)
-        .then(|| format!("it needs {needs} GPUs, and {open} accept jobs at present"))
+    (needs as usize > open).then(|| {
+        let (noun, verb) =
+            (if needs == 1 { "GPU" } else { "GPUs" }, if open == 1 { "accepts" } else { "accept" });
+        format!("it needs {needs} {noun}, and {open} {verb} jobs at present")
+    })
 }
 
 /// Why a start is not known; `None` if it is. It is unknown if most of the work before the job is of classes

@@ -8,6 +8,8 @@ const ENVIRONMENT_MAX_BYTES: usize = 1 << 20;
 const PATH_MAX_BYTES: usize = 4096;
 /// The most dependencies, over all tasks of a submission.
 const DEPENDENCIES_MAX: usize = 100_000;
+/// The longest span and the latest moment: 317 years, and the year 2286.
+const SECONDS_MAX: f64 = 1e10;
 /// A pattern that takes more than this when it is compiled could take minutes for a page of output.
 const PATTERN_MAX_BYTES: usize = 128 << 10;
 
@@ -80,6 +82,9 @@ impl JobRequest {
         if size > ARGUMENTS_MAX_BYTES {
             return Err(bad("command", "is longer than a mebibyte; put it into a script"));
         }
+        if self.params.iter().flat_map(|param| &param.values).any(|value| nul(value)) {
+            return Err(bad("params", "hold a NUL byte, which no program can be given"));
+        }
         // Before anything is counted for each of them.
         self.tasks()?;
         if self.command_bytes_max() > ARGUMENTS_MAX_BYTES {
@@ -132,17 +137,24 @@ impl JobRequest {
         if !(least..=1_000_000.0).contains(&self.gpus) || (self.gpus > 1.0 && !whole) {
             return Err(bad(
                 "gpus",
-                format!("is {}; give {least} to 1, or a whole number", self.gpus),
+                format!("is {:?}; give {least} to 1, or a whole number", self.gpus),
             ));
         }
         let span = |field, value: Option<f64>, least: f64| match value {
-            Some(value) if !(least..=1e10).contains(&value) => {
-                Err(bad(field, format!("is {value}; give a number of seconds")))
+            Some(value) if value > SECONDS_MAX => {
+                Err(bad(field, format!("is {value:?} seconds; give at most {SECONDS_MAX:e}")))
+            }
+            Some(value) if !(least..=SECONDS_MAX).contains(&value) => {
+                Err(bad(field, format!("is {value:?} seconds; give {least} or more")))
             }
             _ => Ok(()),
         };
         span("time_limit_s", self.time_limit_s, 0.001)?;
         span("estimate_s", self.estimate_s, 0.001)?;
+        if self.begin_unix_s.is_some_and(|begin| begin > SECONDS_MAX) {
+            let problem = "is later than the year 2286; give an earlier moment";
+            return Err(bad("begin_unix_s", problem));
+        }
         span("begin_unix_s", self.begin_unix_s, 0.0)?;
         if self.kill_grace_s.is_some_and(|grace| !(0.0..=KILL_GRACE_MAX_S).contains(&grace)) {
             let problem = format!("is not between 0 and {KILL_GRACE_MAX_S} seconds");

@@ -1,6 +1,6 @@
 //! Dependencies as they are written: `afterok:1:2,afterany:3_4,afternotok:5_[1-3]`.
 
-use super::{After, BadRequest, Selector, bad};
+use super::{After, BadRequest, ListError, Selector, bad};
 
 /// The most jobs that a request may name.
 const NAMES_MAX: usize = 10_000;
@@ -27,8 +27,13 @@ pub(super) fn parse(text: &str) -> Result<Vec<DependencyName>, BadRequest> {
             _ => return Err(wrong(part)),
         };
         for name in names.split(':') {
-            let jobs = Selector::parse(name).filter(|jobs| *jobs != Selector::All);
-            let jobs = jobs.ok_or_else(|| wrong(part))?;
+            let jobs = Selector::parse(name).map_err(|error| match error {
+                ListError::Form => wrong(part),
+                error => bad("dependency", Selector::problem(name, error)),
+            })?;
+            if jobs == Selector::All {
+                return Err(wrong(part));
+            }
             count += jobs.len();
             all.push(DependencyName { after, jobs });
         }

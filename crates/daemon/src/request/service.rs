@@ -110,7 +110,7 @@ impl JobRequest {
         let least = f64::from(BUDGET_MIN.0) / f64::from(PPM_ONE);
         if let Some(share) = self.share {
             if !(least..=1.0).contains(&share) {
-                return Err(bad("share", format!("is {share}; give {least} to 1 of a GPU")));
+                return Err(bad("share", format!("is {share:?}; give {least} to 1 of a GPU")));
             }
             if share > self.gpus {
                 let problem = format!("is {share}, more than the {} GPUs it asks for", self.gpus);

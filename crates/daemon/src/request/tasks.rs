@@ -2,6 +2,7 @@
 //! counted and numbered here; what one of them has for each parameter is looked up when it is needed.
 
 use super::{BadRequest, JobRequest, bad};
+use thiserror::Error;
 
 /// The most tasks that one submission may have.
 pub const TASKS_MAX: usize = 100_000;
@@ -84,45 +85,84 @@ impl JobRequest {
 /// `0-9:2,14%3` as numbers and how many may run at a time.
 fn parse_array(text: &str) -> Result<(Vec<u32>, Option<u32>), BadRequest> {
     let shown: String = text.escape_debug().take(100).collect();
-    let wrong = || bad("array", format!("'{shown}' is not of the form 0-9:2,14%3"));
+    let wrong = |error: &ListError| match error {
+        ListError::Form => bad("array", format!("'{shown}' is not of the form 0-9:2,14%3")),
+        error => bad("array", format!("'{shown}' {error}")),
+    };
     let (list, at_a_time) = match text.split_once('%') {
         Some((list, limit)) => {
-            let limit: u32 = limit.parse().ok().filter(|&limit| limit > 0).ok_or_else(wrong)?;
+            let limit: u32 = limit.parse().map_err(|_| wrong(&ListError::Form))?;
+            if limit == 0 {
+                let problem = format!("'{shown}' lets no task run; give 1 or more after %");
+                return Err(bad("array", problem));
+            }
             (list, Some(limit))
         }
         None => (text, None),
     };
-    let numbers = parse_numbers(list).ok_or_else(wrong)?;
+    let numbers = read_numbers(list).map_err(|error| wrong(&error))?;
     Ok((
         numbers.into_iter().map(|number| u32::try_from(number).unwrap_or(u32::MAX)).collect(),
         at_a_time,
     ))
 }
 
+/// What is wrong with a list of numbers; follows the list in a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ListError {
+    /// It is no list.
+    #[error("is not a list of numbers such as 1-10:2,14")]
+    Form,
+    /// Its last number is below its first one.
+    #[error("has a range that ends before it begins")]
+    Backwards,
+    /// The step of a range is zero.
+    #[error("has a step of 0; give 1 or more after the colon")]
+    NoStep,
+    /// No job, task or device has such a number.
+    #[error("has a number above {}", u32::MAX)]
+    TooLarge,
+    /// More work than one request may cause.
+    #[error("has more than {TASKS_MAX} numbers; give fewer at a time")]
+    TooMany,
+}
+
 /// Numbers such as `1-10:2,14`, in order, each once; `None` if it is no such list or far too long.
 pub fn parse_numbers(list: &str) -> Option<Vec<u64>> {
+    read_numbers(list).ok()
+}
+
+/// Numbers such as `1-10:2,14`, in order, each once.
+pub(super) fn read_numbers(list: &str) -> Result<Vec<u64>, ListError> {
     let mut numbers = Vec::new();
     // Counted as written: the same numbers a thousand times are as much work.
     let mut left = TASKS_MAX as u64;
     for part in list.split(',') {
         let (range, step) = match part.split_once(':') {
-            Some((range, step)) => (range, step.parse::<u64>().ok().filter(|&step| step > 0)?),
+            Some((range, step)) => (range, number(step)?),
             None => (part, 1),
         };
         let (first, last) = match range.split_once('-') {
-            Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
-            None => {
-                let number: u64 = range.parse().ok()?;
-                (number, number)
-            }
+            Some((first, last)) => (number(first)?, number(last)?),
+            None => (number(range)?, number(range)?),
         };
-        if first > last || last > u64::from(u32::MAX) {
-            return None;
+        if step == 0 {
+            return Err(ListError::NoStep);
         }
-        left = left.checked_sub((last - first) / step + 1)?;
-        numbers.extend((first..=last).step_by(usize::try_from(step).ok()?));
+        if first > last {
+            return Err(ListError::Backwards);
+        }
+        left = left.checked_sub((last - first) / step + 1).ok_or(ListError::TooMany)?;
+        numbers.extend((first..=last).step_by(usize::try_from(step).unwrap_or(usize::MAX)));
     }
     numbers.sort_unstable();
     numbers.dedup();
-    Some(numbers)
+    Ok(numbers)
+}
+
+fn number(text: &str) -> Result<u64, ListError> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(ListError::Form);
+    }
+    text.parse::<u32>().map(u64::from).map_err(|_| ListError::TooLarge)
 }

@@ -18,8 +18,20 @@ fn arrays_and_parameters_become_tasks() {
     };
     assert_eq!(array("0-6:2,14%3").unwrap(), (vec![0, 2, 4, 6, 14], Some(3)));
     assert_eq!(array("7").unwrap(), (vec![7], None));
-    for wrong in ["", "a", "5-1", "1-", "1%0", "1-9:0", "0-4294967295", "1,,2"] {
-        assert!(array(wrong).is_err(), "{wrong}");
+    for wrong in ["", "a", "1-", "1%", "1%x", "1,,2", "+1"] {
+        let problem = array(wrong).unwrap_err().problem;
+        assert_eq!(problem, format!("'{wrong}' is not of the form 0-9:2,14%3"));
+    }
+    let precise = [
+        ("9-0", "ends before it begins"),
+        ("0-9:0", "has a step of 0; give 1 or more"),
+        ("0-9%0", "lets no task run; give 1 or more after %"),
+        ("0-4294967295", "has more than 100000 numbers"),
+        ("4294967296", "has a number above 4294967295"),
+    ];
+    for (wrong, expected) in precise {
+        let problem = array(wrong).unwrap_err().problem;
+        assert!(problem.contains(expected), "{wrong}: {problem}");
     }
     let param = |name: &str, values: &[&str]| Param {
         name: name.to_owned(),
@@ -53,6 +65,7 @@ fn bad_requests_name_the_field() {
     };
     assert_eq!(field(|request| request.command.clear()), "command");
     assert_eq!(field(|request| request.command.push("a\0b".to_owned())), "command");
+    assert_eq!(field(|request| request.params = vec![nul()]), "params");
     assert_eq!(field(|request| request.gpus = 1.5), "gpus");
     assert_eq!(field(|request| request.gpus = f64::NAN), "gpus");
     assert_eq!(field(|request| request.time_limit_s = Some(-1.0)), "time_limit_s");
@@ -115,6 +128,25 @@ fn many_empty_arguments_and_values_are_checked_quickly() {
     let command = vec!["true".to_owned(); 300_000];
     let refusal = JobRequest { command, ..request() }.check().expect_err("too long");
     assert_eq!(refusal.field, "command");
+}
+
+#[test]
+fn problems_with_numbers_are_short_and_say_what_is_wrong() {
+    let problem = |request: JobRequest| request.check().unwrap_err().problem;
+    assert_eq!(
+        problem(JobRequest { gpus: 1e300, ..request() }),
+        "is 1e300; give 0.1 to 1, or a whole number"
+    );
+    let long = JobRequest { time_limit_s: Some(1e300), ..request() };
+    assert_eq!(problem(long), "is 1e300 seconds; give at most 1e10");
+    // 9999-12-31.
+    let begin = JobRequest { begin_unix_s: Some(253_402_214_400.0), ..request() };
+    assert_eq!(problem(begin), "is later than the year 2286; give an earlier moment");
+    assert!(problem(JobRequest { share: Some(1e300), ..request() }).len() < 100);
+}
+
+fn nul() -> Param {
+    Param { name: "a".to_owned(), values: vec!["b\0c".to_owned()] }
 }
 
 impl JobRequest {

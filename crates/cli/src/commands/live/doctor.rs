@@ -100,7 +100,11 @@ fn report(findings: &[Finding], args: &ClientArgs) -> Result<(), Failure> {
             clean(&finding.advice).into(),
         ]
     });
-    print(&output::table(&["check", "", "found", "what to do"], rows.collect(), args.color.is_on()))
+    print(&output::table(
+        &["check", "", "~found", "~what to do"],
+        rows.collect(),
+        args.color.is_on(),
+    ))
 }
 
 /// Socket, daemon and version, and what the daemon says about its control groups.

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
 use crate::live_args::ExportArgs;
 use crate::progress::ProgressDisplay;
+use crate::units;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -73,13 +74,14 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     }
     folder.keep();
     let out = args.out.display();
-    let mut text = format!("{} jobs in {out}/trace.csv", jobs.len());
+    let mut text = format!("{} in {out}/trace.csv", units::counted(jobs.len(), "job"));
     if rates_known {
-        text += &format!(", {} pairs of classes in {out}/rates.csv", rates.len());
+        text += &format!(", {} of classes in {out}/rates.csv", units::counted(rates.len(), "pair"));
     }
     print(&text)?;
     if not_over > 0 {
-        remark(&format!("{not_over} jobs that have not ended or never ran are left out"), false);
+        let left_out = units::counted(not_over, "job");
+        remark(&format!("left out: {left_out} that have not ended or never ran"), false);
     }
     let rates =
         if rates_known { format!(" --interference {out}/rates.csv") } else { String::new() };

@@ -10,6 +10,7 @@ use crate::units;
 use serde_json::Value;
 use std::fmt::Write;
 use tandem_daemon::api::types::{JobInfo, JobPrivate, LatencyInfo};
+use tandem_daemon::job::JobState;
 use tandem_daemon::scheduler::RateSource;
 
 pub(super) fn run(args: &JobsArgs) -> Result<(), Failure> {
@@ -140,7 +141,9 @@ fn sharing(job: &JobInfo, lines: &mut Lines) {
         String::new()
     };
     lines.add("GPUs", format!("{}{place}{share}", line.gpus));
-    lines.add("enforcement", clean(&job.enforcement));
+    // It is known of a present run only.
+    let has_run = matches!(line.state, JobState::Running | JobState::Paused | JobState::Completing);
+    lines.maybe("enforcement", has_run.then(|| clean(&job.enforcement)));
     let wish = match (job.exclusive, job.max_slowdown) {
         (true, _) => Some("nobody beside it".to_owned()),
         (false, Some(most)) => Some(format!("at most {most} times slower")),
@@ -199,7 +202,12 @@ fn files(private: &JobPrivate, lines: &mut Lines) {
     if private.stderr != private.stdout {
         lines.add("stderr", clean(&private.stderr));
     }
-    lines.add("environment", format!("{} variables (--json shows them)", private.env.len()));
+    // That of a job that has ended is no longer kept.
+    match private.env.len() {
+        0 => {}
+        1 => lines.add("environment", "1 variable (--json shows it)"),
+        count => lines.add("environment", format!("{count} variables (--json shows them)")),
+    }
 }
 
 /// A word quoted for a shell.

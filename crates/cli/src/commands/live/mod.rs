@@ -5,6 +5,8 @@ mod config;
 mod dashboard;
 mod devices;
 mod doctor;
+#[cfg(test)]
+mod documented;
 mod explain;
 pub(super) mod export;
 mod info;

@@ -22,11 +22,55 @@ const OWN: [&str; 6] = [
     "TANDEM_GPU_MEMORY_LIMIT",
 ];
 
+/// The options of the fields of a request.
+const OPTIONS: [(&str, &str); 27] = [
+    ("name", "--job-name"),
+    ("env", "--export"),
+    ("dir", "--chdir"),
+    ("gpus", "--gpus"),
+    ("time_limit_s", "--time"),
+    ("array", "--array"),
+    ("params", "--param"),
+    ("dependency", "--dependency"),
+    ("begin_unix_s", "--begin"),
+    ("stdout", "--output"),
+    ("stderr", "--error"),
+    ("partition", "--partition"),
+    ("gpu_memory", "--gpu-memory"),
+    ("gpu_memory_bytes", "--gpu-memory"),
+    ("max_slowdown", "--max-slowdown"),
+    ("retries", "--retries"),
+    ("class", "--class"),
+    ("estimate_s", "--estimate"),
+    ("priority", "--priority"),
+    ("progress_regex", "--progress-regex"),
+    ("webhook", "--webhook"),
+    ("kill_grace_s", "--kill-grace"),
+    ("stop_signal", "--stop-signal"),
+    ("mail", "--mail-user"),
+    ("account", "--account"),
+    ("qos", "--qos"),
+    ("reservation", "--reservation"),
+];
+
+/// The refusal of a request, with the names of options.
+pub(super) fn refused(refusal: impl Into<Failure>) -> Failure {
+    refusal.into().naming(&OPTIONS)
+}
+
 /// The request from the options and the words after them.
-pub(super) fn build(options: &JobOptions, words: &[String]) -> Result<JobRequest, Failure> {
+pub(super) fn build(
+    options: &JobOptions,
+    words: &[String],
+    json: bool,
+) -> Result<JobRequest, Failure> {
     let all: Vec<OsString> = std::env::args_os().collect();
     if follows_dashes(&all, words) {
-        return assemble(options.clone(), words.to_vec());
+        let request = assemble(options.clone(), words.to_vec()).map_err(refused)?;
+        for unused in unused_params(&request) {
+            remark(&format!("tandem: {unused}"), json);
+        }
+        return Ok(request);
     }
     let Some((path, arguments)) = words.split_first() else {
         return Err(Failure::bad_input("a script or -- and a command is missing"));
@@ -41,7 +85,7 @@ pub(super) fn build(options: &JobOptions, words: &[String]) -> Result<JobRequest
     let mut command = script.interpreter;
     command.push(absolute);
     command.extend_from_slice(arguments);
-    let mut request = assemble(options, command)?;
+    let mut request = assemble(options, command).map_err(refused)?;
     if script.is_slurm {
         for_slurm(&mut request);
         let cpus = script.cpus_per_task.map(|cpus| ("SLURM_CPUS_PER_TASK".to_owned(), cpus));
@@ -126,6 +170,17 @@ fn assemble(options: JobOptions, command: Vec<String>) -> Result<JobRequest, Fai
     // Checked here, without the daemon.
     request.check().map_err(Failure::bad_input)?;
     Ok(request)
+}
+
+/// Parameters that the command does not contain: a script may read their variables, but often a name is misspelt.
+fn unused_params(request: &JobRequest) -> Vec<String> {
+    let has = |wanted: &str| request.command.iter().any(|word| word.contains(wanted));
+    let unused = request.params.iter().filter(|param| !has(&format!("{{{}}}", param.name)));
+    let told = |name: &str| {
+        let variable = format!("TANDEM_PARAM_{}", name.to_ascii_uppercase());
+        format!("the command has no {{{name}}}; its tasks differ only in {variable}")
+    };
+    unused.map(|param| told(&clean(&param.name))).collect()
 }
 
 /// What makes a job a service.
@@ -234,6 +289,20 @@ mod tests {
         assert_eq!(exported("ALL,B=5"), ["A=1", "B=5", "PATH=/bin"]);
         assert_eq!(exported("B=5,ALL"), ["A=1", "B=5", "PATH=/bin"]);
         assert!(environment("=1", std::iter::empty()).is_err());
+    }
+
+    #[test]
+    fn a_parameter_that_the_command_does_not_contain_is_told() {
+        let unused = |command: &[&str]| {
+            let values = vec!["1".to_owned(), "2".to_owned()];
+            let param = tandem_daemon::request::Param { name: "lr".to_owned(), values };
+            let command = command.iter().map(|&word| word.to_owned()).collect();
+            unused_params(&JobRequest { command, params: vec![param], ..JobRequest::default() })
+        };
+        assert!(unused(&["train", "--lr={lr}"]).is_empty());
+        let told = ["the command has no {lr}; its tasks differ only in TANDEM_PARAM_LR"];
+        assert_eq!(unused(&["echo", "{LR}"]), told);
+        assert_eq!(unused(&["echo", "lr"]), told);
     }
 
     #[test]

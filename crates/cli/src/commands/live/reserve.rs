@@ -13,6 +13,17 @@ use tandem_daemon::request::parse_numbers;
 
 const COLUMNS: [&str; 8] = ["id", "devices", "closes", "start", "end", "users", "reason", "by"];
 
+/// The options of the fields of a request.
+const OPTIONS: [(&str, &str); 7] = [
+    ("start_unix_s", "--start"),
+    ("end_unix_s", "--end"),
+    ("lead_s", "--lead"),
+    ("gpus", "-G"),
+    ("devices", "--devices"),
+    ("users", "--users"),
+    ("reason", "--reason"),
+];
+
 pub(super) fn run(args: &ReserveArgs) -> Result<(), Failure> {
     match &args.command {
         Some(ReserveCommand::List(args)) => show(args),
@@ -31,9 +42,15 @@ fn create(args: &ReserveArgs) -> Result<(), Failure> {
         Some(text) => Some(devices(text)?),
         None => None,
     };
-    let Some(end_unix_s) = args.end else {
+    let Some(end) = &args.end else {
         return Err(Failure::bad_input("say until when: --end 18:00, or --end 2026-12-24"));
     };
+    let start_unix_s = match args.start {
+        Some(start) => start,
+        None => units::moment("now").map_err(Failure::bad_input)?,
+    };
+    let end_unix_s = units::moment_after(end, start_unix_s)
+        .map_err(|problem| Failure::bad_input(format!("--end: {problem}")))?;
     let request = ReservationRequest {
         gpus: args.gpus,
         devices,
@@ -44,14 +61,16 @@ fn create(args: &ReserveArgs) -> Result<(), Failure> {
         drain: false,
         reason: args.reason.clone().unwrap_or_default(),
     };
-    let answer = connect(&args.common)?.reserve(&request)?;
+    let answer = connect(&args.common)?.reserve(&request);
+    let answer = answer.map_err(|error| Failure::from(error).naming(&OPTIONS))?;
     if args.common.json {
         return print(answer.raw.trim_end());
     }
     let made = &answer.reservation;
     let (start, end) = (units::local(&made.start), units::local(&made.end));
+    let noun = if made.devices.len() == 1 { "GPU" } else { "GPUs" };
     let gpus = list_of(&made.devices);
-    remark(&format!("reservation {}: GPUs {gpus} from {start} to {end}", made.id), false);
+    remark(&format!("reservation {}: {noun} {gpus} from {start} to {end}", made.id), false);
     Ok(())
 }
 

@@ -123,7 +123,7 @@ fn interpreter(line: &str) -> Vec<String> {
 }
 
 /// Words as a shell would read them, up to a comment; `None` if a quotation is not closed.
-fn words(line: &str) -> Option<Vec<String>> {
+pub(super) fn words(line: &str) -> Option<Vec<String>> {
     let (mut words, mut word) = (Vec::new(), None::<String>);
     let mut characters = line.chars();
     while let Some(character) = characters.next() {

@@ -10,9 +10,7 @@ use tandem_daemon::request::Selector;
 const PAGE: u32 = 1000;
 
 fn parse(text: &str) -> Result<Selector, Failure> {
-    Selector::parse(text).ok_or_else(|| {
-        Failure::bad_input(format!("'{}' names no job; give {}", clean(text), Selector::FORMS))
-    })
+    Selector::parse(text).map_err(|error| Failure::bad_input(Selector::problem(text, error)))
 }
 
 /// Checks selectors that the daemon will resolve.

@@ -6,8 +6,10 @@ use crate::commands::{print, remark};
 use crate::failure::Failure;
 use crate::live_args::{RunArgs, SubmitArgs};
 use crate::output::clean;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
+use tandem_daemon::api::types::JobLine;
 use tandem_daemon::client::{Address, Client, Stream};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,17 +17,17 @@ use tokio::signal::unix::{SignalKind, signal};
 const INTERRUPTED: i32 = 130;
 
 pub(super) fn submit(args: &SubmitArgs) -> Result<(), Failure> {
-    let request = request::build(&args.job, &args.command)?;
+    let request = request::build(&args.job, &args.command, args.common.json)?;
     let mut client = connect(&args.common)?;
     if args.dry_run {
-        let answer = client.dry_run(&request, args.policy.as_deref())?;
+        let answer = client.dry_run(&request, args.policy.as_deref()).map_err(request::refused)?;
         return if args.common.json {
             print(answer.raw.trim_end())
         } else {
             print(&explain::text(&answer))
         };
     }
-    let answer = client.submit(&request)?;
+    let answer = client.submit(&request).map_err(request::refused)?;
     if args.common.json {
         print(answer.raw.trim_end())?;
     } else if args.parsable {
@@ -37,13 +39,14 @@ pub(super) fn submit(args: &SubmitArgs) -> Result<(), Failure> {
     }
     if args.wait {
         let over = wait::until_over(&mut client, &answer.ids, None)?;
+        tell_failures(&over, args.common.json);
         return exit(over.values().map(wait::exit_code).max().unwrap_or(0));
     }
     Ok(())
 }
 
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
-    let request = request::build(&args.job, &args.command)?;
+    let request = request::build(&args.job, &args.command, args.common.json)?;
     let mut client = connect(&args.common)?;
     // Signals are handled from before the submission, so that none is missed.
     let ids = Arc::new(Mutex::new(Vec::new()));
@@ -51,7 +54,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     cancel_when_interrupted(client.address().clone(), token, Arc::clone(&ids));
     let submitted = {
         let mut ids = ids.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = client.submit(&request)?;
+        let answer = client.submit(&request).map_err(request::refused)?;
         ids.extend_from_slice(&answer.ids);
         answer.value
     };
@@ -59,18 +62,36 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let submitted = submitted.ids;
     let told = format!("tandem: submitted {}{}", numbers(&submitted), outlook.unwrap_or_default());
     remark(&told, args.common.json);
-    if let (&[id], false) = (&submitted[..], args.common.json) {
-        stream(&mut client, id)?;
+    let streamed = match (&submitted[..], args.common.json) {
+        (&[id], false) => stream(&mut client, id),
+        _ => Ok(()),
+    };
+    // The end of a job whose output cannot be read is told all the same.
+    if let Err(failure @ Failure::BrokenPipe) = streamed {
+        return Err(failure);
     }
     let over = wait::until_over(&mut client, &submitted, None)?;
     if args.common.json {
         let jobs: Vec<_> = over.values().collect();
         print(&serde_json::json!({ "schema": 1, "jobs": jobs }).to_string())?;
     }
-    for job in over.values().filter(|job| wait::exit_code(job) != 0) {
-        remark(&format!("tandem: {}", wait::outcome(job)), args.common.json);
+    tell_failures(&over, args.common.json);
+    match (over.values().map(wait::exit_code).max().unwrap_or(0), streamed) {
+        (0, streamed) => streamed,
+        (code, streamed) => {
+            if let Err(failure) = streamed {
+                remark(&format!("tandem: {}", failure.message()), args.common.json);
+            }
+            exit(code)
+        }
     }
-    exit(over.values().map(wait::exit_code).max().unwrap_or(0))
+}
+
+/// Says of each job that did not complete how it ended.
+fn tell_failures(over: &BTreeMap<u64, JobLine>, json: bool) {
+    for job in over.values().filter(|job| wait::exit_code(job) != 0) {
+        remark(&format!("tandem: {}", wait::outcome(job)), json);
+    }
 }
 
 fn exit(code: u8) -> Result<(), Failure> {

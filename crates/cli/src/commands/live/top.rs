@@ -56,11 +56,10 @@ impl Snapshot {
         let info = &self.info;
         let count = |state: JobState| info.jobs.get(state.name()).copied().unwrap_or(0);
         format!(
-            "tandem {}, policy {}, {} {} devices, up {}: {} running, {} paused, {} waiting, {} held",
+            "tandem {}, policy {}, {}, up {}: {} running, {} paused, {} waiting, {} held",
             clean(&info.version),
             clean(&info.policy),
-            info.devices,
-            clean(&info.provider),
+            units::counted(info.devices, &format!("{} device", clean(&info.provider))),
             units::words(info.up_s),
             count(JobState::Running),
             count(JobState::Paused),
