@@ -230,6 +230,12 @@ fn the_daemon_is_started_and_stopped_by_command() {
     assert_eq!(started.code, Some(0), "{started:?}");
     let again = tandem(&[&["daemon", "start"], &flags[..]].concat());
     assert!(again.code == Some(0) && again.stderr.contains("runs already"), "{again:?}");
+    assert!(!again.stderr.contains("no effect"), "{again:?}");
+    let other = tandem(&["daemon", "start", "--policy", "fifo"]).stderr;
+    assert!(
+        other.contains("no effect: daemon.policy=fifo") && other.contains("daemon restart"),
+        "{other}"
+    );
     let status = tandem(&["daemon", "status", "--json"]).json();
     let pid = status["pid"].as_u64().unwrap();
     assert_eq!((&status["provider"], &status["devices"]), (&"fake".into(), &1.into()));
