@@ -56,6 +56,18 @@ pub trait Backend: Send {
         Vec::new()
     }
 
+    /// The devices of a run by its records, if its process lives.
+    fn live_devices(&self, _run: RunId) -> Option<Vec<u32>> {
+        None
+    }
+
+    /// Holds the devices of a run that belongs to no job, until its process has ended: they are unavailable till
+    /// an event says otherwise. Gives them with the reason; none if nothing of the run lives. Called after
+    /// `recover`.
+    fn hold(&mut self, _run: RunId) -> Vec<(u32, String)> {
+        Vec::new()
+    }
+
     /// Begins an operation. Returns at once; the result is an event. Idempotent: an operation that is sent
     /// twice has one effect.
     fn apply(&mut self, id: OpId, op: Op);

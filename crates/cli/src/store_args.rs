@@ -30,6 +30,7 @@ pub(crate) enum StoreCommand {
     /// Remove a job from the store, without a daemon; its process, if it has one, is left alone
     Drop {
         /// The job
+        #[arg(value_parser = job_number)]
         job: u64,
         #[command(flatten)]
         place: StorePlace,
@@ -46,4 +47,9 @@ pub(crate) struct StorePlace {
     /// State folder of the daemon [default: daemon.state]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+}
+
+fn job_number(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| "give the number of one job, as tandem store check shows it".to_owned())
 }

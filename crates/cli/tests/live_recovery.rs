@@ -213,7 +213,8 @@ fn a_state_and_a_socket_have_one_daemon() {
     let other = |name: &str| dir.join(name);
     let (code, line) = refused(&daemon, &daemon.state, &other("other.sock"));
     assert_eq!(code, Some(1));
-    assert!(line.contains("another daemon uses this state"), "{line}");
+    let holder = format!("another daemon, process {}, uses this state", daemon.child.id());
+    assert!(line.contains(&holder), "{line}");
     assert!(!other("other.sock").exists());
     let (code, line) = refused(&daemon, &other("other"), &daemon.socket);
     assert_eq!(code, Some(1));
@@ -277,7 +278,11 @@ fn a_store_without_room_accepts_nothing_and_harms_nobody() {
     let ran = daemon.tandem(&["submit", "--parsable", "--", "true"]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert_eq!(ran.stderr.lines().count(), 1, "{ran:?}");
-    assert!(ran.stderr.contains("cannot write"), "{ran:?}");
+    assert!(ran.stderr.contains("cannot write") && ran.stderr.contains("state.db"), "{ran:?}");
+    for args in [["daemon", "status"], ["doctor", "--json"]] {
+        let ran = daemon.tandem(&args);
+        assert!(ran.stdout.contains("cannot be written"), "{ran:?}");
+    }
     let ran = daemon.tandem(&["cancel", &goes_on.to_string()]);
     assert_eq!(ran.code, Some(3), "{ran:?}");
     open(&daemon, "meanwhile");

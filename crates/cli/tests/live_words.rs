@@ -70,6 +70,27 @@ fn a_drained_device_is_named_with_its_reason_also_after_a_restart() {
     daemon.await_state(1, "completed");
 }
 
+#[test]
+fn a_device_that_is_drained_for_a_time_is_named_and_undrained() {
+    let daemon = Daemon::start(Options::fake(2));
+    daemon.ok(&["gpus", "drain", "0-1", "--until", "now+2h", "--reason", "fan"]);
+    let shown = daemon.ok(&["gpus"]).stdout;
+    let drained = shown.lines().filter(|line| line.contains("drained (until 20"));
+    assert_eq!(drained.filter(|line| line.contains("(fan)")).count(), 2, "{shown}");
+    let waits = daemon.submit(&daemon.shell("exit 0"));
+    let why = reason(&daemon, waits);
+    assert!(why.contains("GPU 0 is drained until 20") && why.contains("(fan)"), "{why}");
+    let explained = daemon.ok(&["explain", &waits.to_string()]).stdout;
+    assert!(explained.contains("GPU 1: is drained (until 20"), "{explained}");
+    daemon.ok(&["gpus", "undrain", "0"]);
+    daemon.await_state(waits, "completed");
+    let left = daemon.ok(&["reserve", "list", "--json"]).json();
+    assert_eq!(left["reservations"][0]["devices"], serde_json::json!([1]), "{left}");
+    daemon.ok(&["gpus", "undrain", "1"]);
+    let left = daemon.ok(&["reserve", "list", "--json"]).json();
+    assert_eq!(left["reservations"], serde_json::json!([]), "{left}");
+}
+
 /// A job that the policy paused is told of others, not of itself.
 #[test]
 fn a_paused_job_is_not_in_its_own_way() {
@@ -239,6 +260,12 @@ fn the_daemon_is_started_and_stopped_by_command() {
     assert_eq!(started.code, Some(0), "{started:?}");
     let again = tandem(&[&["daemon", "start"], &flags[..]].concat());
     assert!(again.code == Some(0) && again.stderr.contains("runs already"), "{again:?}");
+    assert!(!again.stderr.contains("no effect"), "{again:?}");
+    let other = tandem(&["daemon", "start", "--policy", "fifo"]).stderr;
+    assert!(
+        other.contains("no effect: daemon.policy=fifo") && other.contains("daemon restart"),
+        "{other}"
+    );
     let status = tandem(&["daemon", "status", "--json"]).json();
     let pid = status["pid"].as_u64().unwrap();
     assert_eq!((&status["provider"], &status["devices"]), (&"fake".into(), &1.into()));

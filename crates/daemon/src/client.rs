@@ -3,6 +3,7 @@
 mod connection;
 mod events;
 
+use crate::api::live_types::Health;
 use crate::api::types::{
     AccumBody, BulkAnswer, BulkBody, Classes, DaemonInfo, Devices, Done, DrainBody, ErrorAnswer,
     Explanation, JobAction, JobAnswer, JobPage, Submitted, Usage,
@@ -27,7 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClientError {
     /// The daemon cannot be reached.
-    #[error("the daemon is not reachable at {address}: {cause}; start it with: tandem daemon")]
+    #[error("the daemon is not reachable at {address}: {cause}{}", start_advice(address, cause))]
     Unreachable {
         /// The address of the daemon.
         address: String,
@@ -47,6 +48,12 @@ pub enum ClientError {
     /// The response cannot be decoded.
     #[error("cannot decode the response of the daemon: {0}; compare versions with: tandem doctor")]
     Protocol(String),
+}
+
+/// What to do if no daemon of this machine listens; other causes are not mended by another daemon.
+fn start_advice(address: &str, cause: &str) -> &'static str {
+    let is_absent = [connection::NO_SOCKET, connection::REFUSED].contains(&cause);
+    if is_absent && !address.starts_with("http") { "; start it with: tandem daemon start" } else { "" }
 }
 
 impl ClientError {
@@ -249,6 +256,11 @@ impl Client {
     /// The devices.
     pub fn devices(&mut self) -> Result<ApiResponse<Devices>, ClientError> {
         self.get("/v1/devices")
+    }
+
+    /// What the daemon checked about itself.
+    pub fn health(&mut self) -> Result<ApiResponse<Health>, ClientError> {
+        self.get("/v1/health")
     }
 
     /// Drains a device: no further job starts there.
@@ -489,6 +501,11 @@ mod tests {
             Client::new(Address::Unix("/nonexistent/daemon.sock".into()), None).unwrap();
         let error = client.info().unwrap_err();
         assert!(matches!(error, ClientError::Unreachable { .. }));
-        assert!(error.to_string().contains("tandem daemon"), "{error}");
+        assert!(error.to_string().ends_with("; start it with: tandem daemon start"), "{error}");
+        let certificate = ClientError::Unreachable {
+            address: "https://gpu:7007".to_owned(),
+            cause: "invalid peer certificate".to_owned(),
+        };
+        assert!(!certificate.to_string().contains("start it"), "{certificate}");
     }
 }

@@ -266,7 +266,8 @@ impl Cycle {
         let text = error.to_string();
         if self.trouble.as_ref() != Some(&text) {
             tracing::error!(
-                "the store cannot be written: {text}; submissions are refused until it can, jobs keep running"
+                "{} cannot be written: {text}; submissions are refused until it can, jobs keep running",
+                self.store.file().display()
             );
         }
         self.trouble = Some(text);
@@ -310,7 +311,8 @@ impl Cycle {
     fn refusal(&self) -> Refusal {
         let error = self.trouble.as_deref().unwrap_or("not known why");
         Refusal::Unavailable(format!(
-            "the daemon cannot write its store: {error}; jobs keep running, try again later"
+            "the daemon cannot write {}: {error}; jobs keep running, try again later",
+            self.store.file().display()
         ))
     }
 

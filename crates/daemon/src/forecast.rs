@@ -416,9 +416,9 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Ve
     let engine = scheduler.engine().state();
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
     let reason = |device: u32| {
-        if scheduler.is_drained(device) {
-            let why = scheduler.drained().find(|(drained, _)| *drained == device);
-            let why = why.and_then(|(_, reason)| reason);
+        let cause = scheduler.shut_cause(device);
+        if let Some(cause @ (ShutCause::Drained(_) | ShutCause::DrainedUntil(..))) = &cause {
+            let why = crate::reasons::shut_reason(cause);
             return why
                 .map_or_else(|| "is drained".to_owned(), |why| format!("is drained ({why})"));
         }

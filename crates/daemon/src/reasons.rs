@@ -81,9 +81,28 @@ pub(crate) fn shut(device: u32, cause: &ShutCause) -> String {
     match cause {
         ShutCause::Drained(None) => format!("GPU {device} is drained"),
         ShutCause::Drained(Some(reason)) => format!("GPU {device} is drained ({reason})"),
+        ShutCause::DrainedUntil(..) => {
+            format!("GPU {device} is drained {}", shut_reason(cause).unwrap_or_default())
+        }
         ShutCause::Closed(reason) => format!("GPU {device} is not available ({reason})"),
         ShutCause::Foreign => format!("GPU {device} is used by processes that are not Tandem's"),
         ShutCause::Reserved => format!("GPU {device} is kept free for a job that is moved"),
+    }
+}
+
+/// The reason that was given, and until when: `until 2026-03-01 14:00 (fan)`.
+pub(crate) fn shut_reason(cause: &ShutCause) -> Option<String> {
+    match cause {
+        ShutCause::Drained(reason) => reason.clone(),
+        ShutCause::DrainedUntil(end_us, reason) => {
+            let micros = i64::try_from(*end_us).unwrap_or(i64::MAX);
+            let end = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
+            let end = end.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M");
+            let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+            Some(format!("until {end}{reason}"))
+        }
+        ShutCause::Closed(reason) => Some(reason.clone()),
+        ShutCause::Foreign | ShutCause::Reserved => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a daemon starts with: jobs from the store, and their runs as the back end finds them.
 
-use crate::job::JobState;
+use crate::job::{JobState, StoredJob};
 use crate::scheduler::{JOURNAL_VERSION, Kept, Now, People, Setup, Start};
 use crate::store::{Damage, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,13 @@ pub fn resume(
     now: Now,
     setup: Setup,
 ) -> Result<Start, StoreError> {
-    let jobs = load_jobs(store, now.unix_us)?;
-    let closed = backend.unavailable_devices();
+    let latest = backend.records().into_iter().map(|run| (run.job, run.run)).collect();
+    let jobs = load_jobs(store, now.unix_us, |job| take_over(job, &latest, backend, now))?;
+    let mut closed = backend.unavailable_devices();
     let jobs = recover_runs(jobs, backend);
     // Jobs whose processes may still run; their run records are not deleted.
     let damaged = store.quarantined()?.into_iter().map(|damage| damage.job).collect();
-    let next_job = sweep(backend, &jobs, &damaged, store.next_job()?);
+    let next_job = sweep(backend, &jobs, &damaged, store.next_job()?, &mut closed);
     let drained = store.meta("drained")?.and_then(|text| {
         let mut text = serde_json::Deserializer::from_str(&text);
         crate::scheduler::drained_devices(&mut text).ok()
@@ -71,9 +72,29 @@ fn ended_dependencies(store: &Store, jobs: &[Kept]) -> Result<BTreeMap<u64, JobS
     Ok(over)
 }
 
-/// Deletes records of ended runs that an earlier daemon did not delete before it died. Returns the id of the
-/// next job, above all ids with records.
-fn sweep(backend: &mut dyn Backend, jobs: &[Kept], damaged: &BTreeSet<u64>, next_job: u64) -> u64 {
+/// Takes over a run that lives and of which the store does not know: it was put back to an earlier time.
+fn take_over(job: &mut StoredJob, latest: &BTreeMap<u64, u32>, backend: &dyn Backend, now: Now) {
+    let Some(&run) = latest.get(&job.id).filter(|&&run| run > job.runs) else { return };
+    let Some(devices) = backend.live_devices(RunId { job: job.id, run }) else { return };
+    tracing::warn!("job {}: the store does not know of its run {run}; taken over", job.id);
+    job.state = JobState::Running;
+    job.reason = None;
+    job.runs = run;
+    job.devices = devices;
+    job.placed = true;
+    job.going = None;
+    job.start_us.get_or_insert(now.unix_us);
+}
+
+/// Deletes records of ended runs that an earlier daemon did not delete before it died. Runs that live and belong to
+/// no job hold their devices, which are closed. Returns the id of the next job, above all ids with records.
+fn sweep(
+    backend: &mut dyn Backend,
+    jobs: &[Kept],
+    damaged: &BTreeSet<u64>,
+    next_job: u64,
+    closed: &mut Vec<(u32, String)>,
+) -> u64 {
     let mut next = next_job;
     for run in backend.records() {
         next = next.max(run.job.saturating_add(1));
@@ -82,7 +103,12 @@ fn sweep(backend: &mut dyn Backend, jobs: &[Kept], damaged: &BTreeSet<u64>, next
             Some(Kept { job, found, .. }) => {
                 run.run < job.runs || (run.run == job.runs && found.is_none())
             }
-            None => run.job < next_job && !damaged.contains(&run.job),
+            None => {
+                let held = backend.hold(run);
+                let lives = !held.is_empty();
+                closed.extend(held);
+                !lives && run.job < next_job && !damaged.contains(&run.job)
+            }
         };
         if is_over {
             crash::point();
@@ -93,8 +119,12 @@ fn sweep(backend: &mut dyn Backend, jobs: &[Kept], damaged: &BTreeSet<u64>, next
 }
 
 /// Jobs that have not ended. Those whose records cannot be read are set aside.
-fn load_jobs(store: &mut Store, unix_us: u64) -> Result<Vec<Kept>, StoreError> {
-    let (jobs, damaged) = store.active()?;
+fn load_jobs(
+    store: &mut Store,
+    unix_us: u64,
+    correct: impl Fn(&mut StoredJob),
+) -> Result<Vec<Kept>, StoreError> {
+    let (jobs, damaged) = store.active(correct)?;
     for Damage { job, cause } in &damaged {
         tracing::error!("job {job} is set aside: {cause}; see tandem store check");
     }

@@ -109,6 +109,7 @@ class DeviceInfo(TypedDict, total=False):
     name: str
     kind: str
     state: str
+    reason: str | None
     jobs: list[int]
     memory_bytes: int
     memory_used_bytes: int | None

@@ -865,6 +865,8 @@ export interface components {
              * @description Sum of the rates of its jobs; above 1, sharing pays.
              */
             normalised_throughput?: number | null;
+            /** @description Why it is drained or closed, and until when, if that is known. */
+            reason?: string | null;
             /** @description `up`, `drained`, `foreign` or `closed`. */
             state: string;
             /**

@@ -194,7 +194,10 @@ impl LocalShared {
     fn ended(&self, run: &LocalRun, state: &mut RunState, event: BackendEvent) {
         state.phase = RunPhase::Ended;
         self.watcher.unwatch_directory(run);
-        self.emit(event);
+        // Nobody asks for the end of a run that belongs to no job.
+        if !self.release(run.id) {
+            self.emit(event);
+        }
         run.changed.notify_all();
     }
 

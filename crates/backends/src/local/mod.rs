@@ -9,6 +9,7 @@
 mod cgroup;
 mod cgroups;
 mod exec_stage;
+mod held;
 mod lifecycle;
 mod oom;
 mod operations;
@@ -166,6 +167,14 @@ impl Backend for LocalBackend {
 
     fn records(&self) -> Vec<RunId> {
         self.shared.records()
+    }
+
+    fn live_devices(&self, run: RunId) -> Option<Vec<u32>> {
+        self.shared.live_devices(run)
+    }
+
+    fn hold(&mut self, run: RunId) -> Vec<(u32, String)> {
+        self.shared.hold(run)
     }
 
     fn apply(&mut self, id: OpId, op: Op) {

@@ -39,8 +39,11 @@ impl LocalShared {
             }
             busy = !runs.is_empty() || devices.iter().any(|device| !device.processes.is_empty());
             let ours: Vec<u32> = runs.iter().flat_map(|run| self.pids(run)).collect();
-            let runs: Vec<RunSample> =
-                runs.iter().filter_map(|run| self.sample_run(run, &devices, resident)).collect();
+            let runs: Vec<RunSample> = runs
+                .iter()
+                .filter(|run| !self.is_held(run.id))
+                .filter_map(|run| self.sample_run(run, &devices, resident))
+                .collect();
             for device in &mut devices {
                 device.processes = device.foreign(&ours);
             }

@@ -39,6 +39,8 @@ pub(super) struct LocalShared {
     pub(super) workers: AtomicUsize,
     sink: Sink,
     pub(super) runs: Mutex<BTreeMap<RunId, Arc<LocalRun>>>,
+    /// Runs that belong to no job, with the devices that they hold and why.
+    pub(super) held: Mutex<BTreeMap<RunId, (Vec<u32>, String)>>,
     stopping: AtomicBool,
     /// Wakes sleeping threads when the back end stops.
     pub(super) idle: (Mutex<()>, Condvar),
@@ -86,6 +88,7 @@ impl LocalShared {
             workers: AtomicUsize::new(0),
             sink,
             runs: Mutex::default(),
+            held: Mutex::default(),
             stopping: AtomicBool::new(false),
             idle: (Mutex::new(()), Condvar::new()),
             options,

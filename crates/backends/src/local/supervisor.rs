@@ -9,7 +9,9 @@ use super::cgroup::RunCgroup;
 use super::exec_stage::close_all_but;
 use super::oom::ErrorOutput;
 use super::process::{ProcessIdentity, boot_id, descendants, raw};
-use super::record::{self, Claim, EXIT, RUNNING, RunEnd, RunSpec, SPEC, STARTED, StartRecord};
+use super::record::{
+    self, CLAIM, Claim, EXIT, RUNNING, RunEnd, RunSpec, SPEC, STARTED, StartRecord,
+};
 use super::start_error::StartError;
 use crate::event::{Exit, ExitStatus};
 use nix::errno::Errno;
@@ -48,7 +50,8 @@ pub fn supervise(dir: &Path) -> ExitCode {
     let Some(me) = ProcessIdentity::of(std::process::id(), &boot) else {
         return ExitCode::FAILURE;
     };
-    match record::claim(dir, &Claim::Supervisor(me)) {
+    let claim = Claim::Supervisor(me);
+    match record::claim(dir, &claim) {
         Ok(true) => {}
         Ok(false) => return ExitCode::SUCCESS,
         Err(_) => return ExitCode::FAILURE,
@@ -60,7 +63,7 @@ pub fn supervise(dir: &Path) -> ExitCode {
         reason,
         transient,
     });
-    let code = record_end(dir, &end);
+    let code = record_end(dir, &claim, &end);
     // The daemon waits for the end of this process, so the group is gone when it reports the run.
     if let Ok(RunSpec { cgroup: Some(cgroup), .. }) = &spec {
         cgroup.remove();
@@ -76,14 +79,17 @@ fn read_spec(dir: &Path) -> Result<RunSpec, String> {
 }
 
 /// Records how the run ended. A full disk has room later, and until then this process stays: while it does, the
-/// daemon takes the run for one that has not ended, and its success is not lost.
-fn record_end(dir: &Path, end: &RunEnd) -> ExitCode {
+/// daemon takes the run for one that has not ended, and its success is not lost. If the directory is gone, or is
+/// that of another run with the same number, nobody waits for this one.
+fn record_end(dir: &Path, claim: &Claim, end: &RunEnd) -> ExitCode {
     let mut pause = Duration::from_millis(100);
     loop {
+        match record::read::<Claim>(dir, CLAIM) {
+            Ok(owner) if owner.as_ref() != Some(claim) => return ExitCode::FAILURE,
+            _ => {}
+        }
         match record::write(dir, EXIT, end, true) {
             Ok(()) => return ExitCode::SUCCESS,
-            // The daemon has deleted the directory.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return ExitCode::FAILURE,
             Err(_) => sleep(pause),
         }
         pause = (pause * 2).min(RECORD_AGAIN_MAX);
@@ -260,4 +266,27 @@ fn cpu_seconds(usage: &Usage) -> f64 {
 fn unix_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_was_forgotten_is_left_alone() {
+        let own = tempfile::tempdir().unwrap();
+        let boot = boot_id().unwrap();
+        let me = ProcessIdentity::of(std::process::id(), &boot).unwrap();
+        let another =
+            Claim::Supervisor(ProcessIdentity { start: me.start.wrapping_add(1), ..me.clone() });
+        let (me, end) =
+            (Claim::Supervisor(me), RunEnd::NotStarted { reason: String::new(), transient: false });
+        assert_eq!(record_end(&own.path().join("gone"), &me, &end), ExitCode::FAILURE);
+        assert!(record::claim(own.path(), &another).unwrap());
+        // Its number was given to another run.
+        assert_eq!(record_end(own.path(), &me, &end), ExitCode::FAILURE);
+        assert!(!own.path().join(EXIT).exists());
+        assert_eq!(record_end(own.path(), &another, &end), ExitCode::SUCCESS);
+        assert!(own.path().join(EXIT).exists());
+    }
 }

@@ -20,8 +20,6 @@ use tandem_daemon::config::Config;
 /// How long a daemon may take to answer after its start, and to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Lines of the log that are shown if a daemon does not start.
-const LOG_LINES: usize = 5;
 
 pub(super) fn run(control: &DaemonControl) -> Result<(), Failure> {
     match control {
@@ -37,6 +35,15 @@ fn start(flags: &DaemonFlags) -> Result<(), Failure> {
     let (config, _) = Config::load(&flags.flags())?;
     if let Ok(info) = client_of(&config.daemon.socket)?.info() {
         remark(&format!("the daemon runs already: process {}", info.pid), false);
+        let ignored = ignored(&flags.flags(), info.pid);
+        if !ignored.is_empty() {
+            let message = format!(
+                "these options have no effect: {}; write them to the configuration and run \
+                 tandem daemon restart, or run tandem daemon stop first",
+                ignored.join(" ")
+            );
+            remark(&message, false);
+        }
         return Ok(());
     }
     let mut arguments = vec!["daemon".to_owned(), "--detached".to_owned()];
@@ -44,6 +51,18 @@ fn start(flags: &DaemonFlags) -> Result<(), Failure> {
         arguments.extend(["--set".to_owned(), format!("{key}={value}")]);
     }
     launch(&arguments, None, &config)
+}
+
+/// The options that a running daemon was not started with.
+fn ignored(flags: &[(&str, String)], pid: u32) -> Vec<String> {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<&[u8]> = words.split(|&byte| byte == 0).collect();
+    let settings = flags.iter().map(|(key, value)| format!("{key}={value}"));
+    settings
+        .filter(|setting| !setting.starts_with("daemon.socket="))
+        .filter(|setting| !words.contains(&setting.as_bytes()))
+        .map(|setting| clean(&setting))
+        .collect()
 }
 
 /// Starts a daemon in the background and waits until it answers.
@@ -91,10 +110,9 @@ fn await_answer(
             let text = std::fs::read(log).unwrap_or_default();
             let new = text.get(usize::try_from(before).unwrap_or(0)..).unwrap_or_default();
             let text = String::from_utf8_lossy(new);
-            let lines: Vec<&str> = text.lines().collect();
-            let last = &lines[lines.len().saturating_sub(LOG_LINES)..];
-            let said: Vec<String> = last.iter().map(|line| clean(line)).collect();
-            return Err(Failure::failed(format!("the daemon ended: {}", said.join(" | "))));
+            let error = clean(last_error(&text));
+            let log = log.display();
+            return Err(Failure::failed(format!("the daemon ended: {error}; its log is {log}")));
         }
         if Instant::now() > deadline {
             let message = format!("the daemon does not answer; see {}", log.display());
@@ -102,6 +120,12 @@ fn await_answer(
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// The last error of a log: how the daemon ended, or else the last line.
+fn last_error(log: &str) -> &str {
+    let said = log.lines().rev().find_map(|line| line.strip_prefix("tandem: "));
+    said.or_else(|| log.lines().last()).unwrap_or("it said nothing")
 }
 
 fn client_of(socket: &Path) -> Result<Client, Failure> {
@@ -220,7 +244,11 @@ fn status(args: &ClientArgs) -> Result<(), Failure> {
         clean(&answer.policy),
         answer.devices,
         clean(&answer.provider),
-    ))
+    ))?;
+    for check in live::failed_checks(&mut client) {
+        print(&format!("  {}: {}", clean(&check.name), clean(&check.text)))?;
+    }
+    Ok(())
 }
 
 /// Prints a unit for a user's systemd.
@@ -258,6 +286,14 @@ fn unit_word(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failed_start_shows_its_last_error() {
+        let log = "2026-01-01 INFO a: begins\ntandem: state.db: is empty\n2026-01-01 INFO a: x\n";
+        assert_eq!(last_error(log), "state.db: is empty");
+        assert_eq!(last_error("one\nKilled\n"), "Killed");
+        assert_eq!(last_error(""), "it said nothing");
+    }
 
     #[test]
     fn words_of_a_unit_are_quoted() {

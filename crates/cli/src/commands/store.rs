@@ -4,6 +4,7 @@ use super::{print, remark};
 use crate::failure::Failure;
 use crate::store_args::{StoreCommand, StorePlace};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tandem_daemon::config::Config;
 use tandem_daemon::daemon::{database, hold_state};
@@ -14,7 +15,12 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), Failure> {
         StoreCommand::Check { place, json } => check(&existing(place)?, *json),
         StoreCommand::Backup { file, place } => {
             let store = existing(place)?;
-            tools::backup(&store, file).map_err(|error| failure(&store, &error))?;
+            tools::backup(&store, file).map_err(|error| match error {
+                StoreError::BadCopy(what) => {
+                    Failure::bad_input(format!("{}: {what}", file.display()))
+                }
+                error => failure(&store, &error),
+            })?;
             print(&format!("copied to {}", file.display()))
         }
         StoreCommand::Restore { file, place } => {
@@ -22,7 +28,8 @@ pub(super) fn run(command: &StoreCommand) -> Result<(), Failure> {
             let _held = hold_state(&state)?;
             let store = database(&state);
             let now = tandem_daemon::clock::unix_us();
-            let kept = tools::restore(&store, file, now).map_err(|error| failure(file, &error))?;
+            let kept = tools::restore(&store, file, now)
+                .map_err(|error| Failure::bad_input(format!("{}: {error}", file.display())))?;
             if let Some(kept) = kept {
                 remark(&format!("tandem: the store before is {}", kept.display()), false);
             }
@@ -55,11 +62,14 @@ fn state(place: &StorePlace) -> Result<PathBuf, Failure> {
 /// The file of a store that is there.
 fn existing(place: &StorePlace) -> Result<PathBuf, Failure> {
     let file = database(&state(place)?);
-    if !file.exists() {
-        let shown = file.display();
-        return Err(Failure::not_found(format!("{shown}: there is no store; give --state")));
+    let shown = file.display();
+    match file.metadata() {
+        Ok(_) => Ok(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Failure::not_found(format!("{shown}: there is no store; give --state")))
+        }
+        Err(error) => Err(Failure::failed(format!("{shown}: {error}"))),
     }
-    Ok(file)
 }
 
 /// The store, and what keeps daemons from it meanwhile.
@@ -95,6 +105,8 @@ fn check(file: &Path, json: bool) -> Result<(), Failure> {
     }
 }
 
+/// A damaged store has the same exit code everywhere: that of the daemon, which does not start with it.
 fn failure(file: &Path, error: &StoreError) -> Failure {
-    Failure::bad_input(format!("{}: {error}", file.display()))
+    let message = format!("{}: {error}", file.display());
+    if error.is_damaged() { Failure::failed(message) } else { Failure::bad_input(message) }
 }

@@ -1,7 +1,7 @@
 //! HTTP connections: limits per user and in total, and the timeout for request headers.
 
 use super::auth::Credentials;
-use super::{ApiError, StatusCode};
+use super::{ApiError, StatusCode, UnixSocket};
 use axum::Router;
 use axum::extract::ConnectInfo;
 use hyper::body::Incoming;
@@ -14,7 +14,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
@@ -119,12 +119,12 @@ impl<S: Send + 'static> Prepare<S, S> for Plain {
     }
 }
 
-impl Accept for UnixListener {
+impl Accept for UnixSocket {
     type Raw = UnixStream;
     type Stream = UnixStream;
 
     async fn next(&self) -> std::io::Result<(UnixStream, Option<Credentials>)> {
-        let (stream, _) = self.accept().await?;
+        let stream = self.accept().await?;
         let credentials = Credentials::of(&stream);
         Ok((stream, Some(credentials)))
     }

@@ -8,7 +8,10 @@ use crate::command::Caller;
 use crate::cycle::Present;
 use axum::Json;
 use axum::extract::State;
+use std::path::Path;
 
+/// With less free space the next writes may fail.
+const DISK_MIN_BYTES: u64 = 256 << 20;
 /// Cycles that take longer than this make users wait.
 const SLOW_US: u64 = 1 << 20;
 
@@ -17,9 +20,10 @@ const SLOW_US: u64 = 1 << 20;
     (status = 200, body = Health), (status = "default", body = ErrorAnswer)))]
 pub(super) async fn health_report(State(api): State<Api>, _: Caller) -> JsonResult<Health> {
     let size = std::fs::metadata(&api.store).map_or(0, |metadata| metadata.len());
+    let disk = disk(api.store.parent().unwrap_or(&api.store));
     let checks = api
         .query(move |present| {
-            vec![cycles(present), store(present, size), devices(present), plans(present)]
+            vec![cycles(present), store(present, size), disk, devices(present), plans(present)]
         })
         .await?;
     Ok(Json(Health { schema: SCHEMA, healthy: checks.iter().all(|check| check.ok), checks }))
@@ -49,6 +53,10 @@ fn cycles(present: &Present<'_>) -> HealthCheck {
 fn store(present: &Present<'_>, size: u64) -> HealthCheck {
     let failures = present.turns.store_failures;
     let size = format!("{:.1} MiB", size as f64 / f64::from(1 << 20));
+    if let Some(trouble) = present.trouble {
+        let text = format!("{size}, cannot be written: {trouble}; submissions are refused");
+        return check("Store", false, text);
+    }
     let text = match failures {
         0 => format!("{size}, every write succeeded"),
         1 => format!("{size}, one write failed"),
@@ -57,18 +65,31 @@ fn store(present: &Present<'_>, size: u64) -> HealthCheck {
     check("Store", failures == 0, text)
 }
 
+/// The free space where the daemon writes.
+fn disk(state: &Path) -> HealthCheck {
+    let shown = state.display();
+    match rustix::fs::statvfs(state) {
+        Ok(found) => {
+            let free = found.f_bavail.saturating_mul(found.f_frsize);
+            let text = format!("{:.1} GiB free in {shown}", free as f64 / f64::from(1 << 30));
+            check("Disk", free >= DISK_MIN_BYTES, text)
+        }
+        Err(error) => check("Disk", false, format!("{shown}: {}", std::io::Error::from(error))),
+    }
+}
+
 fn devices(present: &Present<'_>) -> HealthCheck {
     let devices = responses::devices(present, "").devices;
+    let count = devices.len();
     let not_up: Vec<String> = devices
-        .iter()
+        .into_iter()
         .filter(|device| device.state != "up")
-        .map(|device| format!("GPU {} is {}", device.index, device.state))
+        .map(|device| match device.reason {
+            Some(reason) => format!("GPU {} is {} ({reason})", device.index, device.state),
+            None => format!("GPU {} is {}", device.index, device.state),
+        })
         .collect();
-    let text = if not_up.is_empty() {
-        format!("all {} take jobs", devices.len())
-    } else {
-        not_up.join(", ")
-    };
+    let text = if not_up.is_empty() { format!("all {count} take jobs") } else { not_up.join(", ") };
     check("GPUs", not_up.is_empty(), text)
 }
 

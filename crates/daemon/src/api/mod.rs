@@ -21,6 +21,7 @@ mod tests;
 pub(crate) mod timeline;
 mod token_routes;
 pub mod types;
+mod unix_socket;
 mod web;
 mod whatif;
 
@@ -31,6 +32,7 @@ pub(crate) use responses::latency;
 pub use routes::openapi;
 pub(crate) use routes::serve;
 pub use token_routes::{NewToken, TokenInfo, TokenList, TokenRequest};
+pub use unix_socket::UnixSocket;
 pub use web::Web;
 pub use whatif::CachedForecast;
 

@@ -6,7 +6,7 @@ use super::types::{
 };
 use crate::cycle::Present;
 use crate::job::StoredJob;
-use crate::scheduler::{Phase, View};
+use crate::scheduler::{Phase, ShutCause, View};
 use crate::time::iso;
 use std::collections::BTreeMap;
 use tandem_backends::Enforcement;
@@ -177,11 +177,12 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
         let jobs: Vec<u64> = scheduler.present(index).collect();
         let running = running(present, index);
         let foreign = scheduler.foreign(index);
-        let state = match foreign {
-            _ if scheduler.is_drained(index) => "drained",
-            _ if scheduler.closed(index).is_some() => "closed",
-            Some(_) if scheduler.setup().foreign_avoid => "foreign",
-            _ => "up",
+        let cause = scheduler.shut_cause(index);
+        let state = match &cause {
+            Some(ShutCause::Drained(_) | ShutCause::DrainedUntil(..)) => "drained",
+            Some(ShutCause::Closed(_)) => "closed",
+            Some(ShutCause::Foreign) => "foreign",
+            Some(ShutCause::Reserved) | None => "up",
         };
         DeviceInfo {
             index,
@@ -192,6 +193,7 @@ pub(super) fn devices(present: &Present<'_>, provider: &str) -> Devices {
             memory_used_bytes: sample.map(|sample| sample.memory_used_bytes),
             utilization: sample.and_then(|sample| sample.utilisation),
             state: state.to_owned(),
+            reason: cause.as_ref().and_then(crate::reasons::shut_reason),
             foreign_bytes: foreign,
             normalised_throughput: throughput(&running),
             measured: !running.is_empty() && running.iter().all(|view| view.measured),

@@ -26,13 +26,12 @@ use axum::{Json, Router, middleware};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::time::{Duration, Instant};
-use tokio::net::UnixListener;
 use utoipa::{IntoParams, OpenApi};
 
 const PAGE_MAX: u32 = 10_000;
 
 /// Serves the unix socket, and TCP and the dashboard if they have listeners, until the daemon shuts down.
-pub(crate) async fn serve(api: Api, unix: UnixListener, tcp: Option<Tcp>, web: Option<Web>) {
+pub(crate) async fn serve(api: Api, unix: super::UnixSocket, tcp: Option<Tcp>, web: Option<Web>) {
     let limits = ConnectionLimits::new(api.uid);
     let unix = serve_listener(unix, router(api.clone()), limits.clone(), api.shutdown.clone());
     tokio::join!(unix, serve_tcp(&api, tcp, limits.clone()), serve_web(&api, web, limits));

@@ -362,6 +362,9 @@ pub struct DeviceInfo {
     pub utilization: Option<f64>,
     /// `up`, `drained`, `foreign` or `closed`.
     pub state: String,
+    /// Why it is drained or closed, and until when, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
     /// Memory of foreign processes.
     pub foreign_bytes: Option<u64>,
     /// Jobs on it.

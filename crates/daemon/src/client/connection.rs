@@ -17,6 +17,9 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+/// Causes for which no daemon is there.
+pub(super) const NO_SOCKET: &str = "no such socket";
+pub(super) const REFUSED: &str = "connection refused";
 /// Timeout of connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a response: a forecast may take long.
@@ -222,8 +225,8 @@ where
 #[allow(clippy::needless_pass_by_value)] // For map_err.
 fn io_cause(error: std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::NotFound => "no such socket".to_owned(),
-        std::io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        std::io::ErrorKind::NotFound => NO_SOCKET.to_owned(),
+        std::io::ErrorKind::ConnectionRefused => REFUSED.to_owned(),
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
     }

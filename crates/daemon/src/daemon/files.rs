@@ -1,15 +1,15 @@
 //! Folders, lock and sockets of a daemon: created with the right owner and mode, or refused.
 
 use super::{DaemonError, DaemonOptions, io_error};
-use crate::api::{Tcp, Web};
+use crate::api::{Tcp, UnixSocket, Web};
 use crate::tls::CertificateFiles;
+use rustix::process::{Flock, FlockOffsetType, FlockType};
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixListener;
 use tokio::runtime::Runtime;
 
 /// Creates a missing folder with this mode, whatever the umask is.
@@ -54,13 +54,27 @@ pub(super) fn lock(state: &Path) -> Result<File, DaemonError> {
     match rustix::fs::fcntl_lock(&opened, exclusive) {
         Ok(()) => Ok(opened),
         Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::ACCESS) => {
+            let holder = holder(&opened).map(|pid| format!(", process {pid},")).unwrap_or_default();
             Err(DaemonError::Taken(format!(
-                "{}: another daemon uses this state; stop it, or give another one with --state",
+                "{}: another daemon{holder} uses this state; stop it, or give another one with --state",
                 state.display()
             )))
         }
         Err(error) => Err(io_error(format!("cannot lock {}", file.display()))(error.into())),
     }
+}
+
+/// The process that has the lock. The kernel knows it, so no file can be wrong about it.
+fn holder(lock: &File) -> Option<u32> {
+    let wanted = Flock {
+        start: 0,
+        length: 0,
+        pid: None,
+        typ: FlockType::WriteLock,
+        offset_type: FlockOffsetType::Set,
+    };
+    let pid = rustix::process::fcntl_getlk(lock, &wanted).ok()??.pid?;
+    u32::try_from(pid.as_raw_nonzero().get()).ok()
 }
 
 fn connects(socket: &Path) -> bool {
@@ -71,7 +85,7 @@ pub(super) fn listen(
     socket: &Path,
     uid: u32,
     runtime: &Runtime,
-) -> Result<UnixListener, DaemonError> {
+) -> Result<UnixSocket, DaemonError> {
     let folder = socket.parent().unwrap_or(Path::new("/"));
     make_folder(folder, if uid == 0 { 0o755 } else { 0o700 })?;
     let shown = socket.display();
@@ -107,15 +121,10 @@ pub(super) fn listen(
         }
         Err(_) => {}
     }
-    let listener =
-        std::os::unix::net::UnixListener::bind(socket).map_err(io_error(failed.clone()))?;
     // Any user may connect to a root daemon; the kernel identifies them.
     let mode = if uid == 0 { 0o666 } else { 0o600 };
-    std::fs::set_permissions(socket, Permissions::from_mode(mode))
-        .map_err(io_error(failed.clone()))?;
-    listener.set_nonblocking(true).map_err(io_error(failed.clone()))?;
     let _in_runtime = runtime.enter();
-    UnixListener::from_std(listener).map_err(io_error(failed))
+    UnixSocket::bind(socket, mode).map_err(io_error(failed))
 }
 
 pub(super) fn listen_tcp(

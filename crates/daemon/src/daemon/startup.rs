@@ -12,8 +12,9 @@ use crate::resume::resume;
 use crate::scheduler::{Scheduler, Setup};
 use crate::store::{Store, StoreError, StoreOptions, StoreTransaction};
 use crate::tokens::Tokens;
-use std::fs::{OpenOptions, Permissions};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
@@ -89,10 +90,13 @@ fn claim_for_machine(store: &mut Store, state: &Path) -> Result<(), DaemonError>
 
 /// Opens the store, readable by its owner only.
 fn open_store(file: &Path, options: &DaemonOptions) -> Result<Store, DaemonError> {
-    // SQLite creates the files beside the store with the same mode.
-    let made = OpenOptions::new().create(true).append(true).mode(0o600).open(file);
-    made.and_then(|made| made.set_permissions(Permissions::from_mode(0o600)))
-        .map_err(io_error(file.display().to_string()))?;
+    // A file of the user may be readable by others; a new one is not.
+    match std::fs::set_permissions(file, Permissions::from_mode(0o600)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(io_error(file.display().to_string())(error));
+        }
+        _ => {}
+    }
     let used = StoreOptions {
         journal_max_bytes: options.limits.journal_mib << 20,
         history_max_bytes: options.limits.history_mib_per_user << 20,

@@ -196,6 +196,7 @@ impl Scheduler {
     pub(super) fn undrain(&mut self, device: u32) {
         let event = self.devices.undrain(device);
         event.into_iter().for_each(|event| self.planner.tell(event));
+        self.end_drains(device);
     }
 
     /// The back end makes a device unavailable, or available again. Jobs that run there stay; jobs that were

@@ -67,6 +67,13 @@ pub struct Booking {
     pub by: String,
 }
 
+impl Booking {
+    /// Whether it only keeps new jobs away and stops none.
+    pub fn is_drain(&self) -> bool {
+        self.start_us >= self.end_us
+    }
+}
+
 /// Shares and what belongs to them.
 pub(super) struct Sharing {
     pub(super) bookings: Vec<Booking>,
@@ -104,6 +111,20 @@ impl Scheduler {
 
     pub(super) fn unbook(&mut self, id: u32) {
         self.sharing.bookings.retain(|booking| booking.id != id);
+        self.tell_shares();
+    }
+
+    /// A device is no longer drained for a time.
+    pub(super) fn end_drains(&mut self, device: u32) {
+        let bookings = &mut self.sharing.bookings;
+        let is_its = |one: &Booking| one.is_drain() && one.devices.contains(&device);
+        if !bookings.iter().any(is_its) {
+            return;
+        }
+        for booking in bookings.iter_mut().filter(|one| is_its(one)) {
+            booking.devices.retain(|other| *other != device);
+        }
+        bookings.retain(|booking| !booking.devices.is_empty());
         self.tell_shares();
     }
 

@@ -129,11 +129,6 @@ impl Scheduler {
         self.devices.is_shut(device)
     }
 
-    /// Whether an operator drained a device.
-    pub fn is_drained(&self, device: u32) -> bool {
-        self.devices.is_drained(device)
-    }
-
     /// Why a device is unavailable by the back end.
     pub fn closed(&self, device: u32) -> Option<&str> {
         self.devices.closed(device)

@@ -1,6 +1,6 @@
 //! Why a job waits, and for what.
 
-use super::{Active, Phase, Scheduler};
+use super::{Active, Booking, Phase, Scheduler};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tandem_core::{Limit, LimitOf, Reason, Span, Time};
@@ -74,6 +74,8 @@ pub struct DeviceSummary {
 pub enum ShutCause {
     /// An operator drained it, for a reason if one was given.
     Drained(Option<String>),
+    /// The same until some time, in microseconds since 1970.
+    DrainedUntil(u64, Option<String>),
     /// It is not available by the back end.
     Closed(String),
     /// Processes that are not ours use it.
@@ -163,6 +165,15 @@ impl Scheduler {
     pub fn shut_cause(&self, device: u32) -> Option<ShutCause> {
         if let Some((_, reason)) = self.devices.drained().find(|(drained, _)| *drained == device) {
             return Some(ShutCause::Drained(reason.map(str::to_owned)));
+        }
+        let drains = |booking: &&Booking| {
+            booking.is_drain()
+                && booking.devices.contains(&device)
+                && booking.closes_us <= self.now.unix_us
+        };
+        if let Some(booking) = self.bookings().filter(drains).max_by_key(|one| one.end_us) {
+            let reason = Some(booking.reason.clone()).filter(|reason| !reason.is_empty());
+            return Some(ShutCause::DrainedUntil(booking.end_us, reason));
         }
         if let Some(reason) = self.devices.closed(device) {
             return Some(ShutCause::Closed(reason.to_owned()));

@@ -21,8 +21,12 @@ pub struct Damage {
 }
 
 impl Store {
-    /// Jobs that have not ended, by id, without their environments; and those that cannot be read.
-    pub fn active(&self) -> Result<(Vec<Kept>, Vec<Damage>), StoreError> {
+    /// Jobs that have not ended, by id, without their environments; and those that cannot be read. `correct` may
+    /// change what is stored of a job.
+    pub fn active(
+        &self,
+        correct: impl Fn(&mut StoredJob),
+    ) -> Result<(Vec<Kept>, Vec<Damage>), StoreError> {
         let mut select = self
             .connection
             .prepare("SELECT id, record, request FROM jobs WHERE is_over = 0 ORDER BY id")?;
@@ -41,7 +45,11 @@ impl Store {
                 (_, Err(error)) => Err(format!("its record: {error}")),
                 (None, _) => Err("its request is missing".to_owned()),
             };
-            match parsed {
+            let corrected = parsed.map(|mut job| {
+                correct(&mut job);
+                job
+            });
+            match corrected {
                 Ok(job) if jobs.last_mut().is_some_and(|kept| kept.take_in(&job)) => {}
                 Ok(job) => jobs.push(Kept::new(job)),
                 Err(cause) => damaged.push(Damage { job: id.cast_unsigned(), cause }),

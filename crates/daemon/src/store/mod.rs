@@ -22,9 +22,11 @@ use crate::command::{PastJob, PastJobs};
 use crate::job::{JobState, StoredJob};
 use crate::scheduler::{LearnedClass, Now};
 use crate::tokens::{Token, TokenHash};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, ErrorCode, OptionalExtension};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thiserror::Error;
@@ -34,6 +36,8 @@ use transaction::Effects;
 const STARTS_KEPT: u32 = 3;
 /// How long another process is waited for that has the store.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// What to do about a file that cannot be used.
+const MEND: &str = "put a copy back with tandem store restore FILE, or move it away to begin anew";
 /// What is left of the write-ahead log after its content was moved to the store.
 const LOG_KEPT_BYTES: i64 = 4 << 20;
 
@@ -42,7 +46,16 @@ const LOG_KEPT_BYTES: i64 = 4 << 20;
 pub enum StoreError {
     /// An error of SQLite.
     #[error("store: {0}")]
-    Sqlite(#[from] rusqlite::Error),
+    Sqlite(rusqlite::Error),
+    /// What is in the file cannot be read.
+    #[error("the store is damaged ({0}); {MEND}")]
+    Damaged(rusqlite::Error),
+    /// The file is something else.
+    #[error("is not a store of Tandem: {0}; {MEND}")]
+    NotAStore(&'static str),
+    /// A copy that must not take the place of a store.
+    #[error("{0}; nothing was changed")]
+    BadCopy(String),
     /// A record that cannot be decoded.
     #[error("store: {0}")]
     Json(#[from] serde_json::Error),
@@ -66,6 +79,15 @@ pub enum StoreError {
         /// Why.
         cause: std::io::Error,
     },
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Self::Damaged(error),
+            _ => Self::Sqlite(error),
+        }
+    }
 }
 
 /// How a store is used.
@@ -95,6 +117,11 @@ impl Default for StoreOptions {
 }
 
 impl StoreError {
+    /// Whether the file is damaged or is no store.
+    pub fn is_damaged(&self) -> bool {
+        matches!(self, Self::Damaged(_) | Self::NotAStore(_))
+    }
+
     /// Whether the disk failed to keep what it was given. What it has of earlier writes is not known then, and
     /// another fsync that succeeds proves nothing.
     pub fn lost_writes(&self) -> bool {
@@ -109,6 +136,7 @@ impl StoreError {
 /// The only writer of the store.
 pub struct Store {
     connection: Connection,
+    file: PathBuf,
     options: StoreOptions,
     /// The write-ahead log of SQLite.
     log: PathBuf,
@@ -132,6 +160,9 @@ impl Store {
 
     /// Opens the store, or creates it, to be used so.
     pub fn open_with(file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        if options.file_layer.is_none() {
+            create_if_missing(file)?;
+        }
         let log = log::path(file);
         let rewrite: fn(&Path) -> std::io::Result<()> = match &options.file_layer {
             None => log::rewrite,
@@ -152,8 +183,10 @@ impl Store {
         // Before anything is written: a newer store stays as it is.
         let version = schema::version(&connection)?;
         if version == 0 {
-            // Pages that are free at the end of the file can be given back.
-            connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+            if options.file_layer.is_none() {
+                return Err(StoreError::NotAStore("it has no schema version"));
+            }
+            give_back_pages(&connection)?;
         }
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -164,6 +197,7 @@ impl Store {
         schema::migrate(&mut connection)?;
         let mut store = Self {
             connection,
+            file: file.to_owned(),
             options,
             log,
             synced: true,
@@ -237,6 +271,11 @@ impl Store {
             *own = own.saturating_add_signed(bytes);
         }
         Ok(())
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &Path {
+        &self.file
     }
 
     /// A value by its key.
@@ -359,6 +398,43 @@ impl Store {
 /// SQLite integers are signed.
 fn int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Creates a store that is not there. It appears complete: a file without content is one that was emptied, and
+/// is never taken for a new store.
+fn create_if_missing(file: &Path) -> Result<(), StoreError> {
+    let io = |cause| StoreError::Io { file: file.display().to_string(), cause };
+    match file.metadata() {
+        Ok(metadata) if metadata.len() == 0 => return Err(StoreError::NotAStore("it is empty")),
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    if log::path(file).metadata().is_ok_and(|log| log.len() > 0) {
+        return Err(StoreError::NotAStore("it is missing, but its log (-wal) is there"));
+    }
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let new = PathBuf::from(name);
+    // SQLite creates the files beside the store with the same mode.
+    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new);
+    made.map_err(io)?;
+    let mut connection = connect(&new)?;
+    give_back_pages(&connection)?;
+    schema::migrate(&mut connection)?;
+    connection.close().map_err(|(_, error)| error)?;
+    std::fs::rename(&new, file).and_then(|()| sync_folder(file)).map_err(io)
+}
+
+/// Makes sure that the name of a file is on disk.
+fn sync_folder(file: &Path) -> std::io::Result<()> {
+    let folder = file.parent().filter(|folder| *folder != Path::new(""));
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// Pages that are free at the end of the file can be given back; to be set before the first table.
+fn give_back_pages(connection: &Connection) -> Result<(), StoreError> {
+    Ok(connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?)
 }
 
 fn connect(file: &Path) -> Result<Connection, StoreError> {

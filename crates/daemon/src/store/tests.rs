@@ -81,3 +81,49 @@ fn unsynced_writes_are_visible_at_once() {
     });
     assert!(fails.is_err() && store.meta("three").unwrap().is_none());
 }
+
+#[test]
+fn what_is_no_store_is_never_taken_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("state.db"), folder.path().join("copy.db"));
+    drop(Store::open(&file).unwrap());
+    let good = std::fs::read(&file).unwrap();
+    let other = folder.path().join("other.db");
+    Connection::open(&other).unwrap().execute_batch("CREATE TABLE t (a)").unwrap();
+    let others = std::fs::read(&other).unwrap();
+    for bad in [&b""[..], b"these are words and no database", &others] {
+        std::fs::write(&copy, bad).unwrap();
+        let error = tools::restore(&file, &copy, 7_000_000).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("not a store") && text.ends_with("nothing was changed"), "{text}");
+        assert!(tools::check(&copy).unwrap_err().is_damaged());
+        assert!(Store::open(&copy).is_err_and(|error| error.is_damaged()));
+        assert_eq!(std::fs::read(&copy).unwrap(), bad);
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), good);
+    // A log whose store is gone would be taken for that of the new one.
+    let gone = folder.path().join("gone.db");
+    std::fs::write(folder.path().join("gone.db-wal"), "log").unwrap();
+    assert!(Store::open(&gone).is_err_and(|error| error.is_damaged()) && !gone.exists());
+}
+
+#[test]
+fn restores_in_one_second_keep_every_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, copy) = (folder.path().join("state.db"), folder.path().join("copy.db"));
+    drop(Store::open(&file).unwrap());
+    tools::backup(&file, &copy).unwrap();
+    let again = tools::backup(&file, &copy).unwrap_err().to_string();
+    assert!(again.contains("exists already"), "{again}");
+    let mark = |text: &str| {
+        Store::open(&file).unwrap().write(|writing| writing.meta("mark", text)).unwrap();
+    };
+    mark("first");
+    let first = tools::restore(&file, &copy, 7_000_000).unwrap().unwrap();
+    mark("second");
+    let second = tools::restore(&file, &copy, 7_999_999).unwrap().unwrap();
+    let marked = |file: &Path| Store::open(file).unwrap().meta("mark").unwrap();
+    assert_eq!(marked(&first).as_deref(), Some("first"));
+    assert_eq!(marked(&second).as_deref(), Some("second"));
+    assert_eq!(marked(&file), None);
+}

@@ -5,6 +5,7 @@ use crate::job::StoredJob;
 use crate::request::JobRequest;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use std::fs::{File, OpenOptions, Permissions};
+use std::io::ErrorKind;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,11 @@ pub fn check(file: &Path) -> Result<StoreReport, StoreError> {
         connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
     };
     let version = schema::version(&connection)?;
+    if version == 0 {
+        let is_empty = file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        let what = if is_empty { "it is empty" } else { "it has no schema version" };
+        return Err(StoreError::NotAStore(what));
+    }
     let page = number("PRAGMA page_size")?;
     let mut report = StoreReport {
         version,
@@ -49,7 +55,7 @@ pub fn check(file: &Path) -> Result<StoreReport, StoreError> {
     for line in lines {
         report.problems.extend(Some(line?).filter(|line| line != "ok"));
     }
-    if !report.problems.is_empty() || version == 0 {
+    if !report.problems.is_empty() {
         return Ok(report);
     }
     report.machine = connection
@@ -106,7 +112,12 @@ pub fn backup(file: &Path, to: &Path) -> Result<(), StoreError> {
     let io = |cause| StoreError::Io { file: to.display().to_string(), cause };
     // Only the owner may read the copy, also while it is written.
     let made = OpenOptions::new().create_new(true).write(true).mode(0o600).open(to);
-    made.map_err(io)?;
+    made.map_err(|cause| match cause.kind() {
+        ErrorKind::AlreadyExists => {
+            StoreError::BadCopy("exists already; give the name of a new file".to_owned())
+        }
+        _ => io(cause),
+    })?;
     let connection = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let path = to.to_string_lossy();
     let copied = connection.execute("VACUUM INTO ?1", [path.as_ref()]);
@@ -119,10 +130,15 @@ pub fn backup(file: &Path, to: &Path) -> Result<(), StoreError> {
 
 /// Replaces a store by a copy. The old store is kept beside it; returns its name. No daemon may run.
 pub fn restore(file: &Path, from: &Path, unix_us: u64) -> Result<Option<PathBuf>, StoreError> {
-    let report = check(from)?;
+    let bad = |problem: String| StoreError::BadCopy(problem);
+    from.metadata().map_err(|error| bad(error.to_string()))?;
+    let report = check(from).map_err(|error| match error {
+        StoreError::NotAStore(what) => bad(format!("is not a store of Tandem: {what}")),
+        StoreError::Damaged(error) => bad(format!("is not a store of Tandem, or damaged: {error}")),
+        error => error,
+    })?;
     if let Some(problem) = report.problems.first() {
-        let cause = std::io::Error::other(format!("{problem}; nothing was changed"));
-        return Err(StoreError::Io { file: from.display().to_string(), cause });
+        return Err(bad(problem.clone()));
     }
     let io = |cause| StoreError::Io { file: file.display().to_string(), cause };
     let beside = |ending: &str| {
@@ -134,33 +150,38 @@ pub fn restore(file: &Path, from: &Path, unix_us: u64) -> Result<Option<PathBuf>
     std::fs::copy(from, &new).map_err(io)?;
     std::fs::set_permissions(&new, Permissions::from_mode(0o600)).map_err(io)?;
     File::open(&new).and_then(|copy| copy.sync_all()).map_err(io)?;
-    let kept = beside(&format!(".before-{}", unix_us / 1_000_000));
-    let had_one = file.exists();
-    if had_one {
+    let mut kept = None;
+    if file.exists() {
         // The log belongs to the old store, so move it into that file first.
         connect(file)?
             .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
-            .or_else(|error| if is_damaged(&error) { Ok(()) } else { Err(error) })?;
-        std::fs::rename(file, &kept).map_err(io)?;
-        for ending in ["-wal", "-shm"] {
-            if beside(ending).exists() {
-                let mut name = kept.as_os_str().to_owned();
-                name.push(ending);
-                std::fs::rename(beside(ending), PathBuf::from(name)).map_err(io)?;
-            }
+            .map_err(StoreError::from)
+            .or_else(|error| if error.is_damaged() { Ok(()) } else { Err(error) })?;
+        kept = Some(keep(file, unix_us / 1_000_000).map_err(io)?);
+    }
+    for ending in ["-wal", "-shm"] {
+        if beside(ending).exists() {
+            let mut name = kept.clone().unwrap_or_else(|| beside(".before")).into_os_string();
+            name.push(ending);
+            std::fs::rename(beside(ending), PathBuf::from(name)).map_err(io)?;
         }
     }
     std::fs::rename(&new, file).map_err(io)?;
-    let folder = file.parent().unwrap_or(Path::new("/"));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)?;
-    Ok(had_one.then_some(kept))
+    super::sync_folder(file).map_err(io)?;
+    Ok(kept)
 }
 
-fn is_damaged(error: &rusqlite::Error) -> bool {
-    matches!(
-        error.sqlite_error_code(),
-        Some(rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
-    )
+/// Gives a file a second name with the time in it. An existing file is never replaced.
+fn keep(file: &Path, unix_s: u64) -> std::io::Result<PathBuf> {
+    let mut second = unix_s;
+    loop {
+        let mut name = file.as_os_str().to_owned();
+        name.push(format!(".before-{second}"));
+        match std::fs::hard_link(file, &name) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => second += 1,
+            made => return made.map(|()| PathBuf::from(name)),
+        }
+    }
 }
 
 impl Store {

@@ -9,7 +9,7 @@ fn an_imported_job_has_its_hints() {
     let hints = "tandem:mem=2G,class=resnet,estimate=2h,slowdown=1.5,colour=red".to_owned();
     cluster.turn(vec![BackendEvent::Imported(Box::new(ClusterJob { hints, ..job(17) }))]);
     cluster.turn(Vec::new());
-    let (jobs, _) = cluster.cycle.store.active().unwrap();
+    let (jobs, _) = cluster.cycle.store.active(|_| {}).unwrap();
     let [Kept { job, .. }] = &jobs[..] else { panic!("{jobs:?}") };
     assert_eq!((job.id, job.external.as_deref()), (1, Some("17#tag")));
     assert_eq!((job.uid, job.gid, job.user.as_str()), (1001, 1002, "ann"));

@@ -58,8 +58,11 @@ fn drain_for_a_time(args: &DrainArgs) -> Result<(), Failure> {
     if args.devices.common.json {
         return print(answer.raw.trim_end());
     }
-    let id = answer.reservation.id;
-    remark(&format!("drained; undo it with: tandem reserve cancel {id}"), false);
+    let (id, devices) = (answer.reservation.id, clean(&args.devices.devices));
+    remark(
+        &format!("drained; undo it with: tandem gpus undrain {devices} (reservation {id})"),
+        false,
+    );
     Ok(())
 }
 
@@ -113,11 +116,13 @@ pub(super) fn table(devices: &Devices, jobs: &BTreeMap<u64, JobLine>, colors: bo
 
 fn row(device: &DeviceInfo, jobs: &BTreeMap<u64, JobLine>) -> Vec<TableCell> {
     let color = (device.state != "up").then_some(Color::Yellow);
+    let reason = device.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let state = format!("{}{reason}", device.state);
     vec![
         device.index.to_string().into(),
         name(&device.name).into(),
         name(&device.kind).into(),
-        TableCell::colored(clean(&device.state), color),
+        TableCell::colored(clean(&state), color),
         memory(device).into(),
         device.utilization.map(|busy| format!("{:.0} %", busy * 100.0)).unwrap_or_default().into(),
         tenant_list(device, jobs).into(),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tandem_backends::local::Cgroups;
+use tandem_daemon::api::live_types::HealthCheck;
 use tandem_daemon::client::{Client, ClientError};
 use tandem_daemon::config::{Config, Origins, ProviderKind};
 
@@ -123,9 +124,10 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
             return (vec![finding("token", CheckStatus::Fail, error.to_string(), advice)], None);
         }
     };
-    let answer = Client::new(address.clone(), token).and_then(|mut client| client.info());
+    let answer = Client::new(address.clone(), token)
+        .and_then(|mut client| client.info().map(|info| (info, unhealthy(&mut client))));
     match answer {
-        Ok(info) => {
+        Ok((info, unhealthy)) => {
             let own = env!("CARGO_PKG_VERSION");
             let text = format!(
                 "{address}, process {}, policy {}, {} {} devices",
@@ -142,10 +144,9 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
                     "restart the daemon; jobs go on meanwhile",
                 )
             };
-            (
-                vec![finding("daemon", CheckStatus::Ok, text, ""), version],
-                Some(info.cgroups.clone()),
-            )
+            let mut found = vec![finding("daemon", CheckStatus::Ok, text, ""), version];
+            found.extend(unhealthy);
+            (found, Some(info.cgroups.clone()))
         }
         Err(error @ ClientError::Unreachable { .. }) => {
             let ClientError::Unreachable { address, cause } = error else {
@@ -154,7 +155,7 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
             let advice = if cause == "permission denied" {
                 "ask the owner of the daemon for access"
             } else {
-                "start it with: tandem daemon"
+                "start it with: tandem daemon start"
             };
             (
                 vec![finding("daemon", CheckStatus::Warn, format!("{address}: {cause}"), advice)],
@@ -166,6 +167,19 @@ fn daemon(config: &Config, origins: &Origins) -> (Vec<Finding>, Option<String>) 
             (vec![finding("daemon", CheckStatus::Fail, error.to_string(), advice)], None)
         }
     }
+}
+
+/// What the daemon found wrong with itself.
+fn unhealthy(client: &mut Client) -> Vec<Finding> {
+    let told = |check: HealthCheck| {
+        let (status, advice) = match check.name.as_str() {
+            "Store" | "Disk" => (CheckStatus::Fail, "make room on the disk of the state folder"),
+            "GPUs" => (CheckStatus::Warn, "tandem gpus says why"),
+            _ => (CheckStatus::Warn, "look at the daemon's log"),
+        };
+        finding("health", status, format!("{}: {}", check.name, check.text), advice)
+    };
+    super::failed_checks(client).into_iter().map(told).collect()
 }
 
 /// The daemon creates the folder, so its nearest existing ancestor must be writable.

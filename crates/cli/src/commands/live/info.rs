@@ -65,7 +65,10 @@ fn text(job: &JobInfo) -> String {
     if let Some(latency) = &line.latency {
         service(latency, &mut lines);
     }
-    lines.add("submitted", units::local(&line.submit_time));
+    // A damaged record tells no time.
+    if !line.submit_time.starts_with("1970-01-01T00:00:00") {
+        lines.add("submitted", units::local(&line.submit_time));
+    }
     lines.maybe("begins", job.begin_time.as_deref().map(units::local));
     lines.maybe("started", line.start_time.as_deref().map(units::local));
     lines.maybe("ended", line.end_time.as_deref().map(units::local));

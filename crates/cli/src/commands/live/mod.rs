@@ -26,6 +26,7 @@ mod wait;
 
 use crate::failure::Failure;
 use crate::live_args::{ClientArgs, LiveCommand};
+use tandem_daemon::api::live_types::HealthCheck;
 use tandem_daemon::api::types::JobAction;
 use tandem_daemon::client::Client;
 use tandem_daemon::config::{Config, Origins};
@@ -89,6 +90,12 @@ pub(super) fn configuration(args: &ClientArgs) -> Result<(Config, Origins), Fail
 pub(super) fn connect(args: &ClientArgs) -> Result<Client, Failure> {
     let (config, origins) = configuration(args)?;
     Ok(Client::new(config.client_address(&origins)?, config.client_token()?)?)
+}
+
+/// The checks that failed in the daemon; none if it is of a version that has no checks.
+pub(super) fn failed_checks(client: &mut Client) -> Vec<HealthCheck> {
+    let checks = client.health().map(|health| health.value.checks).unwrap_or_default();
+    checks.into_iter().filter(|check| !check.ok).collect()
 }
 
 /// The name of the calling user.

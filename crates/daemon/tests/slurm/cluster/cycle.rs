@@ -103,7 +103,7 @@ impl TestDaemon {
 
     /// The cluster's ids of the jobs in the store.
     pub(crate) fn kept(&self) -> Vec<String> {
-        let (jobs, _) = self.cycle.store.active().unwrap();
+        let (jobs, _) = self.cycle.store.active(|_| {}).unwrap();
         jobs.into_iter().filter_map(|kept| kept.job.external).collect()
     }
 }
