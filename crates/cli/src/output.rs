@@ -130,8 +130,8 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<TableCell>>, colors: bool) ->
     let mut table = Table::new();
     let rule = LineStyle::none().fill('─').junction('─');
     table.load_style(TableStyle::new().header_separator(rule));
-    let is_prose = |title: &&str| title.starts_with('~');
-    if header.iter().any(is_prose) {
+    let is_prose = |title: &str| title.starts_with('~');
+    if header.iter().any(|title| is_prose(title)) {
         let width = table.width().unwrap_or(WIDTH_DEFAULT).clamp(WIDTH_MIN, WIDTH_DEFAULT);
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     } else {
@@ -156,7 +156,7 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<TableCell>>, colors: bool) ->
         if title.starts_with('>') {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        if !is_prose(&title) {
+        if !is_prose(title) {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }

@@ -88,10 +88,11 @@ fn report(
         0 => Ok(()),
         1 if count == 1 => Err(failed.remove(0).1.into()),
         failures => {
-            let told = failed
-                .iter()
-                .take(TOLD)
-                .map(|(id, error)| format!("{what} {id}: {}", clean(&error.to_string())));
+            let told = failed.iter().take(TOLD).map(|(id, error)| {
+                let (object, error) = (format!("{what} {id}"), clean(&error.to_string()));
+                let names_it = error.starts_with(&format!("{object} "));
+                if names_it { error } else { format!("{object}: {error}") }
+            });
             let mut message =
                 format!("{failures} of {count} failed: {}", told.collect::<Vec<_>>().join("; "));
             if failures > TOLD {
