@@ -53,7 +53,11 @@ pub enum ClientError {
 /// What to do if no daemon of this machine listens; other causes are not mended by another daemon.
 fn start_advice(address: &str, cause: &str) -> &'static str {
     let is_absent = [connection::NO_SOCKET, connection::REFUSED].contains(&cause);
-    if is_absent && !address.starts_with("http") { "; start it with: tandem daemon start" } else { "" }
+    if is_absent && !address.starts_with("http") {
+        "; start it with: tandem daemon start"
+    } else {
+        ""
+    }
 }
 
 impl ClientError {
