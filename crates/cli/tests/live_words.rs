@@ -75,13 +75,13 @@ fn a_device_that_is_drained_for_a_time_is_named_and_undrained() {
     let daemon = Daemon::start(Options::fake(2));
     daemon.ok(&["gpus", "drain", "0-1", "--until", "now+2h", "--reason", "fan"]);
     let shown = daemon.ok(&["gpus"]).stdout;
-    let drained = shown.lines().filter(|line| line.contains("drained (until 20"));
+    let drained = shown.lines().filter(|line| line.contains("drained: until 20"));
     assert_eq!(drained.filter(|line| line.contains("(fan)")).count(), 2, "{shown}");
     let waits = daemon.submit(&daemon.shell("exit 0"));
     let why = reason(&daemon, waits);
     assert!(why.contains("GPU 0 is drained until 20") && why.contains("(fan)"), "{why}");
     let explained = daemon.ok(&["explain", &waits.to_string()]).stdout;
-    assert!(explained.contains("GPU 1: is drained (until 20"), "{explained}");
+    assert!(explained.contains("GPUs 0-1: is drained until 20"), "{explained}");
     daemon.ok(&["gpus", "undrain", "0"]);
     daemon.await_state(waits, "completed");
     let left = daemon.ok(&["reserve", "list", "--json"]).json();

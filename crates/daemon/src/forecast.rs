@@ -12,6 +12,7 @@ use crate::api::types::{DeviceReason, Explanation, SCHEMA};
 use crate::command::{AdmissionControl, Caller, Refusal};
 use crate::cycle::Present;
 use crate::job::{JobState, StoredJob};
+use crate::reasons::shut_reason;
 use crate::request::JobRequest;
 use crate::scheduler::{Estimate, OutsideWork, Scheduler, ShutCause};
 use draws::{Deadline, ReducedQueue};
@@ -416,11 +417,13 @@ fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Ve
     let engine = scheduler.engine().state();
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
     let reason = |device: u32| {
-        let cause = scheduler.shut_cause(device);
-        if let Some(cause @ (ShutCause::Drained(_) | ShutCause::DrainedUntil(..))) = &cause {
-            let why = crate::reasons::shut_reason(cause);
-            return why
-                .map_or_else(|| "is drained".to_owned(), |why| format!("is drained ({why})"));
+        match scheduler.shut_cause(device) {
+            Some(ShutCause::Drained(None)) => return "is drained".to_owned(),
+            Some(ShutCause::Drained(Some(why))) => return format!("is drained ({why})"),
+            Some(cause @ ShutCause::DrainedUntil(..)) => {
+                return format!("is drained {}", shut_reason(&cause).unwrap_or_default());
+            }
+            _ => {}
         }
         if let Some(reason) = scheduler.closed(device) {
             return format!("is closed: {reason}");

@@ -85,7 +85,7 @@ fn devices(present: &Present<'_>) -> HealthCheck {
         .into_iter()
         .filter(|device| device.state != "up")
         .map(|device| match device.reason {
-            Some(reason) => format!("GPU {} is {} ({reason})", device.index, device.state),
+            Some(reason) => format!("GPU {} is {}: {reason}", device.index, device.state),
             None => format!("GPU {} is {}", device.index, device.state),
         })
         .collect();

@@ -116,7 +116,7 @@ pub(super) fn table(devices: &Devices, jobs: &BTreeMap<u64, JobLine>, colors: bo
 
 fn row(device: &DeviceInfo, jobs: &BTreeMap<u64, JobLine>) -> Vec<TableCell> {
     let color = (device.state != "up").then_some(Color::Yellow);
-    let reason = device.reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let reason = device.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let state = format!("{}{reason}", device.state);
     vec![
         device.index.to_string().into(),
