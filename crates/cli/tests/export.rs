@@ -23,7 +23,7 @@ fn the_history_of_a_daemon_becomes_a_trace_without_names() {
     let out = dir.path().join("month").display().to_string();
     let ran = daemon.ok(&["export", "--out", &out]);
     assert!(ran.stdout.starts_with("3 jobs in "), "{ran:?}");
-    assert!(ran.stderr.contains("1 jobs that have not ended"), "{ran:?}");
+    assert!(ran.stderr.contains("1 job left out"), "{ran:?}");
     let trace = read(&dir.path().join("month/trace.csv"));
     assert_eq!(trace.lines().count(), 4, "{trace}");
     let user = daemon.job(jobs[0]).line.user;

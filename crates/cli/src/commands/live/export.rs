@@ -81,7 +81,7 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
     print(&text)?;
     if not_over > 0 {
         let left_out = units::counted(not_over, "job");
-        remark(&format!("left out: {left_out} that have not ended or never ran"), false);
+        remark(&format!("{left_out} left out: not over, or never run"), false);
     }
     let rates =
         if rates_known { format!(" --interference {out}/rates.csv") } else { String::new() };
