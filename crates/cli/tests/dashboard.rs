@@ -166,7 +166,7 @@ fn what_happened_is_in_the_interface_for_programs() {
     assert!(
         !devices.is_empty() && devices[0]["throughput"].as_array().is_some_and(|s| s.len() <= 5)
     );
-    assert_eq!(get("/v1/health")["checks"].as_array().map(Vec::len), Some(4));
+    assert_eq!(get("/v1/health")["checks"].as_array().map(Vec::len), Some(5));
     assert!(get("/v1/savings")["method"].as_str().is_some_and(|text| text.contains("GPU-hours")));
     assert_eq!(daemon.get(ROOT, "/v1/series?seconds=-1").status, 400);
     assert_eq!(daemon.get(ROOT, "/v1/timeline?nonsense=1").status, 400);
