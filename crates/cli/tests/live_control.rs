@@ -314,6 +314,6 @@ fn bad_stop_signals_are_refused() {
     for signal in ["KILL", "9", "NOPE", ""] {
         let ran = daemon.tandem(&["submit", "--stop-signal", signal, "--", "true"]);
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains("stop_signal") && ran.stderr.contains("USR1"), "{ran:?}");
+        assert!(ran.stderr.contains("--stop-signal") && ran.stderr.contains("USR1"), "{ran:?}");
     }
 }
