@@ -233,7 +233,8 @@ fn three_jobs_take_turns_on_one_core_and_none_is_lost() {
     let _alone = alone();
     // Everybody gets a second before anybody gets a second one.
     let mut daemon = Daemon::start("tiresias:threshold_gpu_s=1,interval_s=1");
-    let steps = 400;
+    // Several seconds of work, also on a quick core.
+    let steps = 1000;
     let files: Vec<PathBuf> =
         (0..3).map(|job| daemon.folder.path().join(format!("{job}.csv"))).collect();
     let jobs: Vec<u64> = files

@@ -169,7 +169,7 @@ fn a_drain_has_a_reason_and_an_end() {
     let daemon = daemon("");
     let (ok, _, said) =
         cli(&daemon, &["gpus", "drain", "0", "--until", "now+1h", "--reason", "fan"]);
-    assert!(ok && said.contains("reserve cancel 1"), "{said}");
+    assert!(ok && said.contains("undrain 0") && said.contains("reservation 1"), "{said}");
     let all = daemon.submit(ROOT, &sleeps(4));
     let (_, out, _) = cli(&daemon, &["reserve", "list"]);
     assert!(out.contains("fan"), "{out}");
