@@ -412,29 +412,36 @@ fn freed(scheduler: &Scheduler, device: u32, own: Option<u64>) -> String {
     }
 }
 
+/// Why a device accepts no jobs at all, if so.
+fn unavailable(scheduler: &Scheduler, device: u32) -> Option<String> {
+    let cause = scheduler.shut_cause(device);
+    match &cause {
+        Some(ShutCause::Drained(None)) => return Some("is drained".to_owned()),
+        Some(ShutCause::Drained(Some(why))) => return Some(format!("is drained ({why})")),
+        Some(until @ ShutCause::DrainedUntil(..)) => {
+            return Some(format!("is drained {}", shut_reason(until).unwrap_or_default()));
+        }
+        _ => {}
+    }
+    if let Some(reason) = scheduler.closed(device) {
+        return Some(format!("is closed: {reason}"));
+    }
+    if let Some(bytes) = scheduler.foreign(device)
+        && scheduler.setup().foreign_avoid
+    {
+        return Some(format!("is used by others, {} MiB", bytes >> 20));
+    }
+    matches!(cause, Some(ShutCause::Reserved))
+        .then(|| "is kept free for a job that is moved".to_owned())
+}
+
 /// For each device, why the job does not start there. The job itself does not count.
 fn device_reasons(scheduler: &Scheduler, spec: &JobSpec, own: Option<u64>) -> Vec<DeviceReason> {
     let engine = scheduler.engine().state();
     let count = u32::try_from(scheduler.setup().devices.len()).unwrap_or(u32::MAX);
     let reason = |device: u32| {
-        match scheduler.shut_cause(device) {
-            Some(ShutCause::Drained(None)) => return "is drained".to_owned(),
-            Some(ShutCause::Drained(Some(why))) => return format!("is drained ({why})"),
-            Some(cause @ ShutCause::DrainedUntil(..)) => {
-                return format!("is drained {}", shut_reason(&cause).unwrap_or_default());
-            }
-            _ => {}
-        }
-        if let Some(reason) = scheduler.closed(device) {
-            return format!("is closed: {reason}");
-        }
-        if let Some(bytes) = scheduler.foreign(device)
-            && scheduler.setup().foreign_avoid
-        {
-            return format!("is used by others, {} MiB", bytes >> 20);
-        }
-        if let Some(ShutCause::Reserved) = scheduler.shut_cause(device) {
-            return "is kept free for a job that is moved".to_owned();
+        if let Some(reason) = unavailable(scheduler, device) {
+            return reason;
         }
         let gpu = GpuId(device);
         let tenants: Vec<JobId> = engine.occupancy().tenants(gpu).to_vec();
