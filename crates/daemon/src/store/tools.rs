@@ -27,7 +27,7 @@ pub struct StoreReport {
     pub free_bytes: u64,
     /// The machine that it belongs to.
     pub machine: Option<String>,
-    /// Problems, at most [`SHOWN`].
+    /// Problems, the first ones.
     pub problems: Vec<String>,
 }
 
