@@ -3,7 +3,7 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tandem_matching::{
-    AssignOptions, Graph, assign, assign_with, instance, maximum_weight_matching,
+    AssignOptions, Graph, PairCount, assign, assign_with, instance, maximum_weight_matching,
 };
 
 fn assignments(criterion: &mut Criterion) {
@@ -49,9 +49,9 @@ fn general(criterion: &mut Criterion) {
     group.sample_size(10);
     for vertices in [200, 1000, 5000] {
         let graph = random_graph(vertices, 10);
-        for (name, cardinality) in [("weight", false), ("cardinality", true)] {
+        for (name, pairs) in [("weight", PairCount::Any), ("cardinality", PairCount::Most)] {
             group.bench_function(BenchmarkId::new(name, vertices), |bencher| {
-                bencher.iter(|| maximum_weight_matching(black_box(&graph), cardinality));
+                bencher.iter(|| maximum_weight_matching(black_box(&graph), pairs));
             });
         }
     }

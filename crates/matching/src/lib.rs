@@ -13,6 +13,6 @@ pub use assign::{AssignOptions, AssignOutcome, Assignment, Duals, Matrix, assign
 pub use certificate::{Violation, certify};
 pub use costs::{Cell, CostError, Dense, FORBIDDEN, LIMIT, Sparse};
 pub use general::{
-    Blossom, Graph, GraphError, Matching, MatchingViolation, certify_matching,
+    Blossom, Graph, GraphError, Matching, MatchingViolation, PairCount, certify_matching,
     maximum_weight_matching,
 };

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 use proptest::prelude::*;
+use tandem_matching::PairCount::{self, Any, Exactly, Most};
 use tandem_matching::instance::SplitMix64;
 use tandem_matching::{Graph, GraphError, certify_matching, maximum_weight_matching};
 
@@ -22,25 +23,27 @@ fn graph(most: u32) -> impl Strategy<Value = Graph> {
 }
 
 /// Pairs and weight of the best matching, by trying everything.
-fn brute_force(graph: &Graph, maximum_cardinality: bool) -> (usize, i64) {
-    fn best(edges: &[(u32, u32, i64)], used: u32, cardinality: bool) -> (usize, i64) {
+fn brute_force(graph: &Graph, pairs: PairCount) -> (usize, i64) {
+    fn best(edges: &[(u32, u32, i64)], used: u32, pairs: PairCount) -> (usize, i64) {
         let Some((&(a, b, weight), rest)) = edges.split_first() else { return (0, 0) };
-        let without = best(rest, used, cardinality);
-        if used & (1 << a | 1 << b) != 0 {
-            return without;
-        }
-        let with = best(rest, used | 1 << a | 1 << b, cardinality);
+        let without = best(rest, used, pairs);
+        let left = match pairs {
+            Exactly(left) => left.checked_sub(1).map(Exactly),
+            other => Some(other),
+        };
+        let (Some(left), 0) = (left, used & (1 << a | 1 << b)) else { return without };
+        let with = best(rest, used | 1 << a | 1 << b, left);
         let with = (with.0 + 1, with.1 + weight);
-        let key = |found: (usize, i64)| if cardinality { found } else { (0, found.1) };
+        let key = |found: (usize, i64)| if pairs == Any { (0, found.1) } else { found };
         if key(with) > key(without) { with } else { without }
     }
-    best(graph.edges(), 0, maximum_cardinality)
+    best(graph.edges(), 0, pairs)
 }
 
-fn check(graph: &Graph, maximum_cardinality: bool) -> (usize, i64) {
-    let found = maximum_weight_matching(graph, maximum_cardinality);
-    assert_eq!(found, maximum_weight_matching(graph, maximum_cardinality));
-    certify_matching(graph, maximum_cardinality, &found).unwrap();
+fn check(graph: &Graph, pairs: PairCount) -> (usize, i64) {
+    let found = maximum_weight_matching(graph, pairs);
+    assert_eq!(found, maximum_weight_matching(graph, pairs));
+    certify_matching(graph, pairs, &found).unwrap();
     (found.mates.iter().flatten().count() / 2, found.weight)
 }
 
@@ -49,8 +52,11 @@ proptest! {
 
     #[test]
     fn equals_brute_force(graph in graph(7)) {
-        prop_assert_eq!(check(&graph, false).1, brute_force(&graph, false).1);
-        prop_assert_eq!(check(&graph, true), brute_force(&graph, true));
+        prop_assert_eq!(check(&graph, Any).1, brute_force(&graph, Any).1);
+        prop_assert_eq!(check(&graph, Most), brute_force(&graph, Most));
+        for count in 0..=3 {
+            prop_assert_eq!(check(&graph, Exactly(count)), brute_force(&graph, Exactly(count)));
+        }
     }
 }
 
@@ -59,11 +65,12 @@ proptest! {
 
     #[test]
     fn larger_ones_carry_their_certificate(graph in graph(40)) {
-        check(&graph, false);
-        let (pairs, _) = check(&graph, true);
+        check(&graph, Any);
+        let (pairs, _) = check(&graph, Most);
+        prop_assert_eq!(check(&graph, Exactly(pairs / 2)).0, pairs / 2);
         // With equal weights the heaviest is the largest, and its duals prove that.
         let equal = graph.edges().iter().map(|&(a, b, _)| (a, b, 1)).collect();
-        let largest = check(&Graph::new(graph.vertices(), equal).unwrap(), false);
+        let largest = check(&Graph::new(graph.vertices(), equal).unwrap(), Any);
         prop_assert_eq!(pairs, largest.0);
     }
 }
@@ -79,8 +86,8 @@ fn nine_vertices_equal_brute_force() {
             }
         }
         let graph = Graph::new(9, edges).unwrap();
-        assert_eq!(check(&graph, false).1, brute_force(&graph, false).1);
-        assert_eq!(check(&graph, true), brute_force(&graph, true));
+        assert_eq!(check(&graph, Any).1, brute_force(&graph, Any).1);
+        assert_eq!(check(&graph, Most), brute_force(&graph, Most));
     }
 }
 
@@ -101,8 +108,8 @@ fn thousands_of_vertices_carry_their_certificate() {
             }
         }
         let graph = Graph::new(vertices as usize, edges).unwrap();
-        check(&graph, false);
-        check(&graph, true);
+        check(&graph, Any);
+        check(&graph, Most);
     }
 }
 
@@ -113,5 +120,5 @@ fn what_is_malformed_is_refused() {
     assert_eq!(refused(vec![(0, 2, 1)]), GraphError::Ends { edge: 0 });
     assert_eq!(refused(vec![(0, 1, i64::MIN)]), GraphError::TooLarge { edge: 0 });
     let empty = Graph::new(0, Vec::new()).unwrap();
-    assert_eq!(check(&empty, true), (0, 0));
+    assert_eq!(check(&empty, Most), (0, 0));
 }

@@ -20,7 +20,7 @@ use crate::kit::{
 use crate::spec::{Param, Value};
 use std::collections::BTreeMap;
 use tandem_core::{Draft, Job, JobId, Ratio, Reason, Time};
-use tandem_matching::{Graph, maximum_weight_matching};
+use tandem_matching::{Graph, PairCount, maximum_weight_matching};
 
 /// Resources whose stages interleave, and so the most jobs of a group.
 const GROUP_MAX: usize = 4;
@@ -241,7 +241,7 @@ fn matched(draft: &Draft<'_>, size: u32, groups: &[Vec<JobId>], group_max: usize
         }
     }
     let graph = Graph::new(groups.len(), edges.clone()).expect("weights are small and ends differ");
-    let mates = maximum_weight_matching(&graph, false).mates;
+    let mates = maximum_weight_matching(&graph, PairCount::Any).mates;
     let is_matched = |&(one, other, _): &(u32, u32, i64)| mates[one as usize] == Some(other);
     let merger = |(one, other, efficiency): (u32, u32, i64)| Merger {
         size,

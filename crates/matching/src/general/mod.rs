@@ -105,12 +105,23 @@ pub struct Matching {
     pub blossoms: Vec<Blossom>,
 }
 
-/// The heaviest matching; with `maximum_cardinality` the heaviest among the largest.
+/// How many pairs a matching may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairCount {
+    /// Any number.
+    Any,
+    /// As many as the graph allows.
+    Most,
+    /// This number, or as many as the graph allows if that is fewer.
+    Exactly(usize),
+}
+
+/// The heaviest among the matchings with that many pairs.
 ///
 /// Ties are broken in a fixed way that depends on nothing but the graph.
 #[must_use]
-pub fn maximum_weight_matching(graph: &Graph, maximum_cardinality: bool) -> Matching {
-    solve::run(graph, maximum_cardinality)
+pub fn maximum_weight_matching(graph: &Graph, pairs: PairCount) -> Matching {
+    solve::run(graph, pairs)
 }
 
 /// What is wrong with a matching.
@@ -126,20 +137,20 @@ pub enum MatchingViolation {
     Weight,
 }
 
-/// Checks that a matching is legal and, by its duals, that none is heavier; with
-/// `maximum_cardinality` that none with as many pairs is.
+/// Checks that a matching is legal and, by its duals, that none is heavier; unless any number of pairs
+/// is allowed, that none with as many pairs is.
 ///
 /// # Errors
 /// The first thing that is wrong.
 pub fn certify_matching(
     graph: &Graph,
-    maximum_cardinality: bool,
+    pairs: PairCount,
     found: &Matching,
 ) -> Result<(), MatchingViolation> {
-    let pairs = check_mates(graph, found)?;
-    // With the cardinality given, all duals may be shifted by the same amount.
+    let count = check_mates(graph, found)?;
+    // With the number of pairs given, all duals may be shifted by the same amount.
     let least = found.duals.iter().copied().min().unwrap_or(0);
-    let shift = if maximum_cardinality { least } else { 0 };
+    let shift = if pairs == PairCount::Any { 0 } else { least };
     let odd = |blossom: &Blossom| blossom.dual > 0 && blossom.vertices.len() % 2 == 1;
     if least < shift || !found.blossoms.iter().all(odd) {
         return Err(MatchingViolation::Dual);
@@ -164,7 +175,7 @@ pub fn certify_matching(
     if let Some(edge) = covered.iter().position(|&covered| covered < 0) {
         return Err(MatchingViolation::Edge(edge));
     }
-    bound += i128::from(shift) * 2 * pairs;
+    bound += i128::from(shift) * 2 * count;
     if bound == 2 * i128::from(found.weight) { Ok(()) } else { Err(MatchingViolation::Weight) }
 }
 

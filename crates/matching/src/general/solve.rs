@@ -3,7 +3,7 @@
 
 use super::forest::{Forest, Label};
 use super::nodes::{NONE, Nodes, position, walk};
-use super::{Blossom, Graph, Matching, weigh};
+use super::{Blossom, Graph, Matching, PairCount, weigh};
 use crate::costs::index;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,18 +19,22 @@ struct Solver<'a> {
     nodes: Nodes,
     forest: Forest,
     events: BinaryHeap<Reverse<(i64, u32)>>,
+    pairs: usize,
 }
 
-pub(crate) fn run(graph: &Graph, maximum_cardinality: bool) -> Matching {
-    // Free vertices all have the same dual, half of the doubled weight, and are done when it is 0.
+pub(crate) fn run(graph: &Graph, pairs: PairCount) -> Matching {
+    // Free vertices all have the same dual, half of the doubled weight, and are done when it is 0. At any
+    // time the matching is the heaviest of its size.
     let heaviest = graph.edges.iter().map(|edge| edge.2).max().unwrap_or(0);
-    let (dual, end) = match maximum_cardinality {
-        true => (heaviest, i64::MAX),
-        false => (heaviest.max(0), heaviest.max(0)),
+    let (dual, end, most) = match pairs {
+        PairCount::Any => (heaviest.max(0), heaviest.max(0), usize::MAX),
+        PairCount::Most => (heaviest, i64::MAX, usize::MAX),
+        PairCount::Exactly(count) => (heaviest, i64::MAX, count),
     };
     let mut solver = Solver::new(graph, dual);
     solver.plant();
-    while let Some(Reverse((time, event))) = solver.events.pop() {
+    while solver.pairs < most {
+        let Some(Reverse((time, event))) = solver.events.pop() else { break };
         if time >= end {
             break;
         }
@@ -40,7 +44,7 @@ pub(crate) fn run(graph: &Graph, maximum_cardinality: bool) -> Matching {
             _ => solver.expand(event & !BLOSSOM),
         }
     }
-    if !maximum_cardinality {
+    if pairs == PairCount::Any {
         solver.forest.now = end;
     }
     solver.report()
@@ -65,7 +69,7 @@ impl<'a> Solver<'a> {
         }
         let nodes = Nodes::new(graph.vertices);
         let forest = Forest::new(&nodes, dual);
-        Self { graph, starts, around, nodes, forest, events: BinaryHeap::new() }
+        Self { graph, starts, around, nodes, forest, events: BinaryHeap::new(), pairs: 0 }
     }
 
     /// Makes every vertex the root of a tree.
@@ -217,6 +221,7 @@ impl<'a> Solver<'a> {
 
     /// A tight edge between two trees: the matching grows by one, and the trees are removed.
     fn augment(&mut self, a: u32, b: u32) {
+        self.pairs += 1;
         let trees = [a, b].map(|end| self.forest.tree[self.nodes.top_of(end) as usize]);
         self.turn(a, b);
         self.turn(b, a);

@@ -12,7 +12,7 @@ use super::pairing::{PairRates, partner};
 use super::remaining::{HORIZON_MS, remaining_ms, restore_ms};
 use std::collections::BTreeMap;
 use tandem_core::{Draft, GpuTypeId, Gpus, Job, JobId, Memory, PPM_ONE, Placement};
-use tandem_matching::{Graph, maximum_weight_matching};
+use tandem_matching::{Graph, PairCount, maximum_weight_matching};
 
 /// Allocations in one matching: half of them are the pairs that lose most. Bounds the time of a review.
 const ALLOCATIONS_MAX: usize = 32;
@@ -241,9 +241,9 @@ impl<'a, 'd, R: RepairRule> Rematch<'a, 'd, R> {
         Some(sharing_cost(draft, self.rule, (one.id(), other.id()), rates))
     }
 
-    /// How many jobs can run alone.
-    fn alone_max(&self) -> usize {
-        2 * self.group.len() - self.jobs.len()
+    /// How many pairs there must be for all jobs to have room.
+    fn pairs_needed(&self) -> usize {
+        self.jobs.len() - self.group.len()
     }
 
     /// A lower bound on what any pairing costs, restores included. A pair costs at least half of what the
@@ -255,29 +255,22 @@ impl<'a, 'd, R: RepairRule> Rematch<'a, 'd, R> {
             least[other] = least[other].min(price);
         }
         least.sort_unstable();
-        least.iter().take(least.len().saturating_sub(self.alone_max())).sum::<i64>() / 2
+        least.iter().take(2 * self.pairs_needed()).sum::<i64>() / 2
     }
 
-    /// The pairs of least cost with which all jobs have room. As many vertices without a job as can run
-    /// alone stand for that.
+    /// The pairs of least cost with which all jobs have room.
     fn matched(&self, edges: &[Edge]) -> Vec<Pair> {
-        let jobs = self.jobs.len();
-        let vertices = jobs + self.alone_max();
         let position = |at: usize| u32::try_from(at).expect("allocations are bounded");
-        let shared = edges.iter().map(|edge| (edge.pair, COST_MAX - edge.price));
-        let alone =
-            (0..jobs).flat_map(|one| (jobs..vertices).map(move |none| ((one, none), COST_MAX)));
-        let weighted = shared.chain(alone);
-        let weighted =
-            weighted.map(|((one, other), weight)| (position(one), position(other), weight));
-        let mut weighted: Vec<(u32, u32, i64)> = weighted.collect();
-        // Which of equal matchings is found depends on the order of edges.
-        weighted.sort_unstable();
-        let graph = Graph::new(vertices, weighted).expect("costs and vertices are bounded");
-        let mates = maximum_weight_matching(&graph, true).mates;
+        let weighted = edges.iter().map(|&Edge { pair: (one, other), price, .. }| {
+            (position(one), position(other), COST_MAX - price)
+        });
+        let graph = Graph::new(self.jobs.len(), weighted.collect());
+        let graph = graph.expect("costs and vertices are bounded");
+        let pairs = PairCount::Exactly(self.pairs_needed());
+        let mates = maximum_weight_matching(&graph, pairs).mates;
         let pair = |(one, mate): (usize, &Option<u32>)| {
             let other = mate.map(|mate| mate as usize)?;
-            (one < other && other < jobs).then_some((one, other))
+            (one < other).then_some((one, other))
         };
         mates.iter().enumerate().filter_map(pair).collect()
     }
