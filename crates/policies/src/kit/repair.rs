@@ -189,7 +189,7 @@ impl<'a, 'd, R: RepairRule> Rematch<'a, 'd, R> {
     /// The jobs that move and the allocations that they move to; `None` if nothing is gained.
     fn plan(&self) -> Option<Vec<(JobId, usize)>> {
         let before: i64 = self.group.iter().map(|found| found.cost).sum();
-        let edges = self.edges();
+        let edges = self.edges(before);
         if before <= self.price_min(&edges) {
             return None;
         }
@@ -207,18 +207,21 @@ impl<'a, 'd, R: RepairRule> Rematch<'a, 'd, R> {
         (before - then > restores.sum()).then_some(moves)
     }
 
-    /// All pairs that are possible.
-    fn edges(&self) -> Vec<Edge> {
+    /// The pairs that stand, and all others that can be part of a matching that costs less than `before`.
+    fn edges(&self, before: i64) -> Vec<Edge> {
         let restores: Vec<i64> =
             self.jobs.iter().map(|&(job, _)| restore_cost(self.draft, self.rule, job)).collect();
         let pairs = (0..self.jobs.len())
             .flat_map(|one| (one + 1..self.jobs.len()).map(move |other| (one, other)));
         let edge = |(one, other): Pair| {
-            let cost = self.cost((one, other))?;
             let stands = self.jobs[one].1 == self.jobs[other].1;
             let restore = if stands { 0 } else { restores[one].min(restores[other]) };
+            if !stands && restore >= before {
+                return None;
+            }
+            let cost = self.cost((one, other))?;
             let price = cost.saturating_add(restore).min(COST_MAX);
-            Some(Edge { pair: (one, other), cost, price })
+            (stands || price < before).then_some(Edge { pair: (one, other), cost, price })
         };
         pairs.filter_map(edge).collect()
     }

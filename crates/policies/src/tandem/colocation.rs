@@ -39,9 +39,9 @@ impl Colocation {
     pub(super) fn of(draft: &Draft<'_>, jobs: &[JobId]) -> Self {
         let mut colocation = Self {
             members: Vec::with_capacity(jobs.len()),
-            groups: Vec::new(),
-            tenants: Vec::new(),
-            neighbours: Vec::new(),
+            groups: Vec::with_capacity(jobs.len()),
+            tenants: Vec::with_capacity(2 * jobs.len()),
+            neighbours: Vec::with_capacity(jobs.len()),
         };
         for &job in jobs {
             colocation.add(draft, job);

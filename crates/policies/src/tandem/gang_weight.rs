@@ -6,6 +6,9 @@ use tandem_core::PPM_ONE;
 /// The weight of a gang of `gpus` GPUs, in parts per million of a single job: `gpus` to the power of
 /// `quarters`/4.
 pub(super) fn gang_weight(gpus: u32, quarters: u32) -> i128 {
+    if gpus == 1 {
+        return i128::from(PPM_ONE);
+    }
     // g^n · 10²⁴ has to fit 128 bits.
     let power = u128::from(gpus).saturating_pow(quarters).min(1 << 48);
     let root = (power * u128::from(PPM_ONE).pow(4)).isqrt().isqrt();

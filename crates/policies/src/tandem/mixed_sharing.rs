@@ -6,7 +6,9 @@ use super::rates::{ONE, ppm, rate, rate_beside, times};
 use super::sharing_gain::{SharedRun, sharing_gain};
 use super::value::JobValue;
 use crate::kit::sub_batches_on;
+use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use tandem_core::{Draft, GpuId, Job, JobId, NodeId, Placement, SubBatch};
 
 /// GPUs for a job that shares.
@@ -44,14 +46,28 @@ pub(super) fn share_mixed(
     let mut changed = false;
     let pending = review.values.pending().iter().copied();
     let pending: Vec<JobId> = pending.filter(|&job| draft.placement(job).is_none()).collect();
+    let rates = PresentRates::default();
     for job in pending.into_iter().take(review.tuning.mix_jobs_max) {
-        let search = Search { draft, review, job: draft.job(job), value: review.values.of(job) };
+        let value = review.values.of(job);
+        let search = Search { draft, review, job: draft.job(job), value, rates: &rates };
         let Some(placement) = search.best(*first_node) else { continue };
         draft.place(job, placement);
+        rates.0.borrow_mut().clear();
         changed = true;
     }
     *first_node = first_node.wrapping_add(review.tuning.mix_nodes_max);
     changed
+}
+
+/// The rates of placed jobs, kept from one search to the next until the plan changes.
+#[derive(Default)]
+struct PresentRates(RefCell<BTreeMap<JobId, i64>>);
+
+impl PresentRates {
+    /// In parts per million.
+    fn of(&self, draft: &Draft<'_>, job: JobId) -> i64 {
+        *self.0.borrow_mut().entry(job).or_insert_with(|| rate(draft, job, None))
+    }
 }
 
 /// The search for the GPUs of one job.
@@ -60,6 +76,7 @@ struct Search<'a, 'd> {
     review: &'a Review<'a>,
     job: &'a Job,
     value: &'a JobValue,
+    rates: &'a PresentRates,
 }
 
 impl Search<'_, '_> {
@@ -164,22 +181,27 @@ impl Search<'_, '_> {
         let least = self.job.spec.sub_batch_options().last().map(|option| option.memory);
         let least = least.filter(|_| self.review.parts.accumulate);
         let memory = least.unwrap_or(self.job.spec.profile.memory) + self.draft.rules().context;
-        let mut found = NodeGpus { free: Vec::new(), shared: Vec::new() };
-        let mut count = 0;
-        for gpu in self.draft.cluster().nodes()[node.index()].gpus.clone().map(GpuId) {
-            let tenants = occupancy.tenants(gpu);
+        let is_usable = |&gpu: &GpuId| {
             let full = !occupancy.has_memory(gpu, memory);
-            if occupancy.is_closed(gpu) || full || tenants.len() >= self.review.parts.tenants_max {
-                continue;
-            }
-            count += 1;
+            let tenants = occupancy.tenants(gpu).len();
+            !occupancy.is_closed(gpu) && !full && tenants < self.review.parts.tenants_max
+        };
+        let gpus = self.draft.cluster().nodes()[node.index()].gpus.clone().map(GpuId);
+        let usable = gpus.clone().filter(is_usable).count();
+        if usable < wanted {
+            return None;
+        }
+        let shared = Vec::with_capacity(usable);
+        let mut found = NodeGpus { free: Vec::with_capacity(wanted), shared };
+        for gpu in gpus.filter(is_usable) {
+            let tenants = occupancy.tenants(gpu);
             match found.shared.iter_mut().find(|group| group.0 == tenants) {
                 _ if tenants.is_empty() => found.free.push(gpu),
                 Some(group) => group.1.push(gpu),
                 None => found.shared.push((tenants, vec![gpu])),
             }
         }
-        (count >= wanted).then_some(found)
+        Some(found)
     }
 
     /// `gpus` beside `tenants`, which hold them together; `None` if the jobs do not fit or one of them does
@@ -197,7 +219,7 @@ impl Search<'_, '_> {
                 // It has no end that could come later: its promise is all that counts.
                 continue;
             }
-            let present = rate(draft, tenant.id(), None).max(1);
+            let present = self.rates.of(draft, tenant.id()).max(1);
             let value = self.review.values.of(tenant.id());
             cost = cost.saturating_add(times((present - then).max(0), value.delay_cost));
             let end_ms = value.remaining_ms.saturating_mul(ONE) / present;

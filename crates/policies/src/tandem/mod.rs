@@ -224,13 +224,20 @@ impl Tandem {
             changed |= unshare_losing(draft, &self.at_review());
         }
         changed |= place_by_value(draft, &self.at_review());
+        // Whether the plan is still the one that was searched for jobs to move to free GPUs.
+        let mut searched = false;
         if self.parts.share {
             self.values.update_delay_costs(draft, &self.tuning);
-            changed |= unshares && draft.free_count() > 0 && self.unshare(draft);
-            changed |= self.parts.mix && self.share(draft);
+            if unshares && draft.free_count() > 0 {
+                searched = !self.unshare(draft);
+                changed |= !searched;
+            }
+            if self.parts.mix && self.share(draft) {
+                (searched, changed) = (false, true);
+            }
         }
         if unshares {
-            changed |= self.unshare(draft);
+            changed |= !searched && self.unshare(draft);
             changed |= repair(draft, &self.at_review());
         }
         changed

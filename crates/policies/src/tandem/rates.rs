@@ -7,6 +7,10 @@ pub(super) const ONE: i64 = PPM_ONE as i64;
 
 /// A rate times another, or times a cost, which can be large; both in parts per million.
 pub(super) fn times(rate: i64, other: i64) -> i64 {
+    // Divisions of 128 bits are slow, and few products need them.
+    if let Some(product) = rate.checked_mul(other) {
+        return product / ONE;
+    }
     let product = i128::from(rate) * i128::from(other) / i128::from(ONE);
     i64::try_from(product).unwrap_or(i64::MAX)
 }

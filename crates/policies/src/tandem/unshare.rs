@@ -48,9 +48,19 @@ fn is_service(draft: &Draft<'_>, job: JobId) -> bool {
 
 /// The co-located jobs under the plan so far, in order of submission.
 fn colocated_jobs(draft: &Draft<'_>) -> Vec<JobId> {
-    let range = draft.cluster().partition(draft.partition()).gpus.clone();
-    let shared = range.map(GpuId).filter(|&gpu| draft.tenants(gpu).len() > 1);
-    let mut jobs: Vec<JobId> = shared.flat_map(|gpu| draft.tenants(gpu)).copied().collect();
+    let mut jobs: Vec<JobId> = Vec::new();
+    if draft.occupancy().none_shared() {
+        return jobs;
+    }
+    let mut last: &[JobId] = &[];
+    for gpu in draft.cluster().partition(draft.partition()).gpus.clone() {
+        let tenants = draft.tenants(GpuId(gpu));
+        // The GPUs of a gang mostly have the same tenants as the one before.
+        if tenants.len() > 1 && tenants != last {
+            jobs.extend_from_slice(tenants);
+            last = tenants;
+        }
+    }
     jobs.sort_unstable();
     jobs.dedup();
     jobs

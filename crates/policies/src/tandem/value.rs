@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use tandem_core::{Draft, Job, JobId, JobMap, PPM_ONE, PRIORITY_MAX, SchedulingState, Time};
 
 /// A value is this times a weight over milliseconds.
-const VALUE_SCALE: i128 = 1 << 30;
+const VALUE_SCALE: i64 = 1 << 30;
 
 /// The value of one job.
 #[derive(Clone, Copy, Debug)]
@@ -99,10 +99,16 @@ impl Context<'_> {
         let one = i128::from(PPM_ONE);
         let urgency = self.jcts.map_or(one, |jcts| jcts.urgency(projected_ms, tuning));
         let gang_weight = gang_weight(job.spec.gpus, tuning.gang_exponent_quarters);
+        // Most factors are one, and divisions of 128 bits are slow.
+        let scaled = |value: i128, factor: i128| {
+            if factor == one { value } else { value * factor / one }
+        };
         let value_at = |remaining_ms: i64| {
-            let value = i128::from(weight) * VALUE_SCALE / i128::from(remaining_ms);
-            let value = value * gang_weight / one * urgency / one;
-            i64::try_from(value).unwrap_or(i64::MAX)
+            let value = match weight.checked_mul(VALUE_SCALE) {
+                Some(value) => i128::from(value / remaining_ms),
+                None => i128::from(weight) * i128::from(VALUE_SCALE) / i128::from(remaining_ms),
+            };
+            i64::try_from(scaled(scaled(value, gang_weight), urgency)).unwrap_or(i64::MAX)
         };
         // Taking turns pays only if the newcomer is shorter by more than the restore.
         let without_restore_ms = remaining_ms - restore_ms(job);
