@@ -1,12 +1,13 @@
-//! The transcript of the README is what happens: its commands are executed, and what they print is what
-//! it says, where `...` stands for anything and a decimal number for one that is not far from it.
+//! Transcripts (code blocks marked `console`) of the README and of the documents are what happens: their commands are
+//! executed, and what they print is what they say, where `...` stands for anything and a decimal number for one that
+//! is not far from it.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use common::processes::end_processes_of;
-use common::sample_job;
+use common::{sample_job, workspace};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -14,17 +15,20 @@ use std::time::{Duration, Instant};
 /// How long the jobs have time to share and to be measured.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Commands of the first transcript, each with the lines that it is said to print.
-fn transcript() -> Vec<(String, Vec<String>)> {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).unwrap();
-    let begin = readme.find("```console\n").expect("the README has a transcript");
-    let text = readme[begin..].split("```").nth(1).unwrap();
+fn page(name: &str) -> String {
+    std::fs::read_to_string(workspace().join(name)).unwrap()
+}
+
+/// Commands of a page's transcripts, each with the lines that it is said to print.
+fn transcript(page: &str) -> Vec<(String, Vec<String>)> {
     let mut steps: Vec<(String, Vec<String>)> = Vec::new();
-    for line in text.lines().skip(1).filter(|line| !line.starts_with("# ")) {
-        match line.strip_prefix("$ ") {
-            Some(command) => steps.push((command.to_owned(), Vec::new())),
-            None => steps.last_mut().unwrap().1.push(line.to_owned()),
+    for block in page.split("```console\n").skip(1) {
+        let text = block.split("```").next().unwrap();
+        for line in text.lines().filter(|line| !line.starts_with("# ")) {
+            match line.strip_prefix("$ ") {
+                Some(command) => steps.push((command.to_owned(), Vec::new())),
+                None => steps.last_mut().unwrap().1.push(line.to_owned()),
+            }
         }
     }
     steps
@@ -115,32 +119,67 @@ impl Drop for Session {
 /// What is installed is the program under test; whether the packages can be installed is another test.
 const INSTALL: &str = "pip install tandem-gpu";
 
+/// The first steps with Tandem, in more words.
+const TUTORIAL: &str = "docs/tutorials/first-shared-pair.md";
+
+/// Runs a step until it prints what is expected; whether that came in time.
+fn check(session: &Session, command: &str, expected: &[String]) {
+    // On a busy machine it takes longer until there is something to see; looking again changes nothing.
+    let looks = ["tandem gpus", "tandem info last"].contains(&command);
+    let begin = Instant::now();
+    loop {
+        let output = session.run(command);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = text.lines().collect();
+        if output.status.success() && all_fit(expected, &lines) {
+            return;
+        }
+        assert!(
+            looks && begin.elapsed() < PATIENCE,
+            "$ {command}\nexpected:\n{}\nprinted:\n{text}{said}",
+            expected.join("\n")
+        );
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
 #[test]
-fn the_transcript_of_the_readme_is_what_happens() {
+fn the_transcript_of_the_readme_is_what_happens_and_the_tutorial_ends_it() {
     let session = Session { folder: tempfile::tempdir().unwrap() };
-    let steps = transcript();
+    let steps = transcript(&page("README.md"));
     assert!(steps.len() <= 6, "{} commands are too many for a newcomer", steps.len());
     assert_eq!(steps[0], (INSTALL.to_owned(), Vec::new()));
     for (command, expected) in &steps[1..] {
-        // On a busy machine it takes longer until there is something to see; looking again changes nothing.
-        let looks = ["tandem gpus", "tandem info last"].contains(&command.as_str());
-        let begin = Instant::now();
-        loop {
-            let output = session.run(command);
-            let text = String::from_utf8(output.stdout).unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            let lines: Vec<&str> = text.lines().collect();
-            if output.status.success() && all_fit(expected, &lines) {
-                break;
-            }
-            assert!(
-                looks && begin.elapsed() < PATIENCE,
-                "$ {command}\nexpected:\n{}\nprinted:\n{text}{said}",
-                expected.join("\n")
-            );
-            std::thread::sleep(Duration::from_secs(1));
+        check(&session, command, expected);
+    }
+    // The tutorial has the same commands, and those that end it.
+    let tutorial = transcript(&page(TUTORIAL));
+    let (same, end) = tutorial.split_at(steps.len() - 1);
+    for ((command, _), (other, _)) in steps[1..].iter().zip(same) {
+        assert_eq!(other.trim_start_matches("sleep 30; "), command);
+    }
+    assert_eq!(end.len(), 2, "{end:?}");
+    for (command, _) in end {
+        check(&session, command, &["...".to_owned()]);
+    }
+}
+
+#[test]
+fn transcripts_of_the_documents_are_what_is_printed() {
+    let mut count = 0;
+    for (name, content) in common::listing(&workspace().join("docs")) {
+        let is_page = name.extension().is_some_and(|end| end == "md");
+        if !is_page || TUTORIAL.ends_with(name.to_str().unwrap()) {
+            continue;
+        }
+        let session = Session { folder: tempfile::tempdir().unwrap() };
+        for (command, expected) in transcript(&String::from_utf8(content.unwrap()).unwrap()) {
+            check(&session, &command, &expected);
+            count += 1;
         }
     }
+    assert!(count >= 2, "{count} commands were found");
 }
 
 #[test]

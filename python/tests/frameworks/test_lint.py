@@ -1,7 +1,9 @@
 """The module is typed without gaps and formatted."""
 
+import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -64,6 +66,16 @@ client.info("one")
         lines = [line for line in done.stdout.splitlines() if "program.py:" in line]
         found = sorted({int(line.split(":")[1]) for line in lines if ": error:" in line})
         self.assertEqual(found, [9, 10], done.stdout + done.stderr)
+
+    def test_two_lines_of_a_script_are_tandems(self):
+        """What is left of the scripts that the tests run, without them, knows nothing of Tandem."""
+        for name in ["hugging_face.py", "lightning_module.py"]:
+            with open(os.path.join(PYTHON, "tests/frameworks/scripts", name)) as file:
+                module = ast.parse(file.read())
+            ours = [line for line in module.body if re.search("tandem|attach", ast.unparse(line))]
+            ours = [line for line in ours if line is not module.body[0]]
+            self.assertEqual(len(ours), 2, name)
+            self.assertTrue(all(line.lineno == line.end_lineno for line in ours), name)
 
 
 if __name__ == "__main__":
