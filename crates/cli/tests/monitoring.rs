@@ -55,10 +55,49 @@ fn the_dashboard_has_a_query_in_every_panel() {
     }
 }
 
+/// Whether Prometheus' checker is here; says that a test is skipped if not.
+fn has_promtool() -> bool {
+    let has = Command::new("promtool").arg("--version").output().is_ok();
+    if !has {
+        skipped("promtool is not installed (Debian's package prometheus)");
+    }
+    has
+}
+
+/// Whether Prometheus' checker accepts a query, and what it says. JSON is YAML.
+fn check_query(query: &str) -> (bool, String) {
+    let folder = common::folder();
+    let rules = serde_json::json!({
+        "groups": [{ "name": "panel", "rules": [{ "record": "panel", "expr": query }] }]
+    });
+    common::write(folder.path(), "rules.yml", rules.to_string());
+    let mut check = Command::new("promtool");
+    let ran = check.args(["check", "rules", "rules.yml"]).current_dir(folder.path());
+    let ran = ran.output().unwrap();
+    (ran.status.success(), String::from_utf8_lossy(&ran.stderr).into_owned())
+}
+
+#[test]
+fn promtool_accepts_the_queries_of_the_dashboard() {
+    if !has_promtool() {
+        return;
+    }
+    let text = read(&workspace().join("contrib/grafana/tandem.json"));
+    let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
+    let queries: Vec<&str> = targets.map(|target| target["expr"].as_str().unwrap()).collect();
+    assert!(queries.len() >= 6, "{queries:?}");
+    for query in queries {
+        let (is_accepted, said) = check_query(query);
+        assert!(is_accepted, "{query}: {said}");
+    }
+    assert!(!check_query("sum by (state (tandem_jobs)").0, "the checker checks");
+}
+
 #[test]
 fn promtool_accepts_metrics_rules_and_their_tests() {
-    if Command::new("promtool").arg("--version").output().is_err() {
-        skipped("promtool is not installed (Debian's package prometheus)");
+    if !has_promtool() {
         return;
     }
     let folder = workspace().join("contrib/prometheus");
