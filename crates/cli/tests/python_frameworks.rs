@@ -1,7 +1,7 @@
-//! Training jobs with torch, Hugging Face's Trainer and Lightning under a real daemon: paused, stopped with a
+//! Training jobs with torch, DDP, Hugging Face's Trainer and Lightning under a real daemon: paused, stopped with a
 //! checkpoint, requeued and finished with the losses of the same job without interruption. They run in the
 //! environment that `scripts/python-env` makes, and are skipped in one line where it cannot be had. With
-//! `TANDEM_TEST_FRAMEWORKS=1` also DDP, sub-batches and the adapters of `tandem.integrations` by themselves.
+//! `TANDEM_TEST_FRAMEWORKS=1` also Composer, DDP under the frameworks and the adapters of `tandem.integrations`.
 
 mod common;
 
@@ -15,12 +15,13 @@ fn interpreter() -> Option<PathBuf> {
     (ran.code == Some(0)).then(|| PathBuf::from(ran.stdout.trim()))
 }
 
-/// Types and style, and one job of each kind: 100 s on a quiet machine.
-const EACH_KIND: [&str; 6] = [
+/// Types and style, one job of each kind, and two ranks whose sub-batches change: two minutes on a quiet machine.
+const EACH_KIND: [&str; 7] = [
     "test_lint",
     "test_live.Torch.test_unmodified",
     "test_live.Torch.test_saves_on_a_signal",
     "test_live.Torch.test_with_tandem_job",
+    "test_live.Torch.test_ddp",
     "test_live.HuggingFace.test_trainer",
     "test_live.Lightning.test_trainer",
 ];
