@@ -180,19 +180,19 @@ pub(crate) struct AccumArgs {
     pub(crate) job: String,
     /// Number of sub-batches, or auto to let the policy decide
     #[arg(value_name = "PARTS|auto", value_parser = parts)]
-    pub(crate) parts: Parts,
+    pub(crate) parts: SubBatchCount,
 }
 
 /// Number of sub-batches; without one the policy decides.
 #[derive(Clone, Copy)]
-pub(crate) struct Parts(pub(crate) Option<u32>);
+pub(crate) struct SubBatchCount(pub(crate) Option<u32>);
 
-fn parts(text: &str) -> Result<Parts, String> {
+fn parts(text: &str) -> Result<SubBatchCount, String> {
     match text {
-        "auto" => Ok(Parts(None)),
+        "auto" => Ok(SubBatchCount(None)),
         _ => text
             .parse()
-            .map(|parts| Parts(Some(parts)))
+            .map(|parts| SubBatchCount(Some(parts)))
             .map_err(|_| "give a number, or auto".to_owned()),
     }
 }

@@ -214,29 +214,11 @@ mod tests {
     use super::*;
     use crate::interference::ClosedForm;
     use crate::job::Profile;
-    use crate::shares::JobShare;
-    use crate::sub_batch::SubBatches;
-    use crate::units::{Span, Time};
-    use crate::{PartitionId, UserId};
     use proptest::prelude::*;
 
     fn spec(id: u32, percent: u32) -> JobSpec {
-        JobSpec {
-            id: JobId(id),
-            user: UserId(0),
-            partition: PartitionId(0),
-            submit: Time(0),
-            gpus: 1,
-            estimate: Span::from_secs(60),
-            profile: Profile { gpu_util: Some(Utilisation(percent * 1000)), ..Profile::default() },
-            sub_batches: SubBatches::default(),
-            tolerance: Tolerance::Any,
-            promise: Promise::default(),
-            priority: 0,
-            stoppable: true,
-            restore: Span::ZERO,
-            share: JobShare::default(),
-        }
+        let gpu_util = Some(Utilisation(percent * 1000));
+        JobSpec { profile: Profile { gpu_util, ..Profile::default() }, ..JobSpec::plain(id) }
     }
 
     fn service(id: u32, percent: u32, least_ppm: u32) -> JobSpec {

@@ -311,17 +311,16 @@ impl Job {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn job(estimate_s: u64, done_s: u64) -> Job {
-        let mut job = Job::new(JobSpec {
-            id: JobId(0),
+impl JobSpec {
+    /// A job on one GPU that declares nothing.
+    pub(crate) fn plain(id: u32) -> Self {
+        Self {
+            id: JobId(id),
             user: UserId(0),
             partition: PartitionId(0),
             submit: Time(0),
-            gpus: 2,
-            estimate: Span::from_secs(estimate_s),
+            gpus: 1,
+            estimate: Span::from_secs(60),
             profile: Profile::default(),
             sub_batches: SubBatches::default(),
             tolerance: Tolerance::Any,
@@ -330,7 +329,17 @@ mod tests {
             stoppable: true,
             restore: Span::ZERO,
             share: JobShare::default(),
-        });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(estimate_s: u64, done_s: u64) -> Job {
+        let estimate = Span::from_secs(estimate_s);
+        let mut job = Job::new(JobSpec { gpus: 2, estimate, ..JobSpec::plain(0) });
         job.progress.done = Work::of(Span::from_secs(done_s));
         job
     }

@@ -15,7 +15,7 @@ const METHOD: &str = "GPU-hours gained are the work of co-located jobs, in hours
     if no other GPU was free. The slow-down of co-located jobs is the price.";
 
 /// A shared placement, cut to the time that is asked about.
-struct Shared<'a> {
+struct SharedTime<'a> {
     record: &'a PlacementRecord,
     from_us: u64,
     to_us: u64,
@@ -29,13 +29,13 @@ pub(crate) fn since(
     now_us: u64,
     done: &BTreeMap<u64, u64>,
 ) -> Savings {
-    let shared: Vec<Shared<'_>> = records
+    let shared: Vec<SharedTime<'_>> = records
         .iter()
         .filter(|record| !record.placed.beside.is_empty())
         .filter_map(|record| cut(record, since_us, now_us, done))
         .collect();
     let (mut work, mut cost, mut time, mut measured) = (0.0, 0.0, 0.0, 0.0);
-    for Shared { record, from_us, to_us, rate } in &shared {
+    for SharedTime { record, from_us, to_us, rate } in &shared {
         let span = (to_us - from_us) as f64;
         work += rate * span * record.placed.devices.len() as f64;
         cost += (1.0 - rate).max(0.0) * span;
@@ -62,7 +62,7 @@ fn cut<'a>(
     since_us: u64,
     now_us: u64,
     done: &BTreeMap<u64, u64>,
-) -> Option<Shared<'a>> {
+) -> Option<SharedTime<'a>> {
     let (from_us, to_us) = (record.from_us.max(since_us), record.to_us.unwrap_or(now_us));
     let so_far = || {
         let work = done.get(&record.placed.job)?.saturating_sub(record.done_us) as f64;
@@ -70,14 +70,14 @@ fn cut<'a>(
         (span > 0).then(|| (work / span as f64).min(10.0))
     };
     let rate = record.rate.or_else(so_far).or(record.predicted)?;
-    (to_us > from_us).then_some(Shared { record, from_us, to_us, rate })
+    (to_us > from_us).then_some(SharedTime { record, from_us, to_us, rate })
 }
 
 /// The time during which GPUs were shared, and the time that jobs would have waited for them: at every
 /// instant all tenants of a GPU but one. A job on several GPUs waits once.
-fn overlaps(shared: &[Shared<'_>]) -> (f64, f64) {
+fn overlaps(shared: &[SharedTime<'_>]) -> (f64, f64) {
     let mut by_device: BTreeMap<u32, Vec<(u64, bool, f64)>> = BTreeMap::new();
-    for Shared { record, from_us, to_us, .. } in shared {
+    for SharedTime { record, from_us, to_us, .. } in shared {
         let part = 1.0 / record.placed.devices.len().max(1) as f64;
         for &device in &record.placed.devices {
             let changes = by_device.entry(device).or_default();

@@ -10,7 +10,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum Rejection {
     /// It comes from another user of this machine.
     User,
     /// It names another host: the name of somebody else was made to lead here.
@@ -23,28 +23,30 @@ pub enum Refusal {
     Token,
 }
 
-impl Refusal {
+impl Rejection {
     /// The status of the answer.
     pub fn status(self) -> StatusCode {
         match self {
-            Refusal::Host => StatusCode::MISDIRECTED_REQUEST,
-            Refusal::User | Refusal::Origin => StatusCode::FORBIDDEN,
-            Refusal::Session | Refusal::Token => StatusCode::UNAUTHORIZED,
+            Rejection::Host => StatusCode::MISDIRECTED_REQUEST,
+            Rejection::User | Rejection::Origin => StatusCode::FORBIDDEN,
+            Rejection::Session | Rejection::Token => StatusCode::UNAUTHORIZED,
         }
     }
 
     /// What is wrong and what to do.
     pub fn message(self) -> &'static str {
         match self {
-            Refusal::User => {
+            Rejection::User => {
                 "this dashboard is that of another user; run 'tandem dashboard' as yourself"
             }
-            Refusal::Host => "this server answers to its own address only",
-            Refusal::Origin => "this request comes from another site",
-            Refusal::Session => {
+            Rejection::Host => "this server answers to its own address only",
+            Rejection::Origin => "this request comes from another site",
+            Rejection::Session => {
                 "open the address that 'tandem dashboard' printed; run it again for a new one"
             }
-            Refusal::Token => "this address was used before; run 'tandem dashboard' for a new one",
+            Rejection::Token => {
+                "this address was used before; run 'tandem dashboard' for a new one"
+            }
         }
     }
 }
@@ -70,16 +72,20 @@ impl Guard {
     }
 
     /// A page of another host or site gets nothing, whatever it carries.
-    pub(crate) fn check_source(&self, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
-        let host = text(headers, &HOST).ok_or(Refusal::Host)?;
+    pub(crate) fn check_source(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+    ) -> Result<(), Rejection> {
+        let host = text(headers, &HOST).ok_or(Rejection::Host)?;
         if !self.hosts().iter().any(|own| own == host) {
-            return Err(Refusal::Host);
+            return Err(Rejection::Host);
         }
         check_origin("http", method, headers)
     }
 
     /// Whether a request carries the session cookie.
-    pub(crate) fn check_session(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(crate) fn check_session(&self, headers: &HeaderMap) -> Result<(), Rejection> {
         let name = self.cookie_name();
         let given = headers
             .get_all(COOKIE)
@@ -89,11 +95,11 @@ impl Guard {
             .filter_map(|pair| pair.trim().split_once('='));
         let matches =
             given.filter(|(given, value)| *given == name && self.session.is(value)).count() > 0;
-        if matches { Ok(()) } else { Err(Refusal::Session) }
+        if matches { Ok(()) } else { Err(Rejection::Session) }
     }
 
     /// Gives the cookie for the token, once.
-    pub(crate) fn redeem(&self, given: &str) -> Result<String, Refusal> {
+    pub(crate) fn redeem(&self, given: &str) -> Result<String, Rejection> {
         let mut token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         match token.take_if(|token| token.is(given)) {
             Some(_) => Ok(format!(
@@ -101,7 +107,7 @@ impl Guard {
                 self.cookie_name(),
                 self.session.text()
             )),
-            None => Err(Refusal::Token),
+            None => Err(Rejection::Token),
         }
     }
 
@@ -117,18 +123,18 @@ impl Guard {
 
 /// Refuses a request that comes from the page of another site than the host which it names, except for a
 /// link that leads to a page.
-pub fn check_origin(scheme: &str, method: &Method, headers: &HeaderMap) -> Result<(), Refusal> {
-    let host = text(headers, &HOST).ok_or(Refusal::Host)?;
+pub fn check_origin(scheme: &str, method: &Method, headers: &HeaderMap) -> Result<(), Rejection> {
+    let host = text(headers, &HOST).ok_or(Rejection::Host)?;
     // A browser always names the origin of what changes something.
     let is_own = |origin: &str| origin.split_once("://") == Some((scheme, host));
     if !text(headers, &ORIGIN).map_or(*method == Method::GET, is_own) {
-        return Err(Refusal::Origin);
+        return Err(Rejection::Origin);
     }
     match text(headers, &SEC_FETCH_SITE) {
         Some("same-origin" | "none") | None => Ok(()),
         // A link elsewhere may lead to the page, which then asks for itself.
         Some(_) if *method == Method::GET && is_navigation(headers) => Ok(()),
-        Some(_) => Err(Refusal::Origin),
+        Some(_) => Err(Rejection::Origin),
     }
 }
 
@@ -153,7 +159,7 @@ mod tests {
         pairs.iter().map(|(name, text)| (HeaderName::from_static(name), value(text))).collect()
     }
 
-    fn source(method: &Method, pairs: &[(&'static str, &str)]) -> Result<(), Refusal> {
+    fn source(method: &Method, pairs: &[(&'static str, &str)]) -> Result<(), Rejection> {
         Guard::new(4000).expect("a guard").check_source(method, &headers(pairs))
     }
 
@@ -165,9 +171,9 @@ mod tests {
         let foreign =
             ["evil.example:4000", "127.0.0.1", "127.0.0.1:4001", "localhost", "", "[::1]:4000"];
         for host in foreign {
-            assert_eq!(source(&Method::GET, &[("host", host)]), Err(Refusal::Host), "{host}");
+            assert_eq!(source(&Method::GET, &[("host", host)]), Err(Rejection::Host), "{host}");
         }
-        assert_eq!(source(&Method::GET, &[]), Err(Refusal::Host));
+        assert_eq!(source(&Method::GET, &[]), Err(Rejection::Host));
     }
 
     #[test]
@@ -176,16 +182,16 @@ mod tests {
         let own = ("origin", "http://127.0.0.1:4000");
         for method in [Method::POST, Method::DELETE, Method::PUT] {
             assert_eq!(source(&method, &[host, own]), Ok(()));
-            assert_eq!(source(&method, &[host]), Err(Refusal::Origin), "no origin");
+            assert_eq!(source(&method, &[host]), Err(Rejection::Origin), "no origin");
             for other in
                 ["null", "http://evil.example", "http://127.0.0.1:4001", "https://127.0.0.1:4000"]
             {
                 let given = [host, ("origin", other)];
-                assert_eq!(source(&method, &given), Err(Refusal::Origin), "{other}");
+                assert_eq!(source(&method, &given), Err(Rejection::Origin), "{other}");
             }
             let mixed =
                 [host, own, ("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate")];
-            assert_eq!(source(&method, &mixed), Err(Refusal::Origin));
+            assert_eq!(source(&method, &mixed), Err(Rejection::Origin));
         }
     }
 
@@ -196,19 +202,19 @@ mod tests {
         let link = [host, from_afar, ("sec-fetch-mode", "navigate")];
         assert_eq!(source(&Method::GET, &link), Ok(()));
         let read = [host, from_afar, ("sec-fetch-mode", "no-cors")];
-        assert_eq!(source(&Method::GET, &read), Err(Refusal::Origin));
+        assert_eq!(source(&Method::GET, &read), Err(Rejection::Origin));
         let neighbour = [host, ("sec-fetch-site", "same-site"), ("sec-fetch-mode", "cors")];
-        assert_eq!(source(&Method::GET, &neighbour), Err(Refusal::Origin), "another port");
+        assert_eq!(source(&Method::GET, &neighbour), Err(Rejection::Origin), "another port");
     }
 
     #[test]
     fn a_token_is_good_for_one_session() {
         let guard = Guard::new(4000).expect("a guard");
         let token = guard.token().expect("a token");
-        assert_eq!(guard.redeem("guess"), Err(Refusal::Token));
+        assert_eq!(guard.redeem("guess"), Err(Rejection::Token));
         let cookie = guard.redeem(&token).expect("the first time");
         assert!(cookie.ends_with("; Path=/; HttpOnly; SameSite=Strict"), "{cookie}");
-        assert_eq!(guard.redeem(&token), Err(Refusal::Token), "the second time");
+        assert_eq!(guard.redeem(&token), Err(Rejection::Token), "the second time");
         assert_eq!(guard.token(), None);
         let pair = cookie.split(';').next().expect("a pair");
         assert_eq!(guard.check_session(&headers(&[("cookie", pair)])), Ok(()));
@@ -216,7 +222,7 @@ mod tests {
         assert_eq!(guard.check_session(&headers(&[("cookie", &among)])), Ok(()));
         for wrong in ["", "tandem-4000=", "tandem-4000=00", &pair.replace("4000", "4001")] {
             let given = headers(&[("cookie", wrong)]);
-            assert_eq!(guard.check_session(&given), Err(Refusal::Session), "{wrong}");
+            assert_eq!(guard.check_session(&given), Err(Rejection::Session), "{wrong}");
         }
     }
 }

@@ -17,6 +17,6 @@ mod secret;
 mod server;
 
 pub use assets::{Asset, asset};
-pub use guard::{Refusal, check_origin};
+pub use guard::{Rejection, check_origin};
 pub use proxy::{Upstream, is_allowed};
 pub use server::{Dashboard, DashboardError, add_headers};

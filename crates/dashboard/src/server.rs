@@ -1,7 +1,7 @@
 //! The loopback server.
 
 use crate::assets::asset;
-use crate::guard::{Guard, Refusal};
+use crate::guard::{Guard, Rejection};
 use crate::peer::Peers;
 use crate::proxy::{Body, Upstream, is_allowed, problem, whole};
 use hyper::body::Incoming;
@@ -78,10 +78,10 @@ pub enum DashboardError {
 pub struct Dashboard {
     listener: TcpListener,
     port: u16,
-    rules: Arc<Rules>,
+    gateway: Arc<Gateway>,
 }
 
-struct Rules {
+struct Gateway {
     peers: Peers,
     guard: Guard,
     upstream: Upstream,
@@ -96,7 +96,7 @@ impl Dashboard {
         let port = listener.local_addr().map_err(failed)?.port();
         let guard = Guard::new(port).map_err(DashboardError::Token)?;
         let peers = Peers::of_this_process();
-        Ok(Self { listener, port, rules: Arc::new(Rules { peers, guard, upstream }) })
+        Ok(Self { listener, port, gateway: Arc::new(Gateway { peers, guard, upstream }) })
     }
 
     /// The port.
@@ -106,7 +106,7 @@ impl Dashboard {
 
     /// The address that opens the dashboard, once.
     pub fn url(&self) -> String {
-        let token = self.rules.guard.token().unwrap_or_default();
+        let token = self.gateway.guard.token().unwrap_or_default();
         format!("http://127.0.0.1:{}/?token={token}", self.port)
     }
 
@@ -120,12 +120,12 @@ impl Dashboard {
                 tokio::time::sleep(ACCEPT_AGAIN).await;
                 continue;
             };
-            let rules = self.rules.clone();
+            let gateway = self.gateway.clone();
             tokio::spawn(async move {
-                let is_own = stream.local_addr().is_ok_and(|own| rules.peers.have(peer, own));
+                let is_own = stream.local_addr().is_ok_and(|own| gateway.peers.have(peer, own));
                 let service = service_fn(move |request| {
-                    let rules = rules.clone();
-                    async move { Ok::<_, Infallible>(rules.answer(request, is_own).await) }
+                    let gateway = gateway.clone();
+                    async move { Ok::<_, Infallible>(gateway.answer(request, is_own).await) }
                 });
                 let mut builder = http1::Builder::new();
                 let within = if is_own { HEAD_WITHIN } else { HEAD_OF_OTHERS_WITHIN };
@@ -137,35 +137,35 @@ impl Dashboard {
     }
 }
 
-impl Rules {
+impl Gateway {
     async fn answer(&self, request: Request<Incoming>, is_own: bool) -> Response<Body> {
-        let decided = if is_own { self.decide(&request) } else { Err(Refusal::User) };
+        let decided = if is_own { self.decide(&request) } else { Err(Rejection::User) };
         let mut answer = match decided {
-            Ok(Next::Done(answer)) => answer,
-            Ok(Next::Forward) => self.upstream.forward(request).await,
+            Ok(Handling::Done(answer)) => answer,
+            Ok(Handling::Forward) => self.upstream.forward(request).await,
             Err(refusal) => problem(refusal.status(), "unauthorized", refusal.message()),
         };
         add_headers(answer.headers_mut());
         answer
     }
 
-    fn decide(&self, request: &Request<Incoming>) -> Result<Next, Refusal> {
+    fn decide(&self, request: &Request<Incoming>) -> Result<Handling, Rejection> {
         let (method, headers, path) = (request.method(), request.headers(), request.uri().path());
         self.guard.check_source(method, headers)?;
         let has_session = self.guard.check_session(headers);
         if let Some(token) = token(request.uri().query()).filter(|_| path == "/") {
             // A used address still leads who came with it before to the page.
             return match self.guard.redeem(token) {
-                Ok(cookie) => Ok(Next::Done(welcome(Some(&cookie)))),
-                Err(_) if has_session.is_ok() => Ok(Next::Done(welcome(None))),
+                Ok(cookie) => Ok(Handling::Done(welcome(Some(&cookie)))),
+                Err(_) if has_session.is_ok() => Ok(Handling::Done(welcome(None))),
                 Err(refusal) => Err(refusal),
             };
         }
         has_session?;
         if is_allowed(method, path) {
-            return Ok(Next::Forward);
+            return Ok(Handling::Forward);
         }
-        Ok(Next::Done(match asset(path).filter(|_| *method == Method::GET) {
+        Ok(Handling::Done(match asset(path).filter(|_| *method == Method::GET) {
             Some(asset) => page(asset.kind, asset.bytes),
             None => problem(StatusCode::NOT_FOUND, "not_found", "there is no such path"),
         }))
@@ -173,7 +173,7 @@ impl Rules {
 }
 
 /// What happens to a request.
-enum Next {
+enum Handling {
     Done(Response<Body>),
     Forward,
 }

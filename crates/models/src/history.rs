@@ -69,12 +69,12 @@ pub fn pattern(name: &str) -> String {
 
 /// Finished jobs.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct RunTimes {
     /// Durations in order of finishing.
     finished: BTreeMap<HistoryKey, VecDeque<Span>>,
 }
 
-impl History {
+impl RunTimes {
     /// Adds a finished job with its solo duration by its own progress reports.
     pub fn finish(&mut self, job: &Traits, duration: Span) {
         for group in job.groups() {
@@ -108,13 +108,13 @@ mod tests {
         Traits { user: UserId(user), name: Some(name), gpus, class: Some(ClassId(class)) }
     }
 
-    fn seconds(history: &History, job: &Traits) -> u64 {
+    fn seconds(history: &RunTimes, job: &Traits) -> u64 {
         history.estimate(job).0 / 1_000_000
     }
 
     #[test]
     fn the_more_a_job_has_in_common_the_nearer_the_estimate() {
-        let mut history = History::default();
+        let mut history = RunTimes::default();
         assert_eq!(history.estimate(&job(0, 0, 1, 0)), UNKNOWN);
         for _ in 0..8 {
             history.finish(&job(0, 0, 1, 0), Span::from_secs(10_000));
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn later_jobs_count_more_and_one_job_decides_nothing() {
-        let mut history = History::default();
+        let mut history = RunTimes::default();
         for _ in 0..16 {
             history.finish(&job(0, 0, 1, 0), Span::from_secs(100));
         }
@@ -152,7 +152,7 @@ mod tests {
         fn estimates_lie_between_what_was_seen_and_the_start(
             jobs in prop::collection::vec((0u32..3, 0u32..3, 1u32..4, 0u32..3, 1u64..1 << 50), 0..40)
         ) {
-            let mut history = History::default();
+            let mut history = RunTimes::default();
             let (mut low, mut high) = (UNKNOWN.0, UNKNOWN.0);
             for (user, name, gpus, class, micros) in jobs {
                 let traits = job(user, name, gpus, class);

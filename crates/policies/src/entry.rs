@@ -1,6 +1,6 @@
 //! What the registry knows about a policy.
 
-use crate::spec::{Param, Settings};
+use crate::spec::{PolicyParam, Settings};
 use tandem_core::Policy;
 
 /// One policy of the registry.
@@ -11,10 +11,10 @@ pub struct Entry {
     /// One line for `--help`.
     pub summary: &'static str,
     /// Its parameters.
-    pub params: &'static [Param],
+    pub params: &'static [PolicyParam],
     /// Numbers that were chosen by experiment, set with `tuning.NAME=VALUE`. They exist so that the
     /// experiments can be repeated: `--help` does not list them and they may change at any time.
-    pub tuning: &'static [Param],
+    pub tuning: &'static [PolicyParam],
     /// The most jobs that it puts on one GPU.
     pub tenants_max: usize,
     /// Makes an instance for one partition.

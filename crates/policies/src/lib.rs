@@ -36,7 +36,7 @@ mod themis;
 mod tiresias;
 
 pub use entry::Entry;
-pub use spec::{Param, PolicySpec, Settings, SpecError, Value};
+pub use spec::{PolicyParam, PolicySpec, Settings, SpecError, Value};
 
 /// All policies, in the order in which they are listed.
 ///

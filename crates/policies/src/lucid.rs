@@ -12,20 +12,20 @@
 
 use crate::Entry;
 use crate::kit::{Host, Hosts, KeyedPolicy, Next, Queue, keyed};
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use tandem_core::{Draft, Job, Placement, Profile, Reason, Span, Time, Utilisation, Work};
 
-const ORDER: Param = Param {
+const ORDER: PolicyParam = PolicyParam {
     name: "order",
     default: Value::Choice { word: "time", of: &["time", "service"] },
     help: "rank jobs by remaining time, or by remaining time x GPUs",
 };
-const BINDER: Param = Param {
+const BINDER: PolicyParam = PolicyParam {
     name: "binder",
     default: Value::Choice { word: "first", of: &["first", "time-aware"] },
     help: "join any host, or only one at least half as long",
 };
-const BUSY_JOBS: Param = Param {
+const BUSY_JOBS: PolicyParam = PolicyParam {
     name: "busy_jobs",
     default: Value::Whole(0),
     help: "share only if more jobs than this were submitted in the last hour",

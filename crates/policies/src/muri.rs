@@ -17,7 +17,7 @@ use crate::kit::{
     KeyedPolicy, Queue, Reviews, group_rates, interval, keyed, movable_jobs, partner, place_groups,
     place_in_order, place_ranked, rank_all,
 };
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use std::collections::BTreeMap;
 use tandem_core::{Draft, Job, JobId, Ratio, Reason, Time};
 use tandem_matching::{Graph, PairCount, maximum_weight_matching};
@@ -30,8 +30,8 @@ const ROUNDS_MAX: usize = 4;
 /// Of one gang size, the most groups of one matching.
 const GROUPS_MAX: usize = 512;
 
-const INTERVAL: Param = interval("interval_s", 360);
-const GROUP: Param = Param {
+const INTERVAL: PolicyParam = interval("interval_s", 360);
+const GROUP: PolicyParam = PolicyParam {
     name: "group",
     default: Value::Whole(GROUP_MAX as u64),
     help: "most jobs of a group, up to 4",

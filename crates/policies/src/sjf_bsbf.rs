@@ -6,11 +6,11 @@ use crate::Entry;
 use crate::kit::{
     ACCUMULATE, CONSOLIDATE, ChooseHosts, Finish, Host, Hosts, ScatterSharing, Slot, keyed,
 };
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use std::cmp::Reverse;
 use tandem_core::{Draft, Job, Work};
 
-const ORDER: Param = Param {
+const ORDER: PolicyParam = PolicyParam {
     name: "order",
     default: Value::Choice { word: "tcon", of: &["tcon", "benefit"] },
     help: "hosts by mean finish time of the pair, or by what sharing gains over waiting",

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// A parameter of a policy. The kind of its default is the kind of its values.
 #[derive(Clone, Copy, Debug)]
-pub struct Param {
+pub struct PolicyParam {
     /// Its key.
     pub name: &'static str,
     /// Its value unless another is given.
@@ -231,7 +231,7 @@ impl PolicySpec {
 
     /// Whether it lets jobs compute in sub-batches.
     pub fn accumulates(&self) -> bool {
-        let is_flag = |param: &Param| param.name == crate::kit::ACCUMULATE.name;
+        let is_flag = |param: &PolicyParam| param.name == crate::kit::ACCUMULATE.name;
         self.entry.params.iter().any(is_flag) && self.settings.flag(crate::kit::ACCUMULATE.name)
     }
 
@@ -328,7 +328,7 @@ fn known_policies() -> String {
     REGISTRY.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
-fn known_params(params: &[Param]) -> String {
+fn known_params(params: &[PolicyParam]) -> String {
     if params.is_empty() {
         return "it has none".to_owned();
     }

@@ -14,10 +14,10 @@ use crate::Entry;
 use crate::kit::{
     KeyedPolicy, PairRates, PairRule, Queue, Reviews, interval, keyed, preempt_and_share,
 };
-use crate::spec::Param;
+use crate::spec::PolicyParam;
 use tandem_core::{Draft, Job, MICROS_PER_SECOND, PPM_ONE, Time};
 
-const INTERVAL: Param = interval("interval_s", 360);
+const INTERVAL: PolicyParam = interval("interval_s", 360);
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "tesserae",

@@ -15,11 +15,11 @@ use crate::kit::{
     KeyedPolicy, Queue, Reviews, interval, keyed, place_in_order, rank_all, remaining_ms,
     run_highest,
 };
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use tandem_core::{Draft, Job, JobId, MICROS_PER_SECOND, PPM_ONE, Reason, Time};
 
-const LEASE: Param = interval("lease_s", 1200);
-const FAIRNESS: Param = Param {
+const LEASE: PolicyParam = interval("lease_s", 1200);
+const FAIRNESS: PolicyParam = PolicyParam {
     name: "fairness",
     default: Value::Share(800_000),
     help: "the part of the jobs, those that are best off, to which an auction offers nothing",

@@ -6,15 +6,15 @@ use crate::Entry;
 use crate::kit::{
     KeyedPolicy, Queue, Reviews, interval, keyed, place_in_order, rank_all, run_highest,
 };
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use tandem_core::{Draft, Job, JobId, Reason, Span, Time};
 
-const THRESHOLD: Param = Param {
+const THRESHOLD: PolicyParam = PolicyParam {
     name: "threshold_gpu_s",
     default: Value::Whole(18_000),
     help: "GPU-seconds after which a job is demoted to the low-priority queue",
 };
-const INTERVAL: Param = interval("interval_s", 60);
+const INTERVAL: PolicyParam = interval("interval_s", 60);
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "tiresias",

@@ -9,7 +9,7 @@ mod least_attained;
 use checks::common::{cluster, simulate, times, workload};
 use least_attained::ENTRY;
 // What a file of the crate finds under `crate::`.
-use tandem_policies::{Entry, Param, PolicySpec, kit};
+use tandem_policies::{Entry, PolicyParam, PolicySpec, kit};
 use tandem_sim::{RunOptions, SimRun};
 
 fn run(cluster_spec: &str, rows: &str) -> SimRun {

@@ -6,7 +6,7 @@ use crate::workload::{Estimates, Workload};
 use serde::Serialize;
 use tandem_core::{JobId, MICROS_PER_SECOND, Span};
 use tandem_models::errors::spearman;
-use tandem_models::history::{History, Traits};
+use tandem_models::history::{RunTimes, Traits};
 
 /// Errors of the estimates of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -46,7 +46,7 @@ impl EstimateErrors {
 
 /// The history of a run, and the estimate of each job.
 pub(crate) struct HistoryEstimates {
-    history: History,
+    history: RunTimes,
     /// The model of each class by number. Traces have no job names, so the model replaces the name pattern.
     models: Vec<u32>,
     /// By `JobId`, for submitted jobs.
@@ -63,7 +63,7 @@ impl HistoryEstimates {
         let models =
             workload.trace.classes.iter().map(|class| names.intern(class.model.as_str())).collect();
         let estimates = Vec::with_capacity(workload.len());
-        Some(Self { history: History::default(), models, estimates })
+        Some(Self { history: RunTimes::default(), models, estimates })
     }
 
     fn traits(&self, workload: &Workload, job: JobId) -> Traits {

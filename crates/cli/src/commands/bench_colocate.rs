@@ -3,6 +3,7 @@
 
 mod picture;
 
+use super::bench_session;
 use super::demo_live::Daemon;
 use super::{print, remark, sample_job};
 use crate::failure::Failure;
@@ -14,10 +15,6 @@ use std::time::{Duration, Instant};
 use tandem_daemon::client::Client;
 use tandem_daemon::request::{JobRequest, LatencyPromise, ServiceRequest};
 
-/// Time between two polls of the daemon or of an output file.
-const POLL: Duration = Duration::from_millis(50);
-/// A wait that takes longer than this fails the run.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// One-second windows for which the service is measured alone.
 const WINDOWS_ALONE: usize = 6;
 /// Time for which the training is measured alone.
@@ -165,13 +162,9 @@ fn measure(
 
     let service = bench.submit_service(args, rate, mode)?;
     let output = bench.output(service)?;
-    let began = Instant::now();
-    while windows(&output).len() < WINDOWS_ALONE {
-        if began.elapsed() > TIMEOUT {
-            return Err(Failure::failed("the service reported no requests within 30 s"));
-        }
-        std::thread::sleep(POLL);
-    }
+    bench_session::wait_until("requests of the service", || {
+        Ok(windows(&output).len() >= WINDOWS_ALONE)
+    })?;
     let alone = windows(&output);
     let guest = bench.submit_training()?;
     let is_beside = |job: &tandem_daemon::api::types::JobInfo| job.line.beside.contains(&service);
@@ -214,8 +207,7 @@ impl ColocateBench<'_> {
             service: as_service,
             ..JobRequest::default()
         };
-        let ids = self.client.submit(&request)?;
-        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon returned no job id"))
+        bench_session::submit(self.client, &request)
     }
 
     fn submit_training(&mut self) -> Result<u64, Failure> {
@@ -245,17 +237,7 @@ impl ColocateBench<'_> {
         is_so: impl Fn(&tandem_daemon::api::types::JobInfo) -> bool,
         id: u64,
     ) -> Result<(), Failure> {
-        let began = Instant::now();
-        while !is_so(&self.client.job(id)?.job) {
-            if began.elapsed() > TIMEOUT {
-                return Err(Failure::failed(format!(
-                    "{what}: not done within {} s",
-                    TIMEOUT.as_secs()
-                )));
-            }
-            std::thread::sleep(POLL);
-        }
-        Ok(())
+        bench_session::wait_until(what, || Ok(is_so(&self.client.job(id)?.job)))
     }
 
     fn output(&mut self, id: u64) -> Result<PathBuf, Failure> {

@@ -3,6 +3,7 @@
 mod bench_colocate;
 mod bench_fidelity;
 mod bench_live;
+mod bench_session;
 mod daemon;
 mod daemon_control;
 mod demo;

@@ -3,6 +3,7 @@
 // Every test file is a crate of its own and uses only part of this.
 #![allow(dead_code)]
 
+pub(crate) mod cluster_daemon;
 pub(crate) mod daemon;
 pub(crate) mod processes;
 pub(crate) mod refusal;

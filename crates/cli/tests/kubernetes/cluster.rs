@@ -1,15 +1,15 @@
 //! A Kubernetes cluster for one test, with node agents, and a Tandem daemon for it.
 
+use crate::common::cluster_daemon::ClusterDaemon;
+pub(crate) use crate::common::cluster_daemon::until;
 use crate::common::{skipped, workspace};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time limit of any wait, generous for a busy machine.
@@ -22,7 +22,7 @@ pub(crate) struct Cluster {
     dir: TempDir,
     bin: PathBuf,
     agents: Vec<Child>,
-    daemon: Option<Child>,
+    daemon: ClusterDaemon,
 }
 
 impl Cluster {
@@ -40,7 +40,8 @@ impl Cluster {
             return None;
         }
         let dir = tempfile::Builder::new().prefix("tandem-kube-").tempdir_in("/tmp").expect("one");
-        let mut cluster = Self { dir, bin, agents: Vec::new(), daemon: None };
+        let daemon = ClusterDaemon::new(dir.path());
+        let mut cluster = Self { dir, bin, agents: Vec::new(), daemon };
         let port = 20_000 + std::process::id() % 1000 * 10;
         let mut up = Command::new(script);
         up.arg("up").arg("--dir").arg(cluster.path("kube")).args(["--port", &port.to_string()]);
@@ -98,14 +99,7 @@ impl Cluster {
 
     /// What the daemon answers to a path.
     pub(crate) fn get(&self, path: &str) -> Value {
-        let mut stream = UnixStream::connect(self.path("tandem.sock")).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: tandem\r\nConnection: close\r\n\r\n")
-            .expect("asked");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
-        assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
-        serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+        self.daemon.get(path)
     }
 
     /// Submits a Job as a user would without Tandem.
@@ -164,55 +158,34 @@ impl Cluster {
 
     /// What there is, for a message.
     pub(crate) fn state(&self) -> String {
-        let log = fs::read_to_string(self.path("daemon.log")).unwrap_or_default();
+        let log = self.daemon.log();
         let pods = self.kubectl(&["get", "pods", "-A"]);
         let events = self.kubectl(&["get", "events", "-A", "--field-selector", "type=Warning"]);
         format!("{pods}\n{events}\n{log}")
     }
 
     pub(crate) fn start_daemon(&mut self) {
-        let log = File::options().create(true).append(true).open(self.path("daemon.log"));
-        let log = log.expect("a log");
-        let mut command = self.program(env!("CARGO_BIN_EXE_tandem"));
-        // Jobs take seconds here, so the policy has to review its plan as often.
-        command.args(["daemon", "--provider", "kubernetes", "--policy", "tandem:slice_s=2"]);
-        command.args(["--set", "kubernetes.poll_s=0.3", "--set", "kubernetes.job_memory_mib=4000"]);
-        command.arg("--state").arg(self.path("state"));
-        command.arg("--socket").arg(self.path("tandem.sock"));
-        command.stdout(log.try_clone().expect("a log")).stderr(log);
-        self.daemon = Some(command.spawn().expect("a daemon"));
-        assert!(until(PATIENCE, || self.path("tandem.sock").exists()), "{}", self.state());
+        let settings = ["kubernetes.poll_s=0.3", "kubernetes.job_memory_mib=4000"];
+        let tandem = self.program(env!("CARGO_BIN_EXE_tandem"));
+        let settings = settings.map(str::to_owned);
+        let listens = self.daemon.start(tandem, "kubernetes", &settings, PATIENCE);
+        assert!(listens, "{}", self.state());
     }
 
     /// Kills the daemon with SIGKILL.
     pub(crate) fn kill_daemon(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill().expect("it runs");
-            daemon.wait().expect("it was ours");
-            let _ = fs::remove_file(self.path("tandem.sock"));
-        }
+        self.daemon.kill();
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for child in self.agents.iter_mut().chain(&mut self.daemon) {
-            let _ = child.kill();
-            let _ = child.wait();
+        self.daemon.kill();
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
         }
         let mut down = Command::new(workspace().join("scripts/kube-cluster"));
         let _ = down.arg("down").arg("--dir").arg(self.path("kube")).output();
     }
-}
-
-/// Whether a condition comes true in time.
-pub(crate) fn until(within: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let begin = Instant::now();
-    while begin.elapsed() < within {
-        if condition() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    false
 }

@@ -1,16 +1,18 @@
 //! A Slurm cluster for one test, and a Tandem daemon for it.
 
+use crate::common::cluster_daemon::ClusterDaemon;
+pub(crate) use crate::common::cluster_daemon::until;
 use crate::common::{skipped, workspace};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// Time limit of any wait, generous for a busy machine.
@@ -27,7 +29,7 @@ pub(crate) const BEN: &str = "tandem-ben";
 pub(crate) struct Cluster {
     dir: TempDir,
     pub(crate) gpus: usize,
-    daemon: Option<Child>,
+    pub(crate) daemon: ClusterDaemon,
     ids: BTreeMap<String, (u32, u32)>,
     _alone: MutexGuard<'static, ()>,
 }
@@ -54,7 +56,8 @@ impl Cluster {
         let dir =
             tempfile::Builder::new().prefix("tandem-slurm-").tempdir_in("/tmp").expect("a folder");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its mode");
-        let mut cluster = Self { dir, gpus, daemon: None, ids: BTreeMap::new(), _alone: alone };
+        let daemon = ClusterDaemon::new(dir.path());
+        let mut cluster = Self { dir, gpus, daemon, ids: BTreeMap::new(), _alone: alone };
         let out = cluster.path("out");
         fs::create_dir(&out).expect("a folder for output");
         fs::set_permissions(&out, Permissions::from_mode(0o1777)).expect("its mode");
@@ -211,37 +214,22 @@ impl Cluster {
 
     /// Starts the daemon.
     pub(crate) fn start_daemon(&mut self) {
-        let log =
-            File::options().create(true).append(true).open(self.path("daemon.log")).expect("a log");
-        let mut command = self.program(env!("CARGO_BIN_EXE_tandem"));
-        // Jobs take seconds here, so the policy has to review its plan as often.
-        command.args(["daemon", "--provider", "slurm", "--policy", "tandem:slice_s=2"]);
-        command
-            .arg("--state")
-            .arg(self.path("state"))
-            .arg("--socket")
-            .arg(self.path("tandem.sock"));
-        let secret = format!("slurm.secret_file={}", self.path("slurm/tandem/secret").display());
-        let listen = format!("slurm.listen={RELAYS}");
-        let completions = format!("slurm.completions={}", self.path("slurm/jobcomp.log").display());
-        let settings = ["slurm.poll_s=0.5", "slurm.job_memory_mib=8000", "daemon.log=debug"];
-        let settings =
-            settings.iter().map(|&one| one.to_owned()).chain([secret, listen, completions]);
-        for setting in settings {
-            command.args(["--set", &setting]);
-        }
-        command.stdout(log.try_clone().expect("a log")).stderr(log);
-        self.daemon = Some(command.spawn().expect("a daemon"));
-        assert!(until(PATIENCE, || self.path("tandem.sock").exists()), "{}", self.log());
+        let settings = [
+            "slurm.poll_s=0.5".to_owned(),
+            "slurm.job_memory_mib=8000".to_owned(),
+            "daemon.log=debug".to_owned(),
+            format!("slurm.secret_file={}", self.path("slurm/tandem/secret").display()),
+            format!("slurm.listen={RELAYS}"),
+            format!("slurm.completions={}", self.path("slurm/jobcomp.log").display()),
+        ];
+        let tandem = self.program(env!("CARGO_BIN_EXE_tandem"));
+        let listens = self.daemon.start(tandem, "slurm", &settings, PATIENCE);
+        assert!(listens, "{}", self.log());
     }
 
     /// Kills the daemon with SIGKILL.
     pub(crate) fn kill_daemon(&mut self) {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill().expect("it runs");
-            daemon.wait().expect("it was ours");
-            let _ = fs::remove_file(self.path("tandem.sock"));
-        }
+        self.daemon.kill();
     }
 
     /// Starts or kills one of Slurm's daemons.
@@ -262,7 +250,7 @@ impl Cluster {
 
     /// The end of the daemon's log.
     pub(crate) fn log(&self) -> String {
-        let log = fs::read_to_string(self.path("daemon.log")).unwrap_or_default();
+        let log = self.daemon.log();
         let lines: Vec<&str> = log.lines().rev().take(20).collect();
         lines.into_iter().rev().collect::<Vec<_>>().join("\n")
     }
@@ -284,18 +272,6 @@ pub(crate) const RELAYS: &str = "127.0.0.1:17008";
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whether a condition comes true in time.
-pub(crate) fn until(within: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let begin = Instant::now();
-    while begin.elapsed() < within {
-        if condition() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    false
 }
 
 /// One execution of a job, as the job recorded it.

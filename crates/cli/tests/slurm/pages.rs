@@ -1,21 +1,6 @@
 //! What the dashboard is told of a cluster: nodes and the partition are levels of the same picture.
 
 use crate::cluster::{ANN, Cluster, PATIENCE, until};
-use serde_json::Value;
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-
-/// What the daemon answers to a path.
-fn get(cluster: &Cluster, path: &str) -> Value {
-    let mut stream = UnixStream::connect(cluster.path("tandem.sock")).expect("it listens");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: tandem\r\nConnection: close\r\n\r\n")
-        .expect("asked");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
-    assert!(head.starts_with("HTTP/1.1 200"), "{path}: {answer}");
-    serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
-}
 
 #[test]
 fn nodes_and_the_partition_are_levels_of_the_picture() {
@@ -24,7 +9,7 @@ fn nodes_and_the_partition_are_levels_of_the_picture() {
     let job = cluster.sbatch(ANN, &["--gres=gpu:1"], "sleep 300").to_string();
     let runs = || cluster.jobs().get(&job).is_some_and(|job| job["state"] == "running");
     assert!(until(PATIENCE, runs), "{:?} {}", cluster.jobs(), cluster.log());
-    let get = |path: &str| get(&cluster, path);
+    let get = |path: &str| cluster.daemon.get(path);
     assert_eq!(get("/v1/info")["partition"], "tandem");
     let devices = get("/v1/devices")["devices"].clone();
     let nodes: Vec<&str> = devices

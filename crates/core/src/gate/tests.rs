@@ -47,18 +47,10 @@ impl GateBench {
         JobSpec {
             id,
             user: UserId(user),
-            partition: PartitionId(0),
-            submit: Time(0),
             gpus,
             estimate: Span::from_secs(100),
             profile: Profile { memory: Memory::from_mib(400), ..Profile::default() },
-            sub_batches: SubBatches::default(),
-            tolerance: Tolerance::Any,
-            promise: crate::Promise::default(),
-            priority: 0,
-            stoppable: true,
-            restore: Span::ZERO,
-            share: JobShare::default(),
+            ..JobSpec::plain(0)
         }
     }
 

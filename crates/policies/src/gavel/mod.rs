@@ -20,7 +20,7 @@ use crate::kit::{
     KeyedPolicy, Queue, Reviews, group_rates, interval, keyed, movable_jobs, partner, place_groups,
     place_in_order, place_ranked, remaining_ms,
 };
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use program::{Combination, Program};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,13 +31,13 @@ const JOBS_MAX: usize = 64;
 /// Pairs of one job in a program.
 const PARTNERS_MAX: usize = 3;
 
-const INTERVAL: Param = interval("interval_s", 360);
-const OBJECTIVE: Param = Param {
+const INTERVAL: PolicyParam = interval("interval_s", 360);
+const OBJECTIVE: PolicyParam = PolicyParam {
     name: "objective",
     default: Value::Choice { word: "fairness", of: &["fairness", "jct"] },
     help: "what the allocation optimises: the poorest job, or the total completion time",
 };
-const PACKING: Param = Param {
+const PACKING: PolicyParam = PolicyParam {
     name: "packing",
     default: Value::Flag(true),
     help: "let two jobs of a gang size share their GPUs",

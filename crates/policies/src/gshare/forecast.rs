@@ -32,7 +32,7 @@ fn pair_ends(draft: &Draft<'_>, job: &Job, host: &Job, rates: PairRates) -> Pair
 
 /// What sharing is compared with.
 #[derive(Default)]
-pub(super) struct Forecast {
+pub(super) struct ArrivalForecast {
     /// When each pending job would start on GPUs of its own, by job.
     start_ms: Vec<(JobId, i64)>,
     /// The remaining times of pending jobs in order of rank, and when they would start.
@@ -44,7 +44,7 @@ pub(super) struct Forecast {
     scale: i64,
 }
 
-impl Forecast {
+impl ArrivalForecast {
     /// `pending` waits, `started` has been started by the plan so far. A GPU-second that is withheld
     /// delays each pending job by a second over the number of GPUs; `price_percent` scales that.
     pub(super) fn new(

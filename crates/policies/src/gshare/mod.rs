@@ -16,23 +16,26 @@ use crate::kit::{
     ACCUMULATE, KeyedPolicy, PairRates, PairRule, Queue, Reviews, interval, keyed,
     preempt_and_share,
 };
-use crate::spec::{Param, Value};
-use forecast::Forecast;
+use crate::spec::{PolicyParam, Value};
+use forecast::ArrivalForecast;
 use tandem_core::{Draft, Job, JobId, Ppm, SchedulingState, Span, Time, Work};
 
-const SLICE: Param = interval("slice_s", 600);
-const AGE: Param = Param {
+const SLICE: PolicyParam = interval("slice_s", 600);
+const AGE: PolicyParam = PolicyParam {
     name: "age_h",
     default: Value::Whole(24),
     help: "hours of waiting after which a job goes to the front",
 };
-const PRICE: Param = Param {
+const PRICE: PolicyParam = PolicyParam {
     name: "price_percent",
     default: Value::Whole(5),
     help: "price of GPU time that a pair withholds from the queue, in percent of the mean delay",
 };
-const SHARE: Param =
-    Param { name: "share", default: Value::Flag(true), help: "false: slices without sharing" };
+const SHARE: PolicyParam = PolicyParam {
+    name: "share",
+    default: Value::Flag(true),
+    help: "false: slices without sharing",
+};
 
 pub(crate) const ENTRY: Entry = Entry {
     name: "gshare",
@@ -48,7 +51,7 @@ pub(crate) const ENTRY: Entry = Entry {
                 price_percent: settings.whole(PRICE.name).min(1_000_000),
                 shares: settings.flag(SHARE.name),
                 accumulates: settings.flag(ACCUMULATE.name),
-                forecast: Forecast::default(),
+                forecast: ArrivalForecast::default(),
             },
         })
     },
@@ -84,7 +87,7 @@ struct Pairs {
     shares: bool,
     accumulates: bool,
     /// As of this round of offers.
-    forecast: Forecast,
+    forecast: ArrivalForecast,
 }
 
 /// A pair must have rates that add up to more than this.
@@ -131,7 +134,7 @@ impl PairRule for Pairs {
 
     fn prepare(&mut self, draft: &Draft<'_>, pending: &[JobId], started: &[JobId]) {
         if self.shares {
-            self.forecast = Forecast::new(draft, pending, started, self.price_percent);
+            self.forecast = ArrivalForecast::new(draft, pending, started, self.price_percent);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Whole GPUs for pending jobs, in order, without preemption.
 
 use super::queue::{Next, Queue};
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use tandem_core::{Draft, JobId, Reason};
 
 /// The parameter of policies that walk their queue in order.
-pub const BACKFILL: Param = Param {
+pub const BACKFILL: PolicyParam = PolicyParam {
     name: "backfill",
     default: Value::Flag(false),
     help: "pass a job that does not fit instead of stopping there",

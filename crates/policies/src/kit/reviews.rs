@@ -1,12 +1,12 @@
 //! Reviews at fixed intervals, for policies that preempt only then.
 
-use crate::spec::{Param, Value};
+use crate::spec::{PolicyParam, Value};
 use tandem_core::{Span, Time};
 
 /// The parameter that sets the interval, in seconds.
-pub const fn interval(name: &'static str, default_s: u64) -> Param {
+pub const fn interval(name: &'static str, default_s: u64) -> PolicyParam {
     let help = "seconds between two reviews; only a review preempts";
-    Param { name, default: Value::Whole(default_s), help }
+    PolicyParam { name, default: Value::Whole(default_s), help }
 }
 
 /// The instants that are whole multiples of an interval.

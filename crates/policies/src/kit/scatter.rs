@@ -5,17 +5,17 @@
 use super::hosts::Hosts;
 use super::keyed::KeyedPolicy;
 use super::queue::{Next, Queue};
-use crate::spec::{Param, Settings, Value};
+use crate::spec::{PolicyParam, Settings, Value};
 use tandem_core::{Draft, GpuId, Job, JobId, Placement, Reason, Time, Work};
 
 /// The parameter that allows gradient accumulation.
-pub const ACCUMULATE: Param = Param {
+pub const ACCUMULATE: PolicyParam = PolicyParam {
     name: "accumulate",
     default: Value::Flag(true),
     help: "let a job run in sub-batches where it would not fit beside another otherwise",
 };
 /// The parameter that binds shared gangs to the fewest nodes.
-pub const CONSOLIDATE: Param = Param {
+pub const CONSOLIDATE: PolicyParam = PolicyParam {
     name: "consolidate",
     default: Value::Flag(false),
     help: "share only on the fewest nodes that can hold the gang",

@@ -49,7 +49,7 @@ pub(super) fn share_mixed(
     let rates = PresentRates::default();
     for job in pending.into_iter().take(review.tuning.mix_jobs_max) {
         let value = review.values.of(job);
-        let search = Search { draft, review, job: draft.job(job), value, rates: &rates };
+        let search = PartnerSearch { draft, review, job: draft.job(job), value, rates: &rates };
         let Some(placement) = search.best(*first_node) else { continue };
         draft.place(job, placement);
         rates.0.borrow_mut().clear();
@@ -71,7 +71,7 @@ impl PresentRates {
 }
 
 /// The search for the GPUs of one job.
-struct Search<'a, 'd> {
+struct PartnerSearch<'a, 'd> {
     draft: &'a Draft<'d>,
     review: &'a Review<'a>,
     job: &'a Job,
@@ -79,7 +79,7 @@ struct Search<'a, 'd> {
     rates: &'a PresentRates,
 }
 
-impl Search<'_, '_> {
+impl PartnerSearch<'_, '_> {
     fn best(&self, first_node: u32) -> Option<Placement> {
         let partition = self.draft.cluster().partition(self.draft.partition());
         let count = partition.nodes.end - partition.nodes.start;

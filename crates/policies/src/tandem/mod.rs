@@ -33,7 +33,7 @@ use crate::Entry;
 use crate::kit::{
     ACCUMULATE, KeyedPolicy, Queue, RepairRule, Reviews, backfill, interval, keyed, repair,
 };
-use crate::spec::{Param, Settings, Value};
+use crate::spec::{PolicyParam, Settings, Value};
 use fairness::Fairness;
 use mixed_sharing::share_mixed;
 use preemption::place_by_value;
@@ -42,38 +42,41 @@ use tuning::{TUNING, Tuning};
 use unshare::{colocated_by_saving, unshare_losing, unshare_onto_free_gpus};
 use value::{JobValues, is_settled, queue_key};
 
-const SLICE: Param = interval("slice_s", 60);
-const FAIRNESS: Param = Param {
+const SLICE: PolicyParam = interval("slice_s", 60);
+const FAIRNESS: PolicyParam = PolicyParam {
     name: "fairness",
     default: Value::Share(0),
     help: "0: the lowest mean completion time; 1: users with less GPU time behind them first",
 };
-const TENANTS: Param =
-    Param { name: "tenants", default: Value::Whole(3), help: "the most jobs on one GPU, up to 4" };
-const PATIENCE: Param = Param {
+const TENANTS: PolicyParam = PolicyParam {
+    name: "tenants",
+    default: Value::Whole(3),
+    help: "the most jobs on one GPU, up to 4",
+};
+const PATIENCE: PolicyParam = PolicyParam {
     name: "patience",
     default: Value::Whole(16),
     help: "a job that has waited this many times its estimate and the p99 JCT goes first; 0: never",
 };
-const PREEMPT: Param = Param {
+const PREEMPT: PolicyParam = PolicyParam {
     name: "preempt",
     default: Value::Flag(true),
     help: "let jobs of more value take the GPUs of others",
 };
-const SHARE: Param =
-    Param { name: "share", default: Value::Flag(true), help: "let jobs share GPUs" };
-const MIX: Param = Param {
+const SHARE: PolicyParam =
+    PolicyParam { name: "share", default: Value::Flag(true), help: "let jobs share GPUs" };
+const MIX: PolicyParam = PolicyParam {
     name: "mix",
     default: Value::Flag(true),
     help: "let a gang share with several hosts of any size, and use free GPUs together with theirs",
 };
-const PART: Param = Param {
+const PART: PolicyParam = PolicyParam {
     name: "part",
     default: Value::Flag(true),
     help: "end sharing when GPUs fall free or sharing turns out not to pay",
 };
 
-const BUDGETS: Param = Param {
+const BUDGETS: PolicyParam = PolicyParam {
     name: "budgets",
     default: Value::Choice { word: "competitive", of: &["off", "strict", "competitive"] },
     help: "how the parts of a GPU are capped to keep promises: never, adding up to it, or competing",

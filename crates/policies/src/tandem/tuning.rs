@@ -3,7 +3,7 @@
 //! The effect of each, on seeds by which nothing was chosen, is in `docs/developers/tandem-tuning.md`;
 //! `cargo run --release -p tandem-policies --example ablation` measures it again.
 
-use crate::spec::{Param, Settings, Value};
+use crate::spec::{PolicyParam, Settings, Value};
 
 macro_rules! tuning {
     ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty = $default:literal;)+) => {
@@ -14,7 +14,7 @@ macro_rules! tuning {
         }
 
         /// The chosen numbers as parameters.
-        pub(super) const TUNING: &[Param] = &[$(Param {
+        pub(super) const TUNING: &[PolicyParam] = &[$(PolicyParam {
             name: stringify!($name),
             default: Value::Whole($default),
             help: concat!($($doc),+),

@@ -4,10 +4,10 @@
 use crate::kit::{
     KeyedPolicy, PairRates, PairRule, Queue, Reviews, interval, keyed, preempt_and_share,
 };
-use crate::{Entry, Param};
+use crate::{Entry, PolicyParam};
 use tandem_core::{Draft, Job, Ppm, Time};
 
-const INTERVAL: Param = interval("interval_s", 300);
+const INTERVAL: PolicyParam = interval("interval_s", 300);
 const RATES_MIN: Ppm = Ppm(1_300_000);
 
 pub(crate) const ENTRY: Entry = Entry {

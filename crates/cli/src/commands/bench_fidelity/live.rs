@@ -1,6 +1,7 @@
 //! The live half of `tandem bench fidelity`: classes and pairs are measured first, then the stream runs.
 
 use super::stream::{CLASSES, MeasuredClass, StreamEntry, TrainingClass, request};
+use crate::commands::bench_session::{self, POLL};
 use crate::commands::demo_live::Daemon;
 use crate::commands::live::export::seconds;
 use crate::failure::Failure;
@@ -13,10 +14,6 @@ use tandem_daemon::client::Client;
 use tandem_daemon::job::JobState;
 use tandem_daemon::request::JobRequest;
 
-/// Time between two polls of the daemon.
-const POLL: Duration = Duration::from_millis(50);
-/// A wait that takes longer than this fails the run.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// Measurements of each job of a pair.
 const MEASUREMENTS: u64 = 3;
 /// Time for which a class trains alone.
@@ -86,8 +83,7 @@ pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, 
 
 impl LearningSession<'_> {
     fn submit(&mut self, request: &JobRequest) -> Result<u64, Failure> {
-        let ids = self.client.submit(request)?;
-        ids.ids.first().copied().ok_or_else(|| Failure::failed("the daemon returned no job id"))
+        bench_session::submit(&mut self.client, request)
     }
 
     fn start(&mut self, class: &TrainingClass, steps: u64) -> Result<u64, Failure> {
@@ -104,17 +100,7 @@ impl LearningSession<'_> {
         what: &str,
         mut is_so: impl FnMut(&mut Self) -> Result<bool, Failure>,
     ) -> Result<(), Failure> {
-        let began = Instant::now();
-        while !is_so(self)? {
-            if began.elapsed() > TIMEOUT {
-                return Err(Failure::failed(format!(
-                    "{what}: not done within {} s",
-                    TIMEOUT.as_secs()
-                )));
-            }
-            std::thread::sleep(POLL);
-        }
-        Ok(())
+        bench_session::wait_until(what, || is_so(self))
     }
 
     fn wait_for_end(&mut self, id: u64) -> Result<JobInfo, Failure> {

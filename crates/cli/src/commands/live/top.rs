@@ -23,13 +23,13 @@ const REFRESH: Duration = Duration::from_secs(1);
 const JOBS_MAX: u32 = 1000;
 
 /// The state that one screen shows.
-struct Snapshot {
+struct Readings {
     info: ApiResponse<DaemonInfo>,
     devices: ApiResponse<Devices>,
     found: FoundJobs,
 }
 
-impl Snapshot {
+impl Readings {
     fn take(client: &mut Client) -> Result<Self, ClientError> {
         let states = JobState::ALL.into_iter().filter(|state| !state.is_over()).collect();
         let query = JobQuery { states, latest_first: true, ..JobQuery::default() };
@@ -71,7 +71,7 @@ impl Snapshot {
 
 pub(super) fn run(args: &ClientArgs) -> Result<(), Failure> {
     let mut client = connect(args)?;
-    let first = Snapshot::take(&mut client)?;
+    let first = Readings::take(&mut client)?;
     if args.json {
         let parse =
             |raw: &str| serde_json::from_str::<serde_json::Value>(raw).map_err(Failure::failed);
@@ -88,18 +88,18 @@ pub(super) fn run(args: &ClientArgs) -> Result<(), Failure> {
     live(&mut screen, &mut client, first, args.color.is_on())
 }
 
-fn plain(snapshot: &Snapshot, args: &ClientArgs) -> Result<(), Failure> {
-    let [devices, jobs] = snapshot.tables(Filter::All, args.color.is_on());
-    print(&format!("{}\n\n{devices}\n\n{jobs}", snapshot.headline()))
+fn plain(readings: &Readings, args: &ClientArgs) -> Result<(), Failure> {
+    let [devices, jobs] = readings.tables(Filter::All, args.color.is_on());
+    print(&format!("{}\n\n{devices}\n\n{jobs}", readings.headline()))
 }
 
 fn live(
     screen: &mut Screen,
     client: &mut Client,
-    first: Snapshot,
+    first: Readings,
     colors: bool,
 ) -> Result<(), Failure> {
-    let mut snapshot = first;
+    let mut readings = first;
     let mut problem: Option<String> = None;
     let mut taken = Instant::now();
     let mut view = QueueView::default();
@@ -109,11 +109,11 @@ fn live(
             Some(problem) => problem.clone(),
             None => view.keys(),
         };
-        let tables = snapshot.tables(view.filter, colors);
+        let tables = readings.tables(view.filter, colors);
         let rows = tables[1].lines().count().saturating_sub(HEADER_LINES);
         let height = screen.height()?;
         view.offset = view.offset.min(rows.saturating_sub(1));
-        screen.show(&snapshot.headline(), &tables, view.offset, &bottom)?;
+        screen.show(&readings.headline(), &tables, view.offset, &bottom)?;
         if event::poll(REFRESH.saturating_sub(taken.elapsed()))?
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
@@ -127,9 +127,9 @@ fn live(
         }
         if taken.elapsed() >= REFRESH {
             taken = Instant::now();
-            match Snapshot::take(client) {
-                Ok(new) => (snapshot, problem) = (new, None),
-                // The last snapshot stays until the daemon is back.
+            match Readings::take(client) {
+                Ok(new) => (readings, problem) = (new, None),
+                // The last readings stays until the daemon is back.
                 Err(error) => problem = Some(clean(&error.to_string())),
             }
         }

@@ -7,7 +7,7 @@ use crate::commands::simulate::every_policy;
 use crate::failure::Failure;
 use clap::ValueEnum;
 use std::collections::BTreeMap;
-use tandem_policies::{Param, PolicySpec, Value};
+use tandem_policies::{PolicyParam, PolicySpec, Value};
 
 /// The load of sections with a single load.
 const FOCUS_LOAD: &str = "1.5";
@@ -144,7 +144,7 @@ impl QualityPlan {
 }
 
 /// The flags of a policy that are on by default and were not set.
-fn flags(policy: &PolicySpec) -> impl Iterator<Item = &'static Param> {
+fn flags(policy: &PolicySpec) -> impl Iterator<Item = &'static PolicyParam> {
     let given = policy.text.clone();
     let params = policy.entry.params.iter();
     params.filter(move |param| {
