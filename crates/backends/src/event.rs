@@ -263,8 +263,13 @@ mod tests {
             "seat": { "devices": [0], "share_ppm": 1, "memory_bytes": 2, "sub_batches": 3, "nice": 0 },
         });
         let launch: Launch = serde_json::from_value(launch).expect("it is valid");
-        let allocation =
-            DeviceAllocation { devices: vec![0], share_ppm: 1, memory_bytes: 2, sub_batches: 3 };
+        let allocation = DeviceAllocation {
+            devices: vec![0],
+            share_ppm: 1,
+            memory_bytes: 2,
+            sub_batches: 3,
+            goes_first: false,
+        };
         assert_eq!(launch.allocation, allocation);
     }
 }

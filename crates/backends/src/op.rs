@@ -102,6 +102,9 @@ pub struct DeviceAllocation {
     pub memory_bytes: u64,
     /// The number of sub-batches in which it computes each batch.
     pub sub_batches: u32,
+    /// Other runs on the same devices get the time that this one leaves.
+    #[serde(default)]
+    pub goes_first: bool,
 }
 
 /// Everything that the start of a process needs.

@@ -22,6 +22,8 @@ pub struct Promise {
     pub least_rate: Ppm,
     /// The least part of each GPU that the other tenants' budgets must leave it; zero without such a promise.
     pub floor: Ppm,
+    /// What it does goes before the work of the other tenants, so that they do not slow it down.
+    pub goes_first: bool,
 }
 
 /// How budgets are chosen for jobs that share a GPU.
@@ -117,7 +119,10 @@ impl GpuTenants<'_> {
     pub(crate) fn rate(&self, index: usize, budgets: &[Ppm]) -> Option<Ratio> {
         let tenant =
             |index: usize| Tenant { profile: &self.specs[index].profile, budget: budgets[index] };
-        let others = (0..self.specs.len()).filter(|&other| other != index).map(tenant);
+        let goes_first = |index: usize| self.specs[index].promise.goes_first;
+        let others = (0..self.specs.len()).filter(|&other| other != index);
+        // A tenant that goes first is slowed down only by others that do.
+        let others = others.filter(|&other| !goes_first(index) || goes_first(other)).map(tenant);
         let on = GangGpu { kind: self.kind, factor: Ratio::ONE, others };
         let rate = rate_on_gpu(self.interference, tenant(index), on)?;
         let is_service = self.specs[index].promise.is_service;
@@ -222,7 +227,8 @@ mod tests {
     }
 
     fn service(id: u32, percent: u32, least_ppm: u32) -> JobSpec {
-        let promise = Promise { is_service: true, least_rate: Ppm(least_ppm), floor: Ppm::ZERO };
+        let least_rate = Ppm(least_ppm);
+        let promise = Promise { is_service: true, least_rate, ..Promise::default() };
         JobSpec { promise, ..spec(id, percent) }
     }
 
@@ -248,6 +254,23 @@ mod tests {
         let competitive = choose(&[&service, &training], BudgetMode::Competitive);
         assert_eq!(competitive, Ok(vec![100, 66]));
         assert_eq!(choose(&[&service, &training], BudgetMode::Strict), Ok(vec![60, 40]));
+    }
+
+    #[test]
+    fn a_service_that_goes_first_needs_no_caps_unless_it_meets_another() {
+        let first = |id, least_ppm| {
+            let plain = service(id, 40, least_ppm);
+            JobSpec { promise: Promise { goes_first: true, ..plain.promise }, ..plain }
+        };
+        let (one, training) = (first(0, 950_000), spec(1, 100));
+        for mode in [BudgetMode::Off, BudgetMode::Competitive] {
+            assert_eq!(choose(&[&one, &training], mode), Ok(vec![100, 100]));
+        }
+        let (one, other) = (first(0, 950_000), first(1, 950_000));
+        assert!(choose(&[&one, &other], BudgetMode::Competitive).is_err());
+        // At half of their speed they fit beside each other, and training takes nothing from them.
+        let (one, other) = (first(0, 500_000), first(1, 500_000));
+        assert!(choose(&[&one, &other, &training], BudgetMode::Competitive).is_ok());
     }
 
     #[test]
@@ -294,6 +317,7 @@ mod tests {
                         is_service: services[index],
                         least_rate: if services[index] { Ppm(least[index]) } else { Ppm::ZERO },
                         floor: if least[index] % 2 == 0 { Ppm(floors[index]) } else { Ppm::ZERO },
+                        goes_first: services[index] && least[index] % 3 == 0,
                     };
                     JobSpec { promise, ..spec(id, util) }
                 })

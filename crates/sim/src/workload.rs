@@ -275,6 +275,7 @@ fn promise(row: &TraceJob) -> Promise {
         is_service: true,
         least_rate: service.least_rate(row.gpu_util.unwrap_or(Utilisation::FULL)),
         floor: Ppm::ZERO,
+        goes_first: false,
     };
     row.service.map_or_else(Promise::default, of_service)
 }

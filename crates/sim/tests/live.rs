@@ -45,6 +45,7 @@ impl Users {
                 is_service: rng.random_bool(0.1),
                 least_rate: Ppm([0, 0, 0, 700_000][rng.random_range(0..4_usize)]),
                 floor: Ppm([0, 0, 0, 300_000][rng.random_range(0..4_usize)]),
+                goes_first: rng.random_bool(0.1),
             },
             stoppable: rng.random_bool(0.7),
         }

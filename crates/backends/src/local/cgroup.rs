@@ -18,6 +18,8 @@ use std::time::Duration;
 /// The period of a CPU quota, in microseconds: short, because a job beside a service may use all of its quota
 /// at once, and a request waits for that.
 const PERIOD_US: u64 = 20_000;
+/// How much more a run that goes first weighs: the largest factor that version 2 can express.
+const FIRST: f64 = 100.0;
 /// The smallest quota that the kernel accepts.
 const QUOTA_MIN_US: u64 = 1_000;
 /// Memory that a group counts beyond the resident memory of its processes: page tables, kernel stacks, dirty
@@ -30,7 +32,7 @@ const REMOVE_DELAYS_MS: [u64; 4] = [0, 1, 5, 20];
 /// The CPU time of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CpuLimit {
-    /// Weight against other runs on the same cores; 1 is one whole core.
+    /// Weight against other runs on the same cores; 1 is one whole core, [`FIRST`] one core before all others.
     weight: f64,
     /// The most CPU time that it may use, in parts per million of one core; unlimited if absent.
     #[serde(rename = "most_ppm")]
@@ -43,8 +45,9 @@ impl CpuLimit {
     pub(super) fn of(allocation: &DeviceAllocation) -> Self {
         let cores = allocation.devices.len().max(1) as u64;
         let share_ppm = u64::from(allocation.share_ppm.min(1_000_000));
+        let factor = if allocation.goes_first { FIRST } else { 1.0 };
         CpuLimit {
-            weight: cores as f64 * share_ppm as f64 / 1e6,
+            weight: factor * cores as f64 * share_ppm as f64 / 1e6,
             quota_ppm: (share_ppm < 1_000_000).then_some(cores * share_ppm),
         }
     }
@@ -243,7 +246,7 @@ mod tests {
 
     fn allocation(devices: u32, share_ppm: u32) -> DeviceAllocation {
         let devices = (0..devices).collect();
-        DeviceAllocation { devices, share_ppm, memory_bytes: 0, sub_batches: 1 }
+        DeviceAllocation { devices, share_ppm, memory_bytes: 0, sub_batches: 1, goes_first: false }
     }
 
     fn launch(allocation: DeviceAllocation, memory_limit_bytes: Option<u64>) -> Launch {

@@ -174,7 +174,13 @@ mod tests {
     use super::*;
 
     fn allocation(devices: Vec<u32>) -> DeviceAllocation {
-        DeviceAllocation { devices, share_ppm: 1_000_000, memory_bytes: 0, sub_batches: 1 }
+        DeviceAllocation {
+            devices,
+            share_ppm: 1_000_000,
+            memory_bytes: 0,
+            sub_batches: 1,
+            goes_first: false,
+        }
     }
 
     #[test]

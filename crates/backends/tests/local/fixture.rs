@@ -158,6 +158,7 @@ pub(crate) fn allocation(device: u32) -> DeviceAllocation {
         share_ppm: 1_000_000,
         memory_bytes: 0,
         sub_batches: 1,
+        goes_first: false,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::active::Phase;
 use super::launch::start_op;
+use super::services::goes_first;
 use super::{Scheduler, ToJob};
 use crate::request::KILL_GRACE_MAX_S;
 use tandem_backends::{DeviceAllocation, Op};
@@ -87,6 +88,7 @@ impl Scheduler {
             share_ppm: fed_back.unwrap_or(placement.budget.0).min(job.request.share_ppm()),
             memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
             sub_batches: job.accum.or(job.trial).unwrap_or(placement.sub_batches),
+            goes_first: goes_first(&job.request, &self.setup),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Takes over the jobs of an earlier daemon, with what the back end found of their runs.
 
 use super::active::{Active, Phase};
+use super::services::goes_first;
 use super::{BackendEvent, Input, Kept, RecoveredRun, Scheduler};
 use crate::job::{Caps, Ending, JobState, StoredJob};
 use crate::request::Dependency;
@@ -120,6 +121,7 @@ impl Scheduler {
             share_ppm: job.request.share_ppm(),
             memory_bytes: job.request.gpu_memory_bytes.unwrap_or(0),
             sub_batches: job.accum.unwrap_or(sub_batches),
+            goes_first: goes_first(&job.request, &self.setup),
         };
         self.admit(Active::new(job));
         self.jobs.takes_array_slot(id);

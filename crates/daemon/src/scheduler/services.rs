@@ -1,8 +1,9 @@
 //! Services: their promises, the feedback of measured latencies, and restarts after failures.
 
-use super::Scheduler;
 use super::active::{Active, Phase};
+use super::{Scheduler, Setup};
 use crate::job::RequestWindow;
+use crate::request::JobRequest;
 use tandem_backends::RunId;
 use tandem_core::{Event, PPM_ONE, Ppm, Promise, Span, Time};
 use tandem_models::feedback::{Adjustment, PromiseLoop};
@@ -58,6 +59,12 @@ impl LatencyAlone {
     pub(super) fn is_known(&self) -> bool {
         self.windows >= WINDOWS_ALONE
     }
+}
+
+/// Whether the requests of a service go before the work of its neighbours: where the back end can, a promised
+/// latency costs them only the time that the requests take.
+pub(super) fn goes_first(request: &JobRequest, setup: &Setup) -> bool {
+    setup.live_budgets && request.latency_promise().is_some()
 }
 
 impl Scheduler {
@@ -176,7 +183,8 @@ impl Scheduler {
         let floor = Ppm(request.floor_ppm());
         let Some(_) = &request.service else { return Promise { floor, ..Promise::default() } };
         let least_rate = self.least_rate(active).unwrap_or(Ppm::ZERO);
-        Promise { is_service: true, least_rate, floor }
+        let goes_first = goes_first(request, &self.setup);
+        Promise { is_service: true, least_rate, floor, goes_first }
     }
 
     /// The least rate at which a service keeps its promise. With utilisation u, latency
