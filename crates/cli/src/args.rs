@@ -274,6 +274,9 @@ pub(crate) enum BenchCommand {
     Live(crate::commands::BenchLiveArgs),
     /// A real service beside real training on one core of this machine, with and without budgets
     Colocate(crate::commands::BenchColocateArgs),
+    /// Random pairs of real training jobs on one core, one of them with --max-slowdown: how many share, and
+    /// how much it is slowed down
+    Slowdown(crate::commands::BenchSlowdownArgs),
     /// The same real training jobs on this machine and in the simulator, under several policies
     Fidelity(crate::commands::BenchFidelityArgs),
     /// How good the start times of `explain` are: coverage of their ranges and median error over several kinds

@@ -49,9 +49,9 @@ const COARSE: u32 = 5 * STEP;
 impl JobSpec {
     /// Whether it was promised anything for when it shares.
     pub fn has_promise(&self) -> bool {
-        let Promise { least_rate, floor, .. } = self.promise;
+        let Promise { least_rate, floor, goes_first, .. } = self.promise;
         let tolerates_all = self.tolerance == Tolerance::Any || self.tolerance == Tolerance::Alone;
-        !tolerates_all || least_rate > Ppm::ZERO || floor > Ppm::ZERO
+        !tolerates_all || goes_first || least_rate > Ppm::ZERO || floor > Ppm::ZERO
     }
 
     /// Whether `rate` keeps its promise and its tolerance.
@@ -117,12 +117,8 @@ impl GpuTenants<'_> {
 
     /// The rate of a tenant under budgets.
     pub(crate) fn rate(&self, index: usize, budgets: &[Ppm]) -> Option<Ratio> {
-        let tenant =
-            |index: usize| Tenant { profile: &self.specs[index].profile, budget: budgets[index] };
-        let goes_first = |index: usize| self.specs[index].promise.goes_first;
-        let others = (0..self.specs.len()).filter(|&other| other != index);
-        // A tenant that goes first is slowed down only by others that do.
-        let others = others.filter(|&other| !goes_first(index) || goes_first(other)).map(tenant);
+        let tenant = |index: usize| Tenant::of(self.specs[index], budgets[index]);
+        let others = (0..self.specs.len()).filter(|&other| other != index).map(tenant);
         let on = GangGpu { kind: self.kind, factor: Ratio::ONE, others };
         let rate = rate_on_gpu(self.interference, tenant(index), on)?;
         let is_service = self.specs[index].promise.is_service;

@@ -307,7 +307,7 @@ fn check_rates<'s>(
     let specs = || state.occupancy().tenants(gpu).iter().map(|&tenant| &state.job(tenant).spec);
     let tenant = |spec: &'s JobSpec| match is_uncapped {
         true => Tenant::uncapped(&spec.profile),
-        false => Tenant { budget: planned_budget(state, plan, spec.id), profile: &spec.profile },
+        false => Tenant::of(spec, planned_budget(state, plan, spec.id)),
     };
     for spec in specs() {
         let others = || specs().filter(|other| other.id != spec.id);

@@ -117,13 +117,12 @@ impl<'a> Draft<'a> {
 
     /// A job as a tenant, within its budget under the plan so far.
     pub fn tenant<'j>(&self, job: &'j Job) -> Tenant<'j> {
-        let profile = &job.spec.profile;
         if self.is_pairwise {
             // Budgets do not matter to a pairwise model, and finding one costs a search.
-            return Tenant::uncapped(profile);
+            return Tenant::of(&job.spec, Ppm::ONE);
         }
         let budget = self.placement(job.id()).map_or(Ppm::ONE, |placement| placement.budget);
-        Tenant { profile, budget }
+        Tenant::of(&job.spec, budget)
     }
 
     /// The believed rate of `job` on a GPU of `kind` beside `others`, relative to running alone there;

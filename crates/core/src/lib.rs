@@ -44,7 +44,7 @@ pub use occupancy::{Occupancy, PlacementRule, Tenants, only_tenant};
 pub use plan::{BUDGET_MIN, Placement};
 pub use policy::Policy;
 pub use rate::{
-    GangGpu, HalfIfUnfit, Tenant, cap_for_rate, gang_rate, rate_on_gpu, rate_under_cap,
+    GangGpu, HalfIfUnfit, Tenant, cap_for_rate, gang_rate, rate_behind, rate_on_gpu, rate_under_cap,
 };
 pub use shares::{
     Account, AccountId, FairShare, JobShare, Limit, LimitOf, Limits, Reservation, Shares, UserShare,

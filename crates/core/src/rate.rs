@@ -7,9 +7,12 @@
 
 use crate::cluster::GpuTypeId;
 use crate::interference::Interference;
-use crate::job::Profile;
+use crate::job::{JobSpec, Profile};
 use crate::units::{PPM_ONE, Ppm, Ratio, Utilisation};
 use smallvec::SmallVec;
+
+/// The least that is left to a job beside another that goes first.
+const BEHIND_MIN: Ppm = Ppm(PPM_ONE / 100);
 
 /// A job on a GPU, as the rate law and the interference models see it.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +21,19 @@ pub struct Tenant<'a> {
     pub profile: &'a Profile,
     /// The most of the GPU's SMs that it may occupy.
     pub budget: Ppm,
+    /// What it does goes before the work of the others, which get what it leaves.
+    pub goes_first: bool,
 }
 
 impl<'a> Tenant<'a> {
     /// A tenant without a cap.
     pub fn uncapped(profile: &'a Profile) -> Self {
-        Self { profile, budget: Ppm::ONE }
+        Self { profile, budget: Ppm::ONE, goes_first: false }
+    }
+
+    /// A job within its budget.
+    pub fn of(spec: &'a JobSpec, budget: Ppm) -> Self {
+        Self { profile: &spec.profile, budget, goes_first: spec.promise.goes_first }
     }
 }
 
@@ -111,7 +121,15 @@ where
     }
     let beside = others.into_iter().try_fold(factor, |rate, other| {
         let pair_rate = interference.pair_rate(job.profile, other.profile, kind)?;
-        Some(rate.times(rate_under_cap(pair_rate, other.budget)))
+        let beside = match (job.goes_first, other.goes_first) {
+            (true, false) => Ratio::ONE,
+            (false, true) => {
+                let others_rate = interference.pair_rate(other.profile, job.profile, kind)?;
+                rate_behind(pair_rate, others_rate)
+            }
+            _ => rate_under_cap(pair_rate, other.budget),
+        };
+        Some(rate.times(beside))
     })?;
     match job.budget {
         Ppm::ONE => Some(beside),
@@ -128,6 +146,13 @@ pub fn rate_under_cap(rate: Ratio, budget: Ppm) -> Ratio {
     }
     let lost = Ratio::ONE.minus(rate).times(part(budget));
     rate.times(rate.plus(lost).inverse())
+}
+
+/// What a job keeps of its speed beside another that goes first, if they keep `rate` and `others_rate` where
+/// neither does: both together do as much, and the other does not slow down.
+pub fn rate_behind(rate: Ratio, others_rate: Ratio) -> Ratio {
+    let lost = Ratio::ONE.minus(others_rate.min(Ratio::ONE));
+    rate.minus(lost.min(rate)).max(part(BEHIND_MIN))
 }
 
 /// The largest budget of another job at which a job keeps `wanted`, if it keeps `rate` beside it without
@@ -264,7 +289,7 @@ mod tests {
     #[test]
     fn budgets_reach_models_of_groups() {
         let profile = busy(50);
-        let tenant = |budget| Tenant { profile: &profile, budget: Ppm(budget) };
+        let tenant = |budget| Tenant { budget: Ppm(budget), ..Tenant::uncapped(&profile) };
         let rate = |job, others: &[Tenant<'_>]| {
             gang_rate(&Proportional, job, Ratio::ONE, [gpu(Ratio::ONE, others)]).unwrap().ppm()
         };
@@ -276,7 +301,7 @@ mod tests {
     #[test]
     fn a_capped_neighbour_costs_less_and_a_cap_bounds_its_owner() {
         let (full, half) = (busy(100), busy(50));
-        let tenant = |profile, budget| Tenant { profile, budget: Ppm(budget) };
+        let tenant = |profile, budget| Tenant { budget: Ppm(budget), ..Tenant::uncapped(profile) };
         let rate = |job, other| {
             gang_rate(&ClosedForm, job, Ratio::ONE, [gpu(Ratio::ONE, &[other])]).unwrap().ppm()
         };

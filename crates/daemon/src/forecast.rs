@@ -371,7 +371,7 @@ impl Question {
 /// A placed job as a tenant for the rate law.
 fn tenant(job: &tandem_core::Job) -> Tenant<'_> {
     let budget = job.placement().map_or(Ppm::ONE, |placement| placement.budget);
-    Tenant { profile: &job.spec.profile, budget }
+    Tenant::of(&job.spec, budget)
 }
 
 /// Why a job cannot share a device: the job whose promise no budgets would keep.

@@ -235,6 +235,12 @@ impl PolicySpec {
         self.entry.params.iter().any(is_flag) && self.settings.flag(crate::kit::ACCUMULATE.name)
     }
 
+    /// Whether its plans choose budgets where somebody was promised something.
+    pub fn uses_budgets(&self) -> bool {
+        let is_choice = |param: &PolicyParam| param.name == "budgets";
+        self.entry.params.iter().any(is_choice) && self.settings.choice("budgets") != "off"
+    }
+
     /// A policy from outside of the registry: `make` makes its instances, `entry` describes it.
     pub fn made_by(
         text: &str,

@@ -249,17 +249,10 @@ impl ColocateBench<'_> {
     /// Steps per second over some time.
     fn steps_per_second(&mut self, id: u64, time: Duration) -> Result<f64, Failure> {
         let output = self.output(id)?;
-        let (began, before) = (Instant::now(), last_step(&output));
+        let (began, before) = (Instant::now(), bench_session::last_step(&output));
         std::thread::sleep(time);
-        Ok((last_step(&output) - before) / began.elapsed().as_secs_f64())
+        Ok((bench_session::last_step(&output) - before) / began.elapsed().as_secs_f64())
     }
-}
-
-/// The last step that a job has printed.
-fn last_step(output: &Path) -> f64 {
-    let text = std::fs::read_to_string(output).unwrap_or_default();
-    let step = |line: &str| line.strip_prefix("step ")?.split(' ').next()?.parse().ok();
-    text.lines().rev().find_map(step).unwrap_or(0.0)
 }
 
 /// The windows that a service has printed: `40 requests in 1.002 s: p50 6.1 ms, p99 9.3 ms`.

@@ -1,6 +1,7 @@
 //! What benchmarks with a daemon of their own share: submitting one job, and waiting for what it shall show.
 
 use crate::failure::Failure;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tandem_daemon::client::Client;
 use tandem_daemon::request::JobRequest;
@@ -30,4 +31,11 @@ pub(super) fn wait_until(
         std::thread::sleep(POLL);
     }
     Ok(())
+}
+
+/// The last step that a job has printed.
+pub(super) fn last_step(output: &Path) -> f64 {
+    let text = std::fs::read_to_string(output).unwrap_or_default();
+    let step = |line: &str| line.strip_prefix("step ")?.split(' ').next()?.parse().ok();
+    text.lines().rev().find_map(step).unwrap_or(0.0)
 }

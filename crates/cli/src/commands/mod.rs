@@ -4,6 +4,7 @@ mod bench_colocate;
 mod bench_fidelity;
 mod bench_live;
 mod bench_session;
+mod bench_slowdown;
 mod daemon;
 mod daemon_control;
 mod demo;
@@ -32,6 +33,7 @@ pub(crate) use bench_colocate::BenchColocateArgs;
 pub(crate) use bench_fidelity::BenchFidelityArgs;
 pub(crate) use bench_live::BenchLiveArgs;
 pub(crate) use bench_live::start_times::StartTimesArgs;
+pub(crate) use bench_slowdown::BenchSlowdownArgs;
 pub(crate) use daemon::step_of_a_run;
 pub(crate) use optimal::OptimalArgs;
 pub(crate) use quality::QualityArgs;
@@ -47,6 +49,7 @@ pub(crate) fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Matching(command) => matching::run(&command),
         CliCommand::Bench(BenchCommand::Live(args)) => bench_live::run(&args),
         CliCommand::Bench(BenchCommand::Colocate(args)) => bench_colocate::run(&args),
+        CliCommand::Bench(BenchCommand::Slowdown(args)) => bench_slowdown::run(&args),
         CliCommand::Bench(BenchCommand::Fidelity(args)) => bench_fidelity::run(&args),
         CliCommand::Bench(BenchCommand::Starts(args)) => bench_live::start_times::run(&args),
         CliCommand::Bench(BenchCommand::Matching(args)) => matching::bench(&args),

@@ -178,7 +178,7 @@ fn setup(options: &DaemonOptions, backend: &dyn Backend, sockets: &Path) -> Setu
         moves: can.moves,
         measures_memory: can.measures_memory,
         keeps_queue: can.keeps_queue,
-        live_budgets: can.live_budgets,
+        live_budgets: can.live_budgets && options.policy.uses_budgets(),
         class_rules: options.class_rules.clone(),
         learn: true,
         believe_rates: true,

@@ -112,6 +112,11 @@ impl Active {
         self.allocation.as_ref().map_or(Ppm::ONE, |allocation| Ppm(allocation.share_ppm))
     }
 
+    /// Whether its work goes before that of the jobs beside it.
+    pub fn goes_first(&self) -> bool {
+        self.allocation.as_ref().is_some_and(|allocation| allocation.goes_first)
+    }
+
     pub(super) fn new(job: StoredJob) -> Self {
         let unmet = job.dependencies.clone();
         let done = Work::of(Span(job.done_us));

@@ -61,10 +61,11 @@ impl LatencyAlone {
     }
 }
 
-/// Whether the requests of a service go before the work of its neighbours: where the back end can, a promised
-/// latency costs them only the time that the requests take.
+/// Whether the work of a job goes before that of its neighbours: where the back end can, a promised latency or speed
+/// costs them only the time that the job uses.
 pub(super) fn goes_first(request: &JobRequest, setup: &Setup) -> bool {
-    setup.live_budgets && request.latency_promise().is_some()
+    let is_promised = request.latency_promise().is_some() || request.max_slowdown.is_some();
+    setup.live_budgets && is_promised && !request.exclusive
 }
 
 impl Scheduler {
@@ -181,9 +182,11 @@ impl Scheduler {
     pub(super) fn promise(&self, active: &Active) -> Promise {
         let request = &active.job.request;
         let floor = Ppm(request.floor_ppm());
-        let Some(_) = &request.service else { return Promise { floor, ..Promise::default() } };
-        let least_rate = self.least_rate(active).unwrap_or(Ppm::ZERO);
         let goes_first = goes_first(request, &self.setup);
+        let Some(_) = &request.service else {
+            return Promise { floor, goes_first, ..Promise::default() };
+        };
+        let least_rate = self.least_rate(active).unwrap_or(Ppm::ZERO);
         Promise { is_service: true, least_rate, floor, goes_first }
     }
 

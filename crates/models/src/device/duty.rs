@@ -145,7 +145,7 @@ mod tests {
             ..Profile::default()
         };
         let [small, large, unknown] = [profile(30), profile(90), Profile::default()];
-        let tenant = |profile, budget| Tenant { profile, budget: Ppm(budget) };
+        let tenant = |profile, budget| Tenant { budget: Ppm(budget), ..Tenant::uncapped(profile) };
         let gpu = GpuTypeId(0);
         let pair = law.pair_rate(&small, &large, gpu).unwrap();
         let as_group = law.group_rate(tenant(&small, PPM_ONE), &[tenant(&large, PPM_ONE)], gpu);

@@ -351,7 +351,8 @@ job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,gpu_util
             .iter()
             .map(|job| Profile { class: job.class, gpu_util: job.gpu_util, ..Profile::default() })
             .collect();
-        let tenant = |job: usize, budget| Tenant { profile: &profiles[job], budget: Ppm(budget) };
+        let tenant =
+            |job: usize, budget| Tenant { budget: Ppm(budget), ..Tenant::uncapped(&profiles[job]) };
         let rate = |job, beside: &[Tenant<'_>]| {
             measured.group_rate(job, beside, GpuTypeId(0)).unwrap().as_f64()
         };

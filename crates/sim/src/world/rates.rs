@@ -150,7 +150,7 @@ impl World<'_> {
     /// The rate of a gang beside the other running tenants of its GPUs.
     fn shared_rate(&self, job: JobId) -> Ratio {
         let job_state = &self.active[job];
-        let tenant = |job: JobId, budget| Tenant { profile: &self.spec(job).profile, budget };
+        let tenant = |job: JobId, budget| Tenant::of(self.spec(job), budget);
         let running_tenant = move |&other: &JobId| {
             let job_state = &self.active[other];
             (other != job && !job_state.paused).then(|| tenant(other, job_state.budget))
