@@ -1,5 +1,6 @@
 //! The packages of `scripts/package` on a fresh Debian 12 without Rust, in a chroot that the test makes: installed,
-//! `tandem demo`, a daemon with two jobs that share and finish, removed, nothing left but what is documented.
+//! `tandem demo`, a daemon with two jobs that share and finish, the store of the previous release opened, removed,
+//! nothing left but what is documented.
 //!
 //! `TANDEM_TEST_PACKAGES=1` runs all of it, and builds the packages if target/packages has none, which takes minutes.
 //! Always run: a .deb around the program under test, installed, used and removed, if `scripts/package --tools` was run.
@@ -130,8 +131,9 @@ fn on_debian(script: &str, packages: &[PathBuf], is_quick: bool) -> Option<Strin
         std::fs::copy(package, root.path().join("packages").join(name)).unwrap();
     }
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/packages");
-    for name in [script, "check.sh"] {
-        std::fs::copy(scripts.join(name), root.path().join(name)).unwrap();
+    for name in [script, "check.sh", "../fixtures/state-0.1.0.sql"] {
+        let file = scripts.join(name);
+        std::fs::copy(&file, root.path().join(file.file_name().unwrap())).unwrap();
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--kill-child", "--net"]);

@@ -30,6 +30,17 @@ tandem daemon start --provider cpu --devices 1 --policy tandem:slice_s=1
 runuser -u ann -- sh -c 'cd && tandem submit -W -o who.txt -- id -un && grep -qx ann who.txt'
 daemon_ends
 
+# The store of the previous release opens with its jobs; one of a later release is refused in one line.
+store() { python3 -c 'import sqlite3, sys; sqlite3.connect("/var/lib/tandem/state.db").executescript(sys.stdin.read())'; }
+rm /var/lib/tandem/state.db*
+store </state-0.1.0.sql
+tandem daemon start --provider cpu --devices 1
+[ "$(tandem queue --all -o csv | grep -cE 'done1|done2|bad|kept')" = 4 ]
+daemon_ends
+store <<<'PRAGMA user_version = 1000'
+if said=$(tandem daemon --provider cpu 2>&1); then echo "a later store is opened"; exit 1; fi
+[ "$(wc -l <<<"$said")" = 1 ] && grep -q 'newer than .*; upgrade tandem$' <<<"$said"
+
 dpkg --remove tandem-gpu >/dev/null
 [ ! -e /usr/bin/tandem ]
 [ -s /var/lib/tandem/state.db ]

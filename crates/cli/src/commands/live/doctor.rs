@@ -327,7 +327,7 @@ fn python() -> Finding {
     let program = "import tandem; print(getattr(tandem, '__version__', '')); tandem.Job";
     let mut command = Command::new("python3");
     command.args(["-c", program]).current_dir("/").stdin(Stdio::null());
-    let advice = "only for jobs that report steps: pip install the folder python of Tandem";
+    let advice = "only for jobs that report steps: pip install tandem-gpu";
     match command.output() {
         Ok(output) if output.status.success() => {
             let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();

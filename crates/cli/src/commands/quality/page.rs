@@ -9,7 +9,7 @@ use crate::table::{grouped, seconds};
 /// Longer lists of misses are folded.
 const MISSES_SHOWN: usize = 8;
 /// Rows of the list of worst cells.
-const WORST_SHOWN: usize = 10;
+const WORST_SHOWN: usize = 5;
 
 /// A section: heading, criteria and text.
 pub(super) struct Section {
