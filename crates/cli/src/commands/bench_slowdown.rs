@@ -110,7 +110,9 @@ fn measure(
     promised: &Training,
     other: &Training,
 ) -> Result<SlowdownRun, Failure> {
-    let mut daemon = Daemon::start(&format!("tandem:slice_s=2,budgets={mode}"), 1, None)?;
+    // Jobs that take turns would show how turns are taken.
+    let mut daemon =
+        Daemon::start(&format!("tandem:slice_s=2,preempt=false,budgets={mode}"), 1, None)?;
     let client = daemon.client()?;
     let mut session = Session { client, train, folder: daemon.folder.path().to_owned() };
     let seconds = args.seconds;
@@ -137,7 +139,9 @@ fn measure(
         let speeds = session.speeds(first, seconds)?;
         let steps = session.steps(guest)? - before;
         other_rate = steps / began.elapsed().as_secs_f64() / other_alone;
-        slowdowns = speeds.iter().map(|now| speed / now.max(1e-9)).collect();
+        if session.client.job(first)?.job.line.beside.contains(&guest) {
+            slowdowns = speeds.iter().map(|now| speed / now.max(1e-9)).collect();
+        }
     }
     let alone = alone.iter().map(|now| speed / now.max(1e-9)).collect();
     let (promised, other) = (promised.clone(), other.clone());
