@@ -252,6 +252,9 @@ pub(crate) enum TraceCommand {
         /// Seed: the same seed gives the same trace
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Add services with promised latencies, which stay until the last job has arrived
+        #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+        services: u32,
         /// File to write; standard output if absent
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,

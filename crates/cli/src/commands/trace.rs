@@ -7,7 +7,9 @@ use crate::failure::Failure;
 use crate::files::OutputFile;
 use std::io::{BufWriter, Write};
 use std::path::Path;
-use tandem_sim::trace::{GenerateOptions, SacctCounts, Trace, TraceFormat, generate, info, write};
+use tandem_sim::trace::{
+    GenerateOptions, SacctCounts, Trace, TraceFormat, add_services, generate, info, write,
+};
 
 pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
     match command {
@@ -34,8 +36,11 @@ pub(crate) fn run(command: TraceCommand) -> Result<(), Failure> {
             }
             write_to(&trace, to, out.as_deref())
         }
-        TraceCommand::Generate { jobs, gpus, load, seed, out } => {
-            let trace = generate(&GenerateOptions { jobs: jobs as usize, gpus, load, seed });
+        TraceCommand::Generate { jobs, gpus, load, seed, services, out } => {
+            let mut trace = generate(&GenerateOptions { jobs: jobs as usize, gpus, load, seed });
+            if services > 0 {
+                add_services(&mut trace, services as usize, seed);
+            }
             write_to(&trace, TraceFormat::Tandem, out.as_deref())
         }
     }

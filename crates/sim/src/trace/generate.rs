@@ -15,7 +15,7 @@
 //!
 //! The span of the arrivals follows from the load: total GPU time ÷ (GPUs × load).
 
-use super::{Class, Trace, TraceJob};
+use super::{Class, Ids, Trace, TraceJob};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::weighted::WeightedAliasIndex;
@@ -369,7 +369,8 @@ fn set_times(
 }
 
 /// Ids from 1, and the lines of the jobs in a file with a header.
-fn number(trace: &mut Trace) {
+pub(super) fn number(trace: &mut Trace) {
+    trace.ids = Ids::default();
     let mut id = String::new();
     for (line, job) in (2..).zip(&mut trace.jobs) {
         job.line = line;

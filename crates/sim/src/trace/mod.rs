@@ -8,6 +8,7 @@ mod problem;
 mod read;
 mod row;
 mod sacct;
+mod services;
 mod split;
 mod write;
 
@@ -18,6 +19,7 @@ pub use names::{Class, Names};
 pub use problem::{BadRow, Problem, TraceError};
 pub use read::{ReadOptions, SoloSpeeds, parse, read};
 pub use sacct::SacctCounts;
+pub use services::add_services;
 pub use write::write;
 
 use tandem_core::{ClassId, JobShare, Memory, Ppm, Span, Time, Tolerance, UserId, Utilisation};
