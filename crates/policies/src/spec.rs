@@ -80,6 +80,9 @@ fn parse_share(text: &str) -> Option<u32> {
 /// The prefix of the keys of [`Entry::tuning`].
 const TUNING: &str = "tuning.";
 
+/// The parameters that limit the jobs on one GPU.
+const TENANT_PARAMS: [&str; 2] = ["tenants", "group"];
+
 /// Values for all parameters of a policy, those for tuning last.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -233,6 +236,14 @@ impl PolicySpec {
     pub fn accumulates(&self) -> bool {
         let is_flag = |param: &Param| param.name == crate::kit::ACCUMULATE.name;
         self.entry.params.iter().any(is_flag) && self.settings.flag(crate::kit::ACCUMULATE.name)
+    }
+
+    /// The most jobs that it puts on one GPU with these parameters.
+    pub fn tenants_max(&self) -> usize {
+        let limits = self.entry.params.iter().filter(|param| TENANT_PARAMS.contains(&param.name));
+        let given = limits.map(|param| self.settings.whole(param.name));
+        let given = given.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX).max(1));
+        given.fold(self.entry.tenants_max, usize::min)
     }
 
     /// A policy from outside of the registry: `make` makes its instances, `entry` describes it.
