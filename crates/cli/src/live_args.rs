@@ -333,6 +333,9 @@ pub(crate) struct ExportArgs {
     /// Also write classes.csv: the program, script and arguments that define each class
     #[arg(long)]
     pub(crate) commands: bool,
+    /// Compare policies on what was written: A,B:key=value,...
+    #[arg(long, value_name = "LIST")]
+    pub(crate) compare: Option<String>,
     #[command(flatten)]
     pub(crate) common: ClientArgs,
 }

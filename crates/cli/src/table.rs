@@ -1,5 +1,6 @@
 //! Tables of simulation results.
 
+use crate::units;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use tandem_sim::{LowerBound, SimRun};
 
@@ -48,9 +49,10 @@ pub(crate) fn compared_with(runs: &[SimRun], label: &str, base: usize) -> String
 
 /// The lower bound on the mean JCT, and the gap of the best policy to it.
 pub(crate) fn left(bound: LowerBound, runs: &[SimRun]) -> String {
-    let LowerBound { exclusive_s, sharing_s } = bound;
+    let LowerBound { exclusive_s, sharing_s, tenants_max } = bound;
     let mut text = format!(
-        "no policy can have a mean JCT below {} s, and none that does not share GPUs below {} s",
+        "no policy with at most {} on a GPU can have a mean JCT below {} s, and none that does not share GPUs below {} s",
+        units::counted(tenants_max, "job"),
         seconds(sharing_s),
         seconds(exclusive_s)
     );

@@ -49,6 +49,29 @@ fn start_times_are_scored_over_three_kinds_of_queue() {
     assert!(listing(dir.path()).is_empty());
 }
 
+/// A short run of `tandem bench fidelity`: real jobs and the same ones in the simulator, one device each way.
+#[test]
+fn the_simulator_foretells_real_jobs() {
+    let dir = folder();
+    let sizes = ["--jobs", "5", "--classes", "2", "--devices", "1", "--mean", "2"];
+    let args = ["bench", "fidelity", "--policies", "sjf,sjf-bsbf", "--out", "out", "--json"];
+    let report = succeed_in(dir.path(), &[&args[..], &sizes].concat()).json();
+    let policies = report["policies"].as_array().unwrap();
+    assert_eq!(policies.len(), 2, "{report}");
+    for policy in policies {
+        let of = |field: &str| policy[field].as_f64().unwrap();
+        assert_eq!(policy["jobs"].as_array().unwrap().len(), 5, "{report}");
+        // The aim is 5 % on a quiet machine; tests run beside others.
+        let ratio = of("mean_jct_simulated_s") / of("mean_jct_live_s");
+        assert!((0.4..1.6).contains(&ratio), "{report}");
+        assert!(of("job_error_median") <= of("job_error_p95"), "{report}");
+    }
+    assert!(report["is_busy"].is_boolean() && report["used_by_others"].is_number(), "{report}");
+    for file in ["trace.csv", "rates.csv", "fidelity.svg"] {
+        assert!(dir.path().join("out").join(file).exists(), "no {file}");
+    }
+}
+
 #[test]
 fn bad_options_are_refused() {
     let dir = folder();

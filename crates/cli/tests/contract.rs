@@ -65,7 +65,7 @@ fn json_has_the_fields_of_the_contract_in_their_order() {
     assert_eq!(results["trace"], "trace.csv");
     assert_eq!((&results["jobs"], &results["gpus"]), (&200.into(), &64.into()));
     let bound = |kind: &str| results["lower_bound"][kind].as_f64().unwrap();
-    assert_eq!(keys(&results["lower_bound"]), ["exclusive_s", "sharing_s"]);
+    assert_eq!(keys(&results["lower_bound"]), ["exclusive_s", "sharing_s", "tenants_max"]);
     assert!(0.0 < bound("sharing_s") && bound("sharing_s") <= bound("exclusive_s"));
     let runs = results["runs"].as_array().unwrap();
     let named: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();
@@ -182,7 +182,7 @@ fn without_a_list_every_policy_is_compared() {
     let args = ["compare", "--trace", "trace.csv", "--cluster", "8x8", "--json"];
     let results = succeed_in(dir.path(), &args).json();
     let bound = |kind: &str| results["lower_bound"][kind].as_f64().unwrap();
-    assert_eq!(keys(&results["lower_bound"]), ["exclusive_s", "sharing_s"]);
+    assert_eq!(keys(&results["lower_bound"]), ["exclusive_s", "sharing_s", "tenants_max"]);
     assert!(0.0 < bound("sharing_s") && bound("sharing_s") <= bound("exclusive_s"));
     let runs = results["runs"].as_array().unwrap();
     let named: Vec<&str> = runs.iter().map(|run| run["policy"].as_str().unwrap()).collect();

@@ -67,16 +67,19 @@ fn writes_markdown_and_chart_and_runs_nothing_twice() {
         "](results.svg)",
         "## What holds of `gshare`",
         "## Worst cells of `gshare`",
+        "| learned |",
         "](results-tables.md#the-traces-own-estimates)",
     ] {
         assert!(page.contains(part), "no {part} in:\n{page}");
     }
+    let first = page.lines().nth(2).unwrap();
+    assert!(first.starts_with("**`gshare` ") && first.contains("lower bound"), "{page}");
     for part in [
         "at ×1.5: the trace",
         "\nown:\n",
         "| sjf-bsbf |",
         "](results.csv)",
-        "lower bound, sharing",
+        "lower bound, up to 2 jobs on a GPU",
         "## The trace's own estimates",
         "## Noisy estimates",
         "## Goodput",

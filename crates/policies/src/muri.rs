@@ -50,6 +50,7 @@ pub(crate) const MURI_S: Entry = Entry {
             key: service,
             reviews: Reviews::every(settings.whole(INTERVAL.name)),
             group_max: group_max(settings.whole(GROUP.name)),
+            matchings: Matchings::default(),
         })
     },
 };
@@ -65,6 +66,7 @@ pub(crate) const MURI_L: Entry = Entry {
             key: |job, now| u128::from(job.attained(now).0),
             reviews: Reviews::every(settings.whole(INTERVAL.name)),
             group_max: group_max(settings.whole(GROUP.name)),
+            matchings: Matchings::default(),
         })
     },
 };
@@ -77,6 +79,38 @@ struct Muri {
     key: fn(&Job, Time) -> u128,
     reviews: Reviews,
     group_max: usize,
+    matchings: Matchings,
+}
+
+/// The last matching of every gang size and round. Most reviews find the same jobs in the same order as the
+/// one before, and a matching follows from its edges.
+#[derive(Default)]
+struct Matchings(BTreeMap<(u32, usize), LastMatching>);
+
+#[derive(Default)]
+struct LastMatching {
+    nodes: usize,
+    edges: Vec<(u32, u32, i64)>,
+    mates: Vec<Option<u32>>,
+}
+
+impl Matchings {
+    /// The mates of the nodes in a maximum-weight matching.
+    fn solve(
+        &mut self,
+        of: (u32, usize),
+        nodes: usize,
+        edges: &[(u32, u32, i64)],
+    ) -> &[Option<u32>] {
+        let last = self.0.entry(of).or_default();
+        if last.nodes != nodes || last.edges != edges {
+            let edges = edges.to_vec();
+            let graph = Graph::new(nodes, edges.clone()).expect("weights are small, ends differ");
+            let mates = maximum_weight_matching(&graph, PairCount::Any).mates;
+            *last = LastMatching { nodes, edges, mates };
+        }
+        &last.mates
+    }
 }
 
 impl KeyedPolicy for Muri {
@@ -103,7 +137,7 @@ impl KeyedPolicy for Muri {
 
 impl Muri {
     /// Groups anew all jobs that may move.
-    fn regroup(&self, queue: &Queue<u128>, draft: &mut Draft<'_>) {
+    fn regroup(&mut self, queue: &Queue<u128>, draft: &mut Draft<'_>) {
         let ranked = rank_all(queue, draft, self.key);
         let movable = movable_jobs(draft);
         for &job in &movable {
@@ -114,8 +148,11 @@ impl Muri {
         let capacity = draft.free_count();
         let admitted = self.admit(draft, &ranked);
         let mut groups = Groups::of(draft, admitted);
-        for _ in 0..ROUNDS_MAX {
-            if groups.needed <= capacity || !groups.merge_once(draft, self.group_max, capacity) {
+        for round in 0..ROUNDS_MAX {
+            let room = Room { capacity, group_max: self.group_max };
+            if groups.needed <= capacity
+                || !groups.merge_once(draft, room, round, &mut self.matchings)
+            {
                 break;
             }
         }
@@ -159,6 +196,14 @@ struct Groups {
     needed: u32,
 }
 
+/// What limits mergers.
+#[derive(Clone, Copy)]
+struct Room {
+    /// GPUs for all groups.
+    capacity: u32,
+    group_max: usize,
+}
+
 /// Two groups of one gang size that a matching joins.
 struct Merger {
     size: u32,
@@ -180,18 +225,34 @@ impl Groups {
     }
 
     /// One round of matching in every gang size, applied from the most efficient merger on until the groups
-    /// fit into `capacity`; `false` if none is possible.
-    fn merge_once(&mut self, draft: &Draft<'_>, group_max: usize, capacity: u32) -> bool {
+    /// fit; `false` if none is possible.
+    fn merge_once(
+        &mut self,
+        draft: &Draft<'_>,
+        room: Room,
+        round: usize,
+        matchings: &mut Matchings,
+    ) -> bool {
         let mut mergers: Vec<Merger> = Vec::new();
         for (&size, groups) in &self.by_size {
-            mergers.extend(matched(draft, size, groups, group_max));
+            let groups = &groups[..groups.len().min(GROUPS_MAX)];
+            let edges = edges(draft, groups, room.group_max);
+            let mates = matchings.solve((size, round), groups.len(), &edges);
+            let is_matched =
+                |&(one, other, _): &(u32, u32, i64)| mates[one as usize] == Some(other);
+            let merger = |(one, other, efficiency): (u32, u32, i64)| Merger {
+                size,
+                pair: (one as usize, other as usize),
+                efficiency,
+            };
+            mergers.extend(edges.into_iter().filter(is_matched).map(merger));
         }
         // Wasted GPUs first: the order of the published code.
         let waste = |merger: &Merger| (1_000_000 - merger.efficiency) * i64::from(merger.size);
         mergers.sort_by_key(|merger| (waste(merger), merger.size, merger.pair));
         let mut merged = false;
         for Merger { size, pair: (one, other), .. } in mergers {
-            if self.needed <= capacity {
+            if self.needed <= room.capacity {
                 break;
             }
             let groups = self.by_size.get_mut(&size).expect("mergers are of known sizes");
@@ -224,9 +285,8 @@ impl Groups {
     }
 }
 
-/// The mergers of a maximum-weight matching between the groups of one gang size.
-fn matched(draft: &Draft<'_>, size: u32, groups: &[Vec<JobId>], group_max: usize) -> Vec<Merger> {
-    let groups = &groups[..groups.len().min(GROUPS_MAX)];
+/// The pairs of groups that may merge, with their interleaving efficiency.
+fn edges(draft: &Draft<'_>, groups: &[Vec<JobId>], group_max: usize) -> Vec<(u32, u32, i64)> {
     let number = |index: usize| u32::try_from(index).expect("groups are few");
     let mut edges = Vec::new();
     for (one, first) in groups.iter().enumerate() {
@@ -240,15 +300,7 @@ fn matched(draft: &Draft<'_>, size: u32, groups: &[Vec<JobId>], group_max: usize
             edges.push((number(one), number(other), efficiency.max(1)));
         }
     }
-    let graph = Graph::new(groups.len(), edges.clone()).expect("weights are small and ends differ");
-    let mates = maximum_weight_matching(&graph, PairCount::Any).mates;
-    let is_matched = |&(one, other, _): &(u32, u32, i64)| mates[one as usize] == Some(other);
-    let merger = |(one, other, efficiency): (u32, u32, i64)| Merger {
-        size,
-        pair: (one as usize, other as usize),
-        efficiency,
-    };
-    edges.into_iter().filter(is_matched).map(merger).collect()
+    edges
 }
 
 /// Rates added up, in parts per million.

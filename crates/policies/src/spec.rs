@@ -80,6 +80,9 @@ fn parse_share(text: &str) -> Option<u32> {
 /// The prefix of the keys of [`Entry::tuning`].
 const TUNING: &str = "tuning.";
 
+/// The parameters that limit the jobs on one GPU.
+const TENANT_PARAMS: [&str; 2] = ["tenants", "group"];
+
 /// Values for all parameters of a policy, those for tuning last.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -239,6 +242,14 @@ impl PolicySpec {
     pub fn uses_budgets(&self) -> bool {
         let is_choice = |param: &PolicyParam| param.name == "budgets";
         self.entry.params.iter().any(is_choice) && self.settings.choice("budgets") != "off"
+    }
+
+    /// The most jobs that it puts on one GPU with these parameters.
+    pub fn tenants_max(&self) -> usize {
+        let limits = self.entry.params.iter().filter(|param| TENANT_PARAMS.contains(&param.name));
+        let given = limits.map(|param| self.settings.whole(param.name));
+        let given = given.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX).max(1));
+        given.fold(self.entry.tenants_max, usize::min)
     }
 
     /// A policy from outside of the registry: `make` makes its instances, `entry` describes it.

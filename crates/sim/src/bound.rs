@@ -5,7 +5,7 @@
 //! its speed over the jobs arbitrarily. Three bounds hold there for every schedule, and the largest counts,
 //! partition by partition:
 //!
-//! - a job takes at least its duration at its highest possible rate;
+//! - a job takes at least its duration at its highest possible rate beside the jobs that have arrived by then;
 //! - the total time in the system is at least that of shortest remaining processing time first (SRPT), which
 //!   is optimal there;
 //! - a job that never runs faster than `r` ends at least `duration / 2r` after the mean time of its work, and
@@ -15,7 +15,8 @@
 //! belong to. This is valid: each tenant of a GPU divides its rate by at least the total rate of its group,
 //! so that together they use at most one GPU. A group consists of jobs of the same partition that fit into the
 //! memory of a GPU together. What remains between this bound and the best policies is that measured rates
-//! above one multiply in groups of three and four, and that a job is granted its best partners all the time.
+//! above one multiply in groups of three and four, and that a job is granted its best partners of those that
+//! have arrived, as if they never ended. The bound is therefore for a number of jobs on a GPU.
 
 use crate::workload::{Workload, WorkloadJob};
 use serde::Serialize;
@@ -38,6 +39,8 @@ pub struct LowerBound {
     pub exclusive_s: f64,
     /// On the mean JCT, if jobs share GPUs.
     pub sharing_s: f64,
+    /// The most jobs on one GPU for which the latter holds.
+    pub tenants_max: usize,
 }
 
 impl LowerBound {
@@ -48,10 +51,10 @@ impl LowerBound {
         let sharing_s = match tenants_max {
             0 | 1 => exclusive_s,
             _ => mean_s(workload, |partition, jobs| {
-                Speeds::sharing(&workload.cluster, partition, jobs, truth, tenants_max)
+                Speeds::sharing(workload, partition, jobs, truth, tenants_max)
             }),
         };
-        Self { exclusive_s, sharing_s }
+        Self { exclusive_s, sharing_s, tenants_max }
     }
 }
 
@@ -78,22 +81,24 @@ fn total_s(
     factors.sort_by(|one, other| other.total_cmp(one));
     let capacity: f64 = factors.iter().sum();
     let origin = workload.first_submit();
-    let mut alone_s = 0.0;
+    let (mut alone_s, mut steady_s) = (0.0, 0.0);
     let mut tasks = Vec::with_capacity(jobs.len());
     for job in jobs {
         let best = speeds.of(&job.spec.profile);
         let duration_s = seconds(job.duration.0);
+        let release = seconds(job.spec.submit.since(origin).0);
         // A gang is as fast as its slowest GPU.
         let slowest = factors[(job.spec.gpus as usize).clamp(1, factors.len()) - 1];
-        alone_s += duration_s / (slowest * best.rate);
+        alone_s += best.time_s(release, duration_s / slowest);
+        steady_s += duration_s / (slowest * best.rate());
         tasks.push(BoundTask {
-            release: seconds(job.spec.submit.since(origin).0),
+            release,
             work: duration_s * f64::from(job.spec.gpus) / best.total / capacity,
         });
     }
     let srpt = shortest_remaining_first(&tasks);
     let mean_instants = least_work_first(&tasks);
-    alone_s.max(srpt).max(mean_instants + alone_s / 2.0)
+    alone_s.max(srpt).max(mean_instants + steady_s / 2.0)
 }
 
 /// Speed of every GPU of a partition, as the world rounds it.
@@ -104,14 +109,14 @@ fn factors(cluster: &Cluster, partition: &Partition) -> Vec<f64> {
 
 /// A job on one machine of speed 1.
 #[derive(Clone, Copy, Debug)]
-struct BoundTask {
+pub(crate) struct BoundTask {
     /// In ascending order.
-    release: f64,
-    work: f64,
+    pub(crate) release: f64,
+    pub(crate) work: f64,
 }
 
 /// The total time in the system if the task with the least remaining work always runs.
-fn shortest_remaining_first(tasks: &[BoundTask]) -> f64 {
+pub(crate) fn shortest_remaining_first(tasks: &[BoundTask]) -> f64 {
     let mut left: BinaryHeap<Reverse<Positive>> = BinaryHeap::new();
     let (mut now, mut total) = (0.0_f64, 0.0_f64);
     for next in 0..=tasks.len() {
@@ -138,7 +143,7 @@ fn shortest_remaining_first(tasks: &[BoundTask]) -> f64 {
 
 /// The sum over all tasks of the mean time of its work since its release, if the task with the least total
 /// work always runs.
-fn least_work_first(tasks: &[BoundTask]) -> f64 {
+pub(crate) fn least_work_first(tasks: &[BoundTask]) -> f64 {
     // Total work, task and remaining work.
     let mut queue: BinaryHeap<Reverse<(Positive, usize)>> = BinaryHeap::new();
     let mut left: Vec<f64> = tasks.iter().map(|task| task.work).collect();
@@ -179,18 +184,38 @@ impl Positive {
 }
 
 /// The best rates of a job beside co-located jobs, relative to running alone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Best {
-    /// Its own rate in any group.
-    rate: f64,
-    /// Its own rate in a pair.
-    in_pair: f64,
+    /// Its own rate in any group of jobs that have arrived: when it grows, in seconds, and to what.
+    rates: Vec<(f64, f64)>,
     /// The total rate of the tenants of its GPU.
     total: f64,
 }
 
 impl Best {
-    const ALONE: Best = Best { rate: 1.0, in_pair: 1.0, total: 1.0 };
+    fn steady(rate: f64, total: f64) -> Self {
+        Self { rates: vec![(f64::NEG_INFINITY, rate)], total }
+    }
+
+    /// Its own rate at any time.
+    fn rate(&self) -> f64 {
+        self.rates.last().map_or(1.0, |&(_, rate)| rate)
+    }
+
+    /// The time from `release` on for `work_s` seconds of work.
+    fn time_s(&self, release: f64, work_s: f64) -> f64 {
+        let (mut now, mut left) = (release, work_s);
+        for (index, &(_, rate)) in self.rates.iter().enumerate() {
+            let until = self.rates.get(index + 1).map_or(f64::INFINITY, |&(since, _)| since);
+            let span = (until - now).max(0.0);
+            if span * rate >= left {
+                return now + left / rate - release;
+            }
+            left -= span * rate;
+            now += span;
+        }
+        now - release
+    }
 }
 
 /// Jobs that are bounded together: their class, and their utilisation in coarse steps.
@@ -205,16 +230,18 @@ impl Speeds {
     }
 
     fn of(&self, profile: &Profile) -> Best {
-        self.0.get(&kind_of(profile)).copied().unwrap_or(Best::ALONE)
+        let known = self.0.get(&kind_of(profile));
+        known.cloned().unwrap_or_else(|| Best::steady(1.0, 1.0))
     }
 
     fn sharing(
-        cluster: &Cluster,
+        workload: &Workload,
         partition: &Partition,
         jobs: &[&WorkloadJob],
         truth: &dyn Interference,
         tenants_max: usize,
     ) -> Self {
+        let cluster = &workload.cluster;
         let mut kinds: BTreeMap<JobKind, Profile> = BTreeMap::new();
         for job in jobs {
             let profile = job.spec.profile;
@@ -228,10 +255,21 @@ impl Speeds {
         let profiles: Vec<Profile> = kinds.values().copied().collect();
         let memory = partition.gpus.clone().map(|gpu| cluster.gpu(GpuId(gpu)).memory).max();
         let room = Room { memory: memory.unwrap_or_default(), tenants_max };
-        let best = |job: &Profile| best_in_group(cluster, truth, job, &profiles, room);
-        let pairs: Vec<Best> = profiles.iter().map(best).collect();
-        let grouped = groups(&pairs, tenants_max, truth.is_pairwise());
-        Self(kinds.into_keys().zip(grouped).collect())
+        let pairs: Vec<BestPairs> = profiles
+            .iter()
+            .map(|job| BestPairs::of(cluster, truth, job, &profiles, room))
+            .collect();
+        let totals = group_totals(&pairs, tenants_max, truth.is_pairwise());
+        let numbers: BTreeMap<JobKind, usize> = kinds.keys().copied().zip(0..).collect();
+        let submit_s =
+            |job: &WorkloadJob| seconds(job.spec.submit.since(workload.first_submit()).0);
+        let arrivals = jobs.iter().map(|job| (submit_s(job), numbers[&kind_of(&job.spec.profile)]));
+        let rates = match truth.is_pairwise() {
+            true => rates_by_arrival(&pairs, &profiles, arrivals, room),
+            false => pairs.iter().map(|pair| vec![(f64::NEG_INFINITY, pair.in_pair)]).collect(),
+        };
+        let best = rates.into_iter().zip(totals).map(|(rates, total)| Best { rates, total });
+        Self(kinds.into_keys().zip(best).collect())
     }
 }
 
@@ -247,76 +285,134 @@ struct Room {
     tenants_max: usize,
 }
 
-/// A job beside which another runs faster than alone.
+/// A kind of job beside which another runs faster than alone.
 #[derive(Clone, Copy, Debug)]
 struct Partner {
+    kind: usize,
     rate: f64,
     memory: Memory,
 }
 
-/// The best rate of `job` in any group, and the best total of a pair, on any GPU type.
-fn best_in_group(
-    cluster: &Cluster,
-    truth: &dyn Interference,
-    job: &Profile,
-    others: &[Profile],
+/// The best that one other job on its GPUs does for a kind of job.
+#[derive(Clone, Debug)]
+struct BestPairs {
+    /// Its own rate.
+    in_pair: f64,
+    /// The sum of both rates.
+    total: f64,
+    /// By GPU type: who speeds it up, the most first.
+    partners: Vec<Vec<Partner>>,
+}
+
+impl BestPairs {
+    fn of(
+        cluster: &Cluster,
+        truth: &dyn Interference,
+        job: &Profile,
+        others: &[Profile],
+        room: Room,
+    ) -> Self {
+        let mut best = Self { in_pair: 1.0, total: 1.0, partners: Vec::new() };
+        for (number, described) in (0..).zip(cluster.types()) {
+            let (kind, factor) = (GpuTypeId(number), described.factor);
+            let speed = |job, other| {
+                let gpu = GangGpu { kind, factor, others: [Tenant::uncapped(other)] };
+                let rate = rate_on_gpu(truth, Tenant::uncapped(job), gpu)?;
+                Some(as_speed(rate) / as_speed(factor))
+            };
+            let mut partners: Vec<Partner> = Vec::new();
+            for (kind, other) in others.iter().enumerate() {
+                if job.memory + other.memory > room.memory {
+                    continue;
+                }
+                let (Some(one), Some(two)) = (speed(job, other), speed(other, job)) else {
+                    continue;
+                };
+                best.in_pair = best.in_pair.max(one);
+                best.total = best.total.max(one + two);
+                if one > 1.0 {
+                    partners.push(Partner { kind, rate: one, memory: other.memory });
+                }
+            }
+            partners.sort_by(|one, other| other.rate.total_cmp(&one.rate));
+            best.partners.push(partners);
+        }
+        best
+    }
+}
+
+/// The largest rate of every kind of job over time, where rates multiply: a job that has not arrived speeds
+/// nobody up. `arrivals` are the jobs in order of submission, by kind.
+fn rates_by_arrival(
+    pairs: &[BestPairs],
+    profiles: &[Profile],
+    arrivals: impl Iterator<Item = (f64, usize)>,
     room: Room,
-) -> Best {
-    let mut best = Best::ALONE;
-    for (number, described) in (0..).zip(cluster.types()) {
-        let (kind, factor) = (GpuTypeId(number), described.factor);
-        let speed = |job, other| {
-            let gpu = GangGpu { kind, factor, others: [Tenant::uncapped(other)] };
-            let rate = rate_on_gpu(truth, Tenant::uncapped(job), gpu)?;
-            Some(as_speed(rate) / as_speed(factor))
-        };
-        let mut partners: Vec<Partner> = Vec::new();
-        for other in others.iter().filter(|other| job.memory + other.memory <= room.memory) {
-            let (Some(one), Some(two)) = (speed(job, other), speed(other, job)) else { continue };
-            best.in_pair = best.in_pair.max(one);
-            best.total = best.total.max(one + two);
-            if one > 1.0 {
-                partners.push(Partner { rate: one, memory: other.memory });
+) -> Vec<Vec<(f64, f64)>> {
+    let mut rates = vec![vec![(f64::NEG_INFINITY, 1.0)]; pairs.len()];
+    let mut arrived = vec![0_usize; pairs.len()];
+    for (at, kind) in arrivals {
+        arrived[kind] += 1;
+        // A job and its neighbours may be of one kind, of which a group has room for so many.
+        if arrived[kind] > room.tenants_max {
+            continue;
+        }
+        for (job, pair) in pairs.iter().enumerate() {
+            let mut largest = rates[job].last().map_or(1.0, |&(_, rate)| rate);
+            let before = largest;
+            let left = room.memory.saturating_sub(profiles[job].memory);
+            for partners in &pair.partners {
+                if partners.iter().any(|partner| partner.kind == kind) {
+                    let mut free = arrived.clone();
+                    free[job] = free[job].saturating_sub(1);
+                    let mut group = Group { partners, free, largest };
+                    group.extend(0, left, room.tenants_max - 1, 1.0);
+                    largest = group.largest;
+                }
+            }
+            if largest > before {
+                rates[job].push((at, largest));
             }
         }
-        if truth.is_pairwise() {
-            let left = room.memory.saturating_sub(job.memory);
-            let product = best_product(&useful(partners), left, room.tenants_max - 1);
-            // Rounding of a product of several rates to parts per million.
-            let slack = (room.tenants_max - 2) as f64 / f64::from(PPM_ONE);
-            best.rate = best.rate.max(product + slack);
-        }
     }
-    best.rate = best.rate.max(best.in_pair);
-    best
+    // Rounding of a product of several rates to parts per million.
+    let slack = room.tenants_max.saturating_sub(2) as f64 / f64::from(PPM_ONE);
+    for (_, rate) in rates.iter_mut().flatten().filter(|(_, rate)| *rate > 1.0) {
+        *rate += slack;
+    }
+    rates
 }
 
-/// The partners that no other surpasses in rate and memory, the least memory first.
-fn useful(mut partners: Vec<Partner>) -> Vec<Partner> {
-    partners
-        .sort_by(|one, other| one.memory.cmp(&other.memory).then(other.rate.total_cmp(&one.rate)));
-    let mut fastest = 1.0;
-    partners.retain(|partner| {
-        let is_useful = partner.rate > fastest;
-        fastest = fastest.max(partner.rate);
-        is_useful
-    });
-    partners
+/// The search for the neighbours that together speed a job up the most.
+struct Group<'a> {
+    partners: &'a [Partner],
+    /// Jobs that may still be chosen, by kind.
+    free: Vec<usize>,
+    /// The largest product of rates so far.
+    largest: f64,
 }
 
-/// The largest product of rates of up to `places` partners, each possibly several times, in `memory`.
-fn best_product(partners: &[Partner], memory: Memory, places: usize) -> f64 {
-    let mut best = 1.0_f64;
-    if places == 0 {
-        return best;
-    }
-    for (index, partner) in partners.iter().enumerate() {
-        if partner.memory <= memory {
-            let left = memory.saturating_sub(partner.memory);
-            best = best.max(partner.rate * best_product(&partners[index..], left, places - 1));
+impl Group<'_> {
+    /// Adds up to `places` of the partners from `first` on, which fit into `memory`.
+    fn extend(&mut self, first: usize, memory: Memory, places: usize, product: f64) {
+        self.largest = self.largest.max(product);
+        if places == 0 {
+            return;
+        }
+        for index in first..self.partners.len() {
+            let Partner { kind, rate, memory: needed } = self.partners[index];
+            // The others speed it up less.
+            let most = (0..places).fold(product, |product, _| product * rate);
+            if most <= self.largest {
+                return;
+            }
+            if needed <= memory && self.free[kind] > 0 {
+                self.free[kind] -= 1;
+                self.extend(index, memory.saturating_sub(needed), places - 1, product * rate);
+                self.free[kind] += 1;
+            }
         }
     }
-    best
 }
 
 /// From pairs to the totals of groups of up to `tenants_max`.
@@ -325,15 +421,14 @@ fn best_product(partners: &[Partner], memory: Memory, places: usize) -> f64 {
 /// members has at most `m^(n-2)` × the mean of its pair rates, so their total is at most `m^(n-2) / (n-1)` ×
 /// the sum of the totals of all pairs. In other models another tenant never speeds a job up, so that every
 /// member has at most its best pair rate.
-fn groups(best: &[Best], tenants_max: usize, is_pairwise: bool) -> Vec<Best> {
+fn group_totals(best: &[BestPairs], tenants_max: usize, is_pairwise: bool) -> Vec<f64> {
     let fastest = best.iter().map(|best| best.in_pair).fold(1.0, f64::max);
     let largest = best.iter().map(|best| best.total).fold(1.0, f64::max);
-    let grow = |single: &Best| {
-        let mut best = *single;
+    let grow = |single: &BestPairs| {
+        let mut total = single.total;
         if !is_pairwise {
             let others = tenants_max.saturating_sub(1) as f64;
-            best.total = best.total.max(single.in_pair + others * fastest);
-            return best;
+            return total.max(single.in_pair + others * fastest);
         }
         let mut surplus = 1.0;
         for others in 1..tenants_max.saturating_sub(1) {
@@ -341,10 +436,9 @@ fn groups(best: &[Best], tenants_max: usize, is_pairwise: bool) -> Vec<Best> {
             // Rounding of the product to parts per million, for every member.
             let slack = (others + 2) as f64 / f64::from(PPM_ONE);
             let pairs_without_it = others as f64 / 2.0;
-            best.total =
-                best.total.max(surplus * (single.total + pairs_without_it * largest) + slack);
+            total = total.max(surplus * (single.total + pairs_without_it * largest) + slack);
         }
-        best
+        total
     };
     best.iter().map(grow).collect()
 }
@@ -386,27 +480,53 @@ mod tests {
 
     #[test]
     fn a_group_is_bounded_by_its_pairs() {
-        let pair = Best { rate: 1.0, in_pair: 1.0, total: 1.5 };
-        let two = groups(&[pair], 2, true)[0];
-        assert_eq!((two.rate, two.total), (1.0, 1.5));
-        let three = groups(&[pair], 3, true)[0];
+        let pair = BestPairs { in_pair: 1.0, total: 1.5, partners: Vec::new() };
+        let total = |tenants, is_pairwise| {
+            group_totals(std::slice::from_ref(&pair), tenants, is_pairwise)[0]
+        };
+        assert_eq!(total(2, true), 1.5);
         // Three tenants at 0.75² each have 1.69 in total.
-        assert!(three.total >= 3.0 * 0.75 * 0.75 && three.total < 2.26, "{three:?}");
-        let other = groups(&[pair], 3, false)[0];
-        assert_eq!(other.total, 3.0);
+        let three = total(3, true);
+        assert!((3.0 * 0.75 * 0.75..2.26).contains(&three), "{three}");
+        assert_eq!(total(3, false), 3.0);
+    }
+
+    fn partner(kind: usize, rate: f64, mib: u64) -> Partner {
+        Partner { kind, rate, memory: Memory(mib * 1000) }
     }
 
     #[test]
-    fn only_partners_that_fit_into_memory_multiply() {
-        let partner = |rate, mib: u64| Partner { rate, memory: Memory(mib * 1000) };
-        let all = vec![partner(1.2, 8000), partner(1.1, 4000), partner(1.05, 6000)];
-        let kept = useful(all);
-        // The third is slower than the second and larger.
-        assert_eq!(kept.len(), 2);
-        let room = |mib: u64| Memory(mib * 1000);
-        assert_eq!(best_product(&kept, room(3000), 3), 1.0);
-        assert_eq!(best_product(&kept, room(8000), 3), 1.1 * 1.1);
-        assert_eq!(best_product(&kept, room(8000), 1), 1.2);
-        assert_eq!(best_product(&kept, room(30_000), 3), 1.2 * (1.2 * 1.2));
+    fn only_neighbours_that_exist_and_fit_into_memory_multiply() {
+        let partners = [partner(0, 1.2, 8000), partner(1, 1.1, 4000), partner(2, 1.05, 6000)];
+        let largest = |mib: u64, places: usize, free: [usize; 3]| {
+            let mut group = Group { partners: &partners, free: free.to_vec(), largest: 1.0 };
+            group.extend(0, Memory(mib * 1000), places, 1.0);
+            assert_eq!(group.free, free);
+            group.largest
+        };
+        assert_eq!(largest(3000, 3, [9, 9, 9]), 1.0);
+        assert_eq!(largest(8000, 3, [9, 9, 9]), 1.1 * 1.1);
+        assert_eq!(largest(8000, 1, [9, 9, 9]), 1.2);
+        assert_eq!(largest(30_000, 3, [9, 9, 9]), 1.2 * 1.2 * 1.2);
+        assert_eq!(largest(30_000, 3, [1, 0, 1]), 1.2 * 1.05);
+    }
+
+    #[test]
+    fn nobody_is_faster_before_the_neighbour_arrives() {
+        let fast =
+            BestPairs { in_pair: 1.25, total: 2.0, partners: vec![vec![partner(1, 1.25, 1)]] };
+        let plain = BestPairs { in_pair: 1.0, total: 2.0, partners: vec![Vec::new()] };
+        let profiles = [Profile::default(), Profile::default()];
+        let room = Room { memory: Memory(1_000_000), tenants_max: 2 };
+        let arrivals = [(0.0, 0), (40.0, 1), (50.0, 1)].into_iter();
+        let rates = rates_by_arrival(&[fast, plain], &profiles, arrivals, room);
+        assert_eq!(rates[0], [(f64::NEG_INFINITY, 1.0), (40.0, 1.25)]);
+        assert_eq!(rates[1].len(), 1);
+        let best = Best { rates: rates[0].clone(), total: 2.0 };
+        // 40 s alone, and 50 s of work in 40 s.
+        assert_eq!(
+            (best.time_s(0.0, 90.0), best.time_s(45.0, 50.0), best.rate()),
+            (80.0, 40.0, 1.25)
+        );
     }
 }

@@ -1,21 +1,26 @@
 //! The exact optimum of small instances, against which every policy's distance is measured.
 //!
-//! The search decides at every arrival and completion which jobs run on which GPUs, alone or two on a GPU, and
-//! prunes by a lower bound. It is exact among the schedules that change only at these instants, with free
-//! preemption and gangs on any GPUs of one node; the best schedule of a policy, which may also change at its
-//! reviews, is given as a first bound, so that no policy is ever better than the result.
+//! The search decides at every arrival and completion which jobs run on which GPUs, alone or two on a GPU, with
+//! free preemption and gangs on any GPUs of one node, and prunes by a lower bound. A choice under which no job
+//! is faster than under another one is left out. That schedules which change at other times are not better is
+//! not proved: `crates/sim/tests/optimal.rs` compares with linear programs over all schedules. The best
+//! schedule of a policy, which may change at its reviews, is given as a first bound, so that no policy is ever
+//! better than the result.
 
+use crate::bound::{BoundTask, least_work_first, shortest_remaining_first};
 use crate::interference::PairTable;
 use crate::trace::{ReadOptions, TraceError, parse};
 use crate::workload::{Workload, WorkloadOptions, assign_classes};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::rc::Rc;
 use std::sync::Arc;
 use tandem_core::{Cluster, GpuTypeId, Interference, MICROS_PER_SECOND, Memory, Span};
 
-/// The most jobs of an instance on 2, 3 and 4 GPUs, so that the search takes seconds at most.
-const JOBS_MAX: [u32; 3] = [8, 6, 5];
+/// The most jobs of an instance.
+const JOBS_MAX: u32 = 8;
 /// Two jobs of an instance fit into the memory of a GPU, three do not.
 const JOB_MEMORY_MIB: u32 = 10_000;
 const GPU_MEMORY: Memory = Memory(24_576_000);
@@ -27,7 +32,7 @@ const TINY: f64 = 1e-7;
 pub fn small_instance(seed: u64, table: Option<&PairTable>) -> Result<Workload, TraceError> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let gpus: u32 = rng.random_range(2..=4);
-    let jobs: u32 = rng.random_range(3..=JOBS_MAX[gpus as usize - 2]);
+    let jobs: u32 = rng.random_range(3..=JOBS_MAX);
     let mut text = String::from("job_id,submit_s,gpus,duration_s,gpu_util,memory_mib\n");
     let mut submit_s = 0;
     for job in 0..jobs {
@@ -66,8 +71,8 @@ pub struct Optimum {
     pub is_proven: bool,
 }
 
-/// The smallest mean JCT of a workload on one node of at most eight GPUs of one type. `known_s` is a mean that
-/// some schedule reaches; `steps_max` bounds the search.
+/// The smallest mean JCT of a workload of at most 64 jobs on one node of at most eight GPUs of one type.
+/// `known_s` is a mean that some schedule reaches; `steps_max` bounds the search.
 pub fn optimum(
     workload: &Workload,
     truth: &dyn Interference,
@@ -94,6 +99,8 @@ pub fn optimum(
         rates: rates.collect(),
         best: known_s * jobs.len() as f64,
         steps_left: steps_max,
+        choices: BTreeMap::new(),
+        charges: BTreeMap::new(),
         jobs,
     };
     let remaining: Vec<f64> = search.jobs.iter().map(|job| job.work).collect();
@@ -116,13 +123,14 @@ struct Search {
     /// The smallest known total time in the system.
     best: f64,
     steps_left: u64,
+    /// What may run, by the set of jobs that are present.
+    choices: BTreeMap<u64, Rc<[Rates]>>,
+    /// What a second of a job's work costs of a GPU's time at least, by the set of jobs that have not ended.
+    charges: BTreeMap<u64, Rc<[Vec<f64>; 2]>>,
 }
 
-/// One choice of what runs.
-struct Choice {
-    /// By job; zero if it does not run.
-    rates: Vec<f64>,
-}
+/// A choice of what runs: the rate of every job, zero if it does not run.
+type Rates = Vec<f64>;
 
 /// In place of the GPUs of a job that waits, so that idle GPUs can be held against it.
 const WAITS: u32 = 1 << 31;
@@ -154,24 +162,24 @@ impl Search {
         if present.is_empty() {
             return self.explore(next_arrival, remaining, cost);
         }
+        let choices = self.choices(&present);
         let mut children: Vec<(f64, f64, Vec<f64>, f64)> = Vec::new();
-        for choice in self.choices(&present) {
-            let ends = present.iter().filter(|&&job| choice.rates[job] > 0.0);
-            let ends = ends.map(|&job| remaining[job] / choice.rates[job]);
+        for rates in choices.iter() {
+            let ends = present.iter().filter(|&&job| rates[job] > 0.0);
+            let ends = ends.map(|&job| remaining[job] / rates[job]);
             let span = ends.fold(next_arrival - now, f64::min);
             let mut left = remaining.to_vec();
-            let (mut then, mut ended) = (now + span, cost);
+            let (then, mut ended) = (now + span, cost);
             if span.is_infinite() {
                 continue;
             }
             for &job in &present {
-                left[job] -= span * choice.rates[job];
+                left[job] -= span * rates[job];
                 if left[job] <= TINY {
                     left[job] = 0.0;
                     ended += then - self.jobs[job].release;
                 }
             }
-            then = then.max(now);
             let bound = ended + self.bound(then, &left);
             if bound < self.best - TINY {
                 children.push((bound, then, left, ended));
@@ -186,48 +194,126 @@ impl Search {
     }
 
     /// The least time in the system from `now` on of the jobs that have not ended, counted from their release.
-    fn bound(&self, now: f64, remaining: &[f64]) -> f64 {
+    ///
+    /// All GPUs become one machine, on which a job has its work times its charge. The k-th completion is then
+    /// after the k least works, and after the k-th shortest job alone; and the bounds of
+    /// [`crate::bound`] hold with all arrivals to come.
+    fn bound(&mut self, now: f64, remaining: &[f64]) -> f64 {
         let open: Vec<usize> = (0..remaining.len()).filter(|&job| remaining[job] > 0.0).collect();
-        let mut works = Vec::new();
-        let mut alone = Vec::new();
-        let mut total = 0.0;
-        for &job in &open {
-            let (mut rate, mut sum) = (1.0_f64, 1.0_f64);
-            for &other in open.iter().filter(|&&other| other != job) {
-                if let (Some(one), Some(two)) = (self.rates[job][other], self.rates[other][job]) {
-                    rate = rate.max(one);
-                    sum = sum.max(one + two);
-                }
-            }
-            if self.jobs[job].release > now + TINY {
-                total += remaining[job] / rate;
-                continue;
-            }
-            works.push(remaining[job] * f64::from(self.jobs[job].gpus) / sum);
-            alone.push(remaining[job] / rate);
-            total += now - self.jobs[job].release;
+        let charges = self.charges(&open);
+        let is_here = |job: usize| self.jobs[job].release <= now + TINY;
+        let alone_s = |job: usize| {
+            let beside = open.iter().filter_map(|&other| self.pair(job, other));
+            remaining[job] / beside.map(|(own, _)| own).fold(1.0, f64::max)
+        };
+        let alone: Vec<f64> = open.iter().map(|&job| alone_s(job)).collect();
+        let here = open.iter().filter(|&&job| is_here(job));
+        let waited: f64 = here.map(|&job| now - self.jobs[job].release).sum();
+        let later = open.iter().zip(&alone).filter(|&(&job, _)| !is_here(job));
+        let later: f64 = later.map(|(_, alone)| alone).sum();
+        let here = open.iter().zip(&alone).filter(|&(&job, _)| is_here(job));
+        let mut shortest: Vec<f64> = here.map(|(_, &alone)| alone).collect();
+        shortest.sort_by(f64::total_cmp);
+        let mut largest = 0.0_f64;
+        for charges in charges.iter() {
+            let task = |&job: &usize| BoundTask {
+                release: f64::max(self.jobs[job].release, now) - now,
+                work: remaining[job] * charges[job] / self.gpus as f64,
+            };
+            let tasks: Vec<BoundTask> = open.iter().map(task).collect();
+            let works = open.iter().zip(&tasks).filter(|&(&job, _)| is_here(job));
+            let mut works: Vec<f64> = works.map(|(_, task)| task.work).collect();
+            works.sort_by(f64::total_cmp);
+            let mut done = 0.0;
+            let ends = works.iter().zip(&shortest).map(|(work, &alone)| {
+                done += work;
+                f64::max(done, alone)
+            });
+            let one_by_one = ends.sum::<f64>() + later;
+            let half_alone = alone.iter().sum::<f64>() / 2.0;
+            let means = least_work_first(&tasks) + half_alone;
+            largest = largest.max(one_by_one).max(means).max(shortest_remaining_first(&tasks));
         }
-        works.sort_by(f64::total_cmp);
-        alone.sort_by(f64::total_cmp);
-        let mut done = 0.0;
-        for (work, alone) in works.iter().zip(&alone) {
-            // The k-th completion is after the k least works and after the k-th shortest job alone.
-            done += work / self.gpus as f64;
-            total += f64::max(done, *alone);
-        }
-        total
+        waited + largest
     }
 
-    /// Every way to run the jobs of `present` that leaves no GPUs idle which a job could have for itself.
-    fn choices(&self, present: &[usize]) -> Vec<Choice> {
+    /// The rates of two jobs on a GPU; `None` if they do not fit, or are one job.
+    fn pair(&self, one: usize, other: usize) -> Option<(f64, f64)> {
+        if one == other {
+            return None;
+        }
+        self.rates[one][other].zip(self.rates[other][one])
+    }
+
+    /// For each of `open` jobs a charge per second of its work, such that the charges of any two jobs on a GPU
+    /// add up to at most one per second: so all jobs are charged at most the GPUs that there are. Two such
+    /// sets, which favour jobs with little and with much work.
+    fn charges(&mut self, open: &[usize]) -> Rc<[Vec<f64>; 2]> {
+        let set = open.iter().fold(0, |set, &job| set | 1 << job);
+        if let Some(known) = self.charges.get(&set) {
+            return known.clone();
+        }
+        let mut order = open.to_vec();
+        let work = |job: usize| self.jobs[job].work * f64::from(self.jobs[job].gpus);
+        order.sort_by(|&one, &other| work(one).total_cmp(&work(other)));
+        let upwards = self.raised_charges(open, &order);
+        order.reverse();
+        let downwards = self.raised_charges(open, &order);
+        let charges = Rc::new([upwards, downwards]);
+        self.charges.insert(set, charges.clone());
+        charges
+    }
+
+    /// Of each job its share of its best pair, raised as far as all pairs allow, in this order.
+    fn raised_charges(&self, open: &[usize], order: &[usize]) -> Vec<f64> {
+        let mut charges = vec![0.0; self.jobs.len()];
+        let pairs = |job: usize| {
+            open.iter().filter_map(move |&other| Some((other, self.pair(job, other)?)))
+        };
+        for &job in open {
+            let sums = pairs(job).map(|(_, (own, others))| own + others);
+            charges[job] = 1.0 / sums.fold(1.0, f64::max);
+        }
+        for &job in order {
+            let room = |(other, (own, others)): (usize, (f64, f64))| {
+                (1.0 - others * charges[other]) / f64::max(own, TINY)
+            };
+            charges[job] = pairs(job).map(room).fold(1.0, f64::min).max(charges[job]);
+        }
+        for &job in open {
+            charges[job] *= f64::from(self.jobs[job].gpus);
+        }
+        charges
+    }
+
+    /// Every way to run the jobs of `present` that leaves no GPUs idle which a job could have for itself, and
+    /// than which no other one is at least as fast for every job.
+    fn choices(&mut self, present: &[usize]) -> Rc<[Rates]> {
+        let set = present.iter().fold(0, |set, &job| set | 1 << job);
+        if let Some(known) = self.choices.get(&set) {
+            return known.clone();
+        }
         let mut partial =
             Partial { on: vec![0; self.jobs.len()], tenants: vec![Vec::new(); self.gpus] };
-        let mut choices = Vec::new();
-        self.extend(present, &mut partial, &mut choices);
-        choices
+        let mut all = Vec::new();
+        self.extend(present, &mut partial, &mut all);
+        // Whatever surpasses a choice has a larger sum.
+        let sum = |rates: &Rates| rates.iter().sum::<f64>();
+        all.sort_by(|one, other| sum(other).total_cmp(&sum(one)));
+        let mut best: Vec<Rates> = Vec::new();
+        for rates in all {
+            let surpasses =
+                |other: &Rates| other.iter().zip(&rates).all(|(other, own)| other >= own);
+            if !best.iter().any(surpasses) {
+                best.push(rates);
+            }
+        }
+        let best: Rc<[Rates]> = best.into();
+        self.choices.insert(set, best.clone());
+        best
     }
 
-    fn extend(&self, left: &[usize], partial: &mut Partial, choices: &mut Vec<Choice>) {
+    fn extend(&self, left: &[usize], partial: &mut Partial, choices: &mut Vec<Rates>) {
         let Some((&job, rest)) = left.split_first() else {
             let idle = partial.tenants.iter().filter(|tenants| tenants.is_empty()).count();
             choices.extend(self.choice(partial, idle));
@@ -271,7 +357,7 @@ impl Search {
         true
     }
 
-    fn choice(&self, partial: &Partial, idle: usize) -> Option<Choice> {
+    fn choice(&self, partial: &Partial, idle: usize) -> Option<Rates> {
         let could_run =
             |(job, &on): (usize, &u32)| on == WAITS && self.jobs[job].gpus as usize <= idle;
         if partial.on.iter().enumerate().any(could_run) {
@@ -288,7 +374,7 @@ impl Search {
             };
             gpus.map(on_gpu).fold(f64::INFINITY, f64::min)
         };
-        Some(Choice { rates: partial.on.iter().enumerate().map(rate).collect() })
+        Some(partial.on.iter().enumerate().map(rate).collect())
     }
 }
 

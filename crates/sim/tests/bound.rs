@@ -59,7 +59,7 @@ fn jobs(rows: &[Row], cluster: Arc<Cluster>) -> Workload {
 fn hold(workload: &Workload, truth: impl Interference + 'static) -> Result<(), TestCaseError> {
     let truth: Arc<dyn Interference> = Arc::new(truth);
     for policy in REGISTRY.iter().map(PolicySpec::of) {
-        let tenants = policy.entry.tenants_max;
+        let tenants = policy.tenants_max();
         let bound = LowerBound::new(workload, truth.as_ref(), tenants);
         let least = if tenants > 1 { bound.sharing_s } else { bound.exclusive_s };
         let options = RunOptions::default();

@@ -19,7 +19,7 @@ fn recorded(workload: &Workload, policy: &str) -> SimRun {
 }
 
 fn page(workload: &Workload, runs: &[SimRun], pairs: Option<&PairHeatMap>) -> Value {
-    let bound = LowerBound { exclusive_s: 2.0, sharing_s: 1.0 };
+    let bound = LowerBound { exclusive_s: 2.0, sharing_s: 1.0, tenants_max: 2 };
     let page = html(workload, bound, runs, &[], pairs);
     let data = page.split("type=\"application/json\">").nth(1).unwrap();
     serde_json::from_str(data.split("</script>").next().unwrap()).unwrap()

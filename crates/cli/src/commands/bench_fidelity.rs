@@ -24,6 +24,8 @@ use tandem_sim::interference::PairTable;
 use tandem_sim::trace::{ReadOptions, read};
 use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions};
 
+/// How long other programs are watched, before and after every policy.
+const SAMPLE: Duration = Duration::from_secs(2);
 /// A machine is busy if other programs use more than this fraction of its cores.
 const BUSY: f64 = 0.1;
 /// Targets on a quiet machine: relative error of the mean JCT, and median relative error of a job.
@@ -41,6 +43,9 @@ pub(crate) struct BenchFidelityArgs {
     /// Number of cores to use as devices
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     devices: u32,
+    /// Classes of the jobs, the first of the six
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(1..=6))]
+    classes: u8,
     /// Mean duration of a job, alone
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=3600))]
     mean: u32,
@@ -76,7 +81,7 @@ struct PolicyFidelity {
 /// All results.
 struct FidelityReport {
     policies: Vec<PolicyFidelity>,
-    /// Fraction of the cores that other programs used before the run.
+    /// Largest fraction of the cores that other programs used before, between and after the runs.
     used_by_others: f64,
     /// Fraction of CPU time that the hypervisor took during the run (steal).
     stolen: f64,
@@ -96,7 +101,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     let scratch = tempfile::tempdir()?;
     let folder = args.out.as_deref().unwrap_or(scratch.path());
     let say = |text: &str| remark(text, args.quiet);
-    let used_by_others = CoreTimes::now().used_after(Duration::from_secs(2));
+    let mut used_by_others = CoreTimes::now().used_after(SAMPLE);
     if used_by_others > BUSY {
         say(&format!(
             "this machine is busy: {:.0} % of its cores before the run",
@@ -104,7 +109,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
         ));
     }
     say("measuring every class alone and every pair ...");
-    let learned = live::learn(&train, args.devices, args.quiet)?;
+    let learned = live::learn(&train, args.devices, args.classes.into(), args.quiet)?;
     let options = StreamOptions {
         jobs: args.jobs as usize,
         devices: args.devices,
@@ -120,6 +125,8 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
         let policy = spec.text.clone();
         say(&format!("{policy}: {} real jobs ...", args.jobs));
         let real = live::run(&policy, args.devices, &train, &learned, &stream, args.quiet)?;
+        // No job of ours runs here.
+        used_by_others = used_by_others.max(CoreTimes::now().used_after(SAMPLE));
         let simulated = simulate(folder, spec, args.devices, learned.memory_bytes)?;
         policies.push(PolicyFidelity { policy, jobs: real.into_iter().zip(simulated).collect() });
     }
@@ -240,6 +247,7 @@ impl FidelityReport {
         let object = json!({
             "schema": 1,
             "jobs": args.jobs,
+            "classes": args.classes,
             "devices": args.devices,
             "load": args.load,
             "seed": args.seed,
@@ -279,7 +287,7 @@ impl FidelityReport {
         let quiet = if self.is_busy() { "busy" } else { "quiet" };
         format!(
             "{table}\n\nMean JCT live and simulated, and the error per job. Target: mean within {}, median of \
-             jobs within {}.\n{order}\nThe machine was {quiet}: other programs used {} of its cores before the run, the \
+             jobs within {}.\n{order}\nThe machine was {quiet}: other programs used up to {} of its cores between the runs, the \
              hypervisor took {} of the CPU time during it.",
             percent(MEAN_ERROR_MAX),
             percent(JOB_ERROR_MAX),

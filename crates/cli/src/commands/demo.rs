@@ -1,5 +1,6 @@
 //! `tandem demo`: policies on a built-in trace; needs no GPU, trace or option.
 
+use super::simulate::tenants_max;
 use super::{print, remark};
 use crate::args::DemoArgs;
 use crate::failure::Failure;
@@ -52,8 +53,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     let notes =
         ["The trace is synthetic: generated from a seed, calibrated on published statistics."
             .to_owned()];
-    let tenants_max = policies.iter().map(|policy| policy.entry.tenants_max).max().unwrap_or(1);
-    let bound = LowerBound::new(&workload, truth.as_ref(), tenants_max);
+    let bound = LowerBound::new(&workload, truth.as_ref(), tenants_max(&policies));
     let html = report::html(&workload, bound, &runs, &notes, None);
     OutputFile::open(&path)?.write(|out| out.write_all(html.as_bytes()))?;
     folder.keep();

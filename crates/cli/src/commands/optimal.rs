@@ -5,6 +5,7 @@ use super::simulate::every_policy;
 use crate::failure::Failure;
 use crate::progress::ProgressDisplay;
 use clap::Args;
+use rayon::prelude::*;
 use serde::Serialize;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use tandem_sim::optimal::{optimum, small_instance};
 use tandem_sim::{RunOptions, WorldOptions};
 
 /// Steps of one search; an instance that needs more is left out and counted.
-const STEPS_MAX: u64 = 100_000;
+const STEPS_MAX: u64 = 2_000_000;
 
 #[derive(Args)]
 pub(crate) struct OptimalArgs {
@@ -75,8 +76,17 @@ pub(crate) fn run(args: &OptimalArgs) -> Result<(), Failure> {
     let progress = ProgressDisplay::start(args.instances, args.quiet);
     let mut gaps: Vec<Vec<(f64, u64)>> = vec![Vec::new(); policies.len()];
     let mut unproven = 0;
-    for seed in args.seed..=last {
-        match gaps_of(seed, &policies, table.as_ref())? {
+    let seeds: Vec<u64> = (args.seed..=last).collect();
+    let of_seed = |&seed: &u64| {
+        let gaps = gaps_of(seed, &policies, table.as_ref());
+        progress.done.fetch_add(1, Ordering::Relaxed);
+        gaps
+    };
+    let of_seeds: Vec<Option<Vec<f64>>> =
+        seeds.par_iter().map(of_seed).collect::<Result<_, _>>()?;
+    drop(progress);
+    for (&seed, of_instance) in seeds.iter().zip(of_seeds) {
+        match of_instance {
             Some(of_instance) => {
                 for (gaps, gap) in gaps.iter_mut().zip(of_instance) {
                     gaps.push((gap, seed));
@@ -84,9 +94,7 @@ pub(crate) fn run(args: &OptimalArgs) -> Result<(), Failure> {
             }
             None => unproven += 1,
         }
-        progress.done.fetch_add(1, Ordering::Relaxed);
     }
-    drop(progress);
     let proven = gaps.first().map_or(0, Vec::len);
     if proven == 0 {
         return Err(Failure::bad_input("no instance was solved within the limit"));

@@ -80,9 +80,9 @@ pub(crate) fn every_policy() -> Vec<PolicySpec> {
     REGISTRY.iter().map(PolicySpec::of).collect()
 }
 
-/// The most jobs that any policy of the registry puts on one GPU.
-pub(crate) fn tenants_max() -> usize {
-    REGISTRY.iter().map(|entry| entry.tenants_max).max().unwrap_or(1)
+/// The most jobs that any of the policies puts on one GPU.
+pub(crate) fn tenants_max(policies: &[PolicySpec]) -> usize {
+    policies.iter().map(PolicySpec::tenants_max).max().unwrap_or(1)
 }
 
 /// Reads a trace, and the table that comes with it.
@@ -146,7 +146,7 @@ fn simulate(policies: &[PolicySpec], args: &SimulationArgs) -> Result<(), Failur
     drop(progress);
     // The bound takes time, and a single policy's jobs CSV does not need it.
     let bound = (args.json || args.out.is_some() || runs.len() > 1)
-        .then(|| LowerBound::new(&workload, truth.as_ref(), tenants_max()));
+        .then(|| LowerBound::new(&workload, truth.as_ref(), tenants_max(policies)));
     let Outputs { jobs_csv, folder } = Outputs::open(args, policies)?;
     if let (Some(file), [run]) = (jobs_csv, runs.as_slice()) {
         file.write(|mut out| write_jobs_csv(&workload, run, &mut out))?;

@@ -245,6 +245,15 @@ mod tests {
     }
 
     #[test]
+    fn a_round_goes_to_the_job_that_lacks_most_of_its_fraction() {
+        // Half of the time each: a, b, a, b, a in rounds of 360 s, the later ones with a restore of 40 s. At
+        // 1440 s both lack 40 s; when a has ended, b need not wait for a round.
+        let rows = "a,0,1,720,100,\nb,0,1,720,100,\n";
+        let times = simulate("gavel:packing=false", "1x1", rows);
+        assert_eq!(times, [(0.0, 1520.0), (360.0, 1600.0)]);
+    }
+
+    #[test]
     fn a_pair_that_does_less_than_one_job_takes_turns() {
         let rows = "a,0,1,720,100,\nb,0,1,720,100,\n";
         let columns = "job_id,submit_s,gpus,duration_s,gpu_util,memory_mib";

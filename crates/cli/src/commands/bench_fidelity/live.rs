@@ -18,6 +18,8 @@ use tandem_daemon::request::JobRequest;
 const MEASUREMENTS: u64 = 3;
 /// Time for which a class trains alone.
 const ALONE: Duration = Duration::from_secs(3);
+/// Jobs one after the other, for the time from the end of one to the start of the next.
+const TURNS: usize = 6;
 /// A policy that shares whatever fits, so that every pair can be measured.
 const MEASURING_POLICY: &str = "sjf-ffs";
 const ENDLESS: u64 = 1_000_000_000;
@@ -44,8 +46,14 @@ struct LearningSession<'a> {
     folder: PathBuf,
 }
 
-/// Measures every class alone and every pair on one device, while all other devices are busy.
-pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, Failure> {
+/// Measures the first `count` classes alone and in pairs on one device, while all other devices are busy.
+pub(super) fn learn(
+    train: &Path,
+    devices: u32,
+    count: usize,
+    quiet: bool,
+) -> Result<Learned, Failure> {
+    let known = &CLASSES[..count];
     let mut daemon = Daemon::start(MEASURING_POLICY, devices, None)?;
     let client = daemon.client()?;
     let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
@@ -54,24 +62,26 @@ pub(super) fn learn(train: &Path, devices: u32, quiet: bool) -> Result<Learned, 
         let class = Some("filler".to_owned());
         session.submit(&JobRequest { exclusive: true, class, ..filler })?;
     }
-    let pairs: Vec<(usize, usize)> = (0..CLASSES.len())
-        .flat_map(|one| (one..CLASSES.len()).map(move |other| (one, other)))
-        .collect();
-    let progress = ProgressDisplay::start((CLASSES.len() + pairs.len()) as u64, quiet);
+    let pairs: Vec<(usize, usize)> =
+        (0..count).flat_map(|one| (one..count).map(move |other| (one, other))).collect();
+    let progress = ProgressDisplay::start((count + pairs.len()) as u64, quiet);
     let mut speeds = Vec::new();
-    for class in &CLASSES {
+    for class in known {
         speeds.push(session.measure_alone(class)?);
         progress.done.fetch_add(1, Ordering::Relaxed);
     }
+    let turnaround_s = session.measure_turnaround()?;
     for (one, other) in pairs {
         session.measure_pair(&CLASSES[one], &CLASSES[other])?;
         progress.done.fetch_add(1, Ordering::Relaxed);
     }
     let classes = session.client.classes()?.value.classes;
-    let measured = CLASSES.iter().zip(speeds).map(|(class, (steps_per_s, overhead_s))| {
+    let measured = known.iter().zip(speeds).map(|(class, (steps_per_s, overhead_s))| {
         let info = classes.iter().find(|info| info.name == class.name);
         let memory = info.and_then(|info| info.memory_bytes).unwrap_or(0) as f64 / 1_048_576.0;
         let duty = info.and_then(|info| info.duty);
+        // A device is as long without a training job as it takes to start the next one.
+        let overhead_s = overhead_s + turnaround_s;
         MeasuredClass { steps_per_s, overhead_s, memory_mib: memory.max(1.0), duty }
     });
     let measured = measured.collect();
@@ -123,6 +133,27 @@ impl LearningSession<'_> {
         // The overhead of a whole job: start, data and end.
         let training_s = steps as f64 / speed;
         Ok((speed, (job.line.run_s - training_s).max(0.0)))
+    }
+
+    /// The mean time from the end of a job to the start of one that waits for its device.
+    fn measure_turnaround(&mut self) -> Result<f64, Failure> {
+        let mut ids = Vec::new();
+        for _ in 0..=TURNS {
+            let short = request(self.train, &self.folder, &CLASSES[0], 1);
+            ids.push(self.submit(&JobRequest { exclusive: true, ..short })?);
+        }
+        let mut turns = Vec::new();
+        let mut ended: Option<f64> = None;
+        for id in ids {
+            let job = self.wait_for_end(id)?;
+            let of = |time: Option<&String>| time.and_then(|time| seconds(time));
+            let (start, end) = (of(job.line.start_time.as_ref()), of(job.line.end_time.as_ref()));
+            if let (Some(ended), Some(start)) = (ended, start) {
+                turns.push((start - ended).max(0.0));
+            }
+            ended = end;
+        }
+        Ok(turns.iter().sum::<f64>() / turns.len().max(1) as f64)
     }
 
     fn measure_pair(&mut self, one: &TrainingClass, other: &TrainingClass) -> Result<(), Failure> {

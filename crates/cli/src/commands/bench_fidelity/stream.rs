@@ -36,7 +36,7 @@ const SHORTEST: f64 = 0.4;
 #[derive(Clone, Copy)]
 pub(super) struct MeasuredClass {
     pub(super) steps_per_s: f64,
-    /// Time that a job does not train: start, data, end.
+    /// Time that a job does not train: start, data, end, and until the next one starts.
     pub(super) overhead_s: f64,
     pub(super) memory_mib: f64,
     pub(super) duty: Option<f64>,

@@ -1,12 +1,14 @@
 //! `tandem export`: the daemon's history as a trace with its learned rates, which `tandem compare` reads.
 
 use super::connect;
-use crate::commands::{print, remark};
+use crate::args::{Cli, CliCommand};
+use crate::commands::{print, remark, simulate};
 use crate::failure::Failure;
 use crate::files::{Folder, OutputFile};
 use crate::live_args::ExportArgs;
 use crate::progress::ProgressDisplay;
 use crate::units;
+use clap::Parser;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -72,25 +74,52 @@ pub(super) fn run(args: &ExportArgs) -> Result<(), Failure> {
         let rows: Vec<Vec<String>> = classes.iter().map(defined).collect();
         file("classes.csv")?.write(|out| write_csv(out, &["class", "defined_by"], &rows))?;
     }
+    let cluster = match even_cluster(&devices) {
+        Some(cluster) => cluster,
+        None => {
+            let text = cluster_file(&devices);
+            file("cluster.toml")?.write(|out| out.write_all(text.as_bytes()))?;
+            args.out.join("cluster.toml").display().to_string()
+        }
+    };
     folder.keep();
     let out = args.out.display();
     let mut text = format!("{} in {out}/trace.csv", units::counted(jobs.len(), "job"));
     if rates_known {
         text += &format!(", {} of classes in {out}/rates.csv", units::counted(rates.len(), "pair"));
     }
-    print(&text)?;
+    let compares = args.compare.is_some();
+    match compares {
+        true => remark(&text, args.common.json),
+        false => print(&text)?,
+    }
     if not_over > 0 {
         let left_out = units::counted(not_over, "job");
-        remark(&format!("{left_out} left out: not over, or never run"), false);
+        remark(
+            &format!("{left_out} left out: not over, or never run"),
+            compares && args.common.json,
+        );
     }
-    let rates =
-        if rates_known { format!(" --interference {out}/rates.csv") } else { String::new() };
-    let cluster = cluster(&devices).unwrap_or_else(|| "CLUSTER.toml".to_owned());
-    remark(
-        &format!("next: tandem compare --trace {out}/trace.csv{rates} --cluster {cluster}"),
-        false,
-    );
-    Ok(())
+    let mut next = vec!["tandem".to_owned(), "compare".to_owned()];
+    next.extend(["--trace".to_owned(), args.out.join("trace.csv").display().to_string()]);
+    if rates_known {
+        let rates = args.out.join("rates.csv").display().to_string();
+        next.extend(["--interference".to_owned(), rates]);
+    }
+    next.extend(["--cluster".to_owned(), cluster]);
+    let Some(policies) = &args.compare else {
+        remark(&format!("next: {}", next.join(" ")), false);
+        return Ok(());
+    };
+    next.extend(["--policies".to_owned(), policies.clone()]);
+    if args.common.json {
+        next.extend(["--json", "--quiet"].map(str::to_owned));
+    }
+    match Cli::try_parse_from(next).map(|cli| cli.command) {
+        Ok(CliCommand::Compare(compared)) => simulate::compare(&compared),
+        Ok(_) => unreachable!("the command line names compare"),
+        Err(error) => Err(Failure::bad_input(error.to_string())),
+    }
 }
 
 /// The jobs of the period that ran and are over, by number, and how many others there are.
@@ -244,7 +273,7 @@ fn knows_half(jobs: &[JobInfo], classes: &[ClassInfo]) -> bool {
 }
 
 /// The devices as a cluster on the command line; `None` if nodes differ.
-fn cluster(devices: &[DeviceInfo]) -> Option<String> {
+fn even_cluster(devices: &[DeviceInfo]) -> Option<String> {
     let mut nodes: BTreeMap<&str, usize> = BTreeMap::new();
     for device in devices {
         *nodes.entry(device.node.as_str()).or_default() += 1;
@@ -253,6 +282,21 @@ fn cluster(devices: &[DeviceInfo]) -> Option<String> {
     let memory = devices.iter().map(|device| device.memory_bytes).min()?;
     let is_even = nodes.values().all(|&count| count == per_node);
     is_even.then(|| format!("{}x{per_node}:{}", nodes.len(), (memory as f64 / MIB) as u64))
+}
+
+/// The devices as a cluster file.
+fn cluster_file(devices: &[DeviceInfo]) -> String {
+    let mut nodes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
+    for device in devices {
+        let (count, memory) = nodes.entry(device.node.as_str()).or_insert((0, u64::MAX));
+        *count += 1;
+        *memory = (*memory).min(device.memory_bytes);
+    }
+    let node = |(count, memory): &(usize, u64)| {
+        format!("  {{ gpus = {count}, memory_mib = {} }},\n", memory >> 20)
+    };
+    let nodes: String = nodes.values().map(node).collect();
+    format!("[[partition]]\nname = \"all\"\nnodes = [\n{nodes}]\n")
 }
 
 pub(in crate::commands) fn write_csv(
@@ -299,6 +343,34 @@ mod tests {
         assert_eq!(rows[0].join(","), "c1,,1,0,0.900000,c2,,1,0,0.800000");
         let named = rate_rows(&classes, &mut Aliases::new(true));
         assert_eq!((named[0][0].as_str(), named[0][5].as_str()), ("a", "b"));
+    }
+
+    #[test]
+    fn nodes_of_different_sizes_are_a_cluster_file() {
+        let device = |node: &str, memory_mib: u64| DeviceInfo {
+            index: 0,
+            name: String::new(),
+            kind: String::new(),
+            node: node.to_owned(),
+            memory_bytes: memory_mib << 20,
+            memory_used_bytes: None,
+            utilization: None,
+            state: "up".to_owned(),
+            reason: None,
+            foreign_bytes: None,
+            jobs: Vec::new(),
+            normalised_throughput: None,
+            measured: false,
+        };
+        let mut devices = vec![device("a", 100), device("a", 100), device("b", 80)];
+        assert_eq!(even_cluster(&devices), None);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cluster.toml");
+        std::fs::write(&path, cluster_file(&devices)).unwrap();
+        let read = tandem_sim::clusters::cluster(&path.to_string_lossy()).unwrap();
+        assert_eq!((read.nodes().len(), read.gpus().len()), (2, 3));
+        devices.push(device("b", 100));
+        assert_eq!(even_cluster(&devices).as_deref(), Some("2x2:80"));
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(super) struct Figures {
     pub(super) p99_jct_s: f64,
     pub(super) goodput: f64,
     pub(super) shared_gpu_time: f64,
-    /// Lower bounds on the mean JCT of this case.
+    /// Lower bounds on the mean JCT of this case, the latter for the jobs on a GPU of this policy.
     pub(super) least_exclusive_s: f64,
     pub(super) least_sharing_s: f64,
 }

@@ -12,7 +12,6 @@ mod verdict;
 
 pub(crate) use args::QualityArgs;
 
-use super::simulate::tenants_max;
 use super::{print, remark};
 use crate::failure::Failure;
 use crate::files::OutputFile;
@@ -24,6 +23,7 @@ use plan::{Chosen, QualityPlan};
 use rayon::prelude::*;
 use serde::Serialize;
 use state::ResultLog;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use tandem_policies::PolicySpec;
@@ -51,7 +51,8 @@ pub(crate) fn run(args: &QualityArgs) -> Result<(), Failure> {
         tables: &format!("{stem}-tables.md"),
         judged: plan.judged.as_deref(),
     };
-    let text = page::summary(&sections, &page::worst_cells(&plan, &found), &heading);
+    let conclusion = page::conclusion(&plan, &found);
+    let text = page::summary(&sections, &conclusion, &page::worst_cells(&plan, &found), &heading);
     OutputFile::open(&args.out)?.write(|out| out.write_all(text.as_bytes()))?;
     let text = page::tables(&sections, &heading);
     OutputFile::open(&tables)?.write(|out| out.write_all(text.as_bytes()))?;
@@ -126,11 +127,14 @@ fn simulate_case(
 ) -> Result<(), Failure> {
     let prepared = inputs.prepare(case)?;
     let (workload, truth) = (&prepared.workload, &prepared.truth);
-    let bound = LowerBound::new(workload, truth.as_ref(), tenants_max());
+    // Each policy has the bound for its own number of jobs on a GPU.
+    let tenants: BTreeSet<usize> = policies.iter().map(PolicySpec::tenants_max).collect();
+    let bound = |tenants| (tenants, LowerBound::new(workload, truth.as_ref(), tenants));
+    let bounds: BTreeMap<usize, LowerBound> = tenants.into_iter().map(bound).collect();
     let of = inputs.fingerprint(case).expect("a case that was prepared has its inputs");
     policies.par_iter().try_for_each(|policy| {
         let run = tandem_sim::run(workload, policy, truth, &prepared.options, done)?;
-        let figures = Figures::new(&run, bound);
+        let figures = Figures::new(&run, bounds[&policy.tenants_max()]);
         state.add(of, case, &policy.text, figures)?;
         found.lock().expect("no thread panics while it inserts").insert(
             case,

@@ -1,10 +1,12 @@
 //! The results in Markdown.
 
-use super::case::{CaseResults, QualityCase};
+use super::case::{CaseResults, Figures, QualityCase};
 use super::inputs::Inputs;
 use super::plan::{Ablation, QualityPlan};
 use super::verdict::{self, CriterionVerdict, percent, signed};
 use crate::table::{grouped, seconds};
+use std::collections::BTreeSet;
+use tandem_policies::PolicySpec;
 
 /// Longer lists of misses are folded.
 const MISSES_SHOWN: usize = 8;
@@ -28,10 +30,17 @@ pub(super) struct Heading<'a> {
     pub(super) judged: Option<&'a str>,
 }
 
-/// The summary page: criteria, chart, worst cells and links to the tables.
-pub(super) fn summary(sections: &[Section], worst: &str, heading: &Heading<'_>) -> String {
+/// The summary page: conclusion, chart, worst cells, criteria and links to the tables.
+pub(super) fn summary(
+    sections: &[Section],
+    conclusion: &str,
+    worst: &str,
+    heading: &Heading<'_>,
+) -> String {
     let Heading { command, chart, tables, judged } = heading;
-    let mut text = "# Results\n\n".to_owned();
+    let mut text = format!(
+        "# Results\n\n{conclusion}![Mean JCT of the sharing policies relative to the best exclusive policy, by load, for every trace and table]({chart})\n\n{worst}"
+    );
     if let Some(judged) = judged {
         text += &format!("## What holds of `{judged}`\n\n");
         for verdict in sections.iter().flat_map(|section| &section.verdicts) {
@@ -39,9 +48,6 @@ pub(super) fn summary(sections: &[Section], worst: &str, heading: &Heading<'_>) 
         }
         text.push('\n');
     }
-    text += &format!(
-        "![Mean JCT of the sharing policies relative to the best exclusive policy, by load, for every trace and table]({chart})\n\n{worst}"
-    );
     text += "## Tables\n\n";
     for section in sections {
         text += &format!("- [{}]({tables}#{})\n", section.title, anchor(&section.title));
@@ -98,26 +104,89 @@ fn anchor(title: &str) -> String {
     title.chars().filter_map(plain).collect()
 }
 
+/// The judged policy against the best other one.
+struct ComparedCell<'a> {
+    case: &'a QualityCase,
+    other: &'a str,
+    /// In percent; above zero the judged policy loses.
+    against: f64,
+}
+
+/// Every cell of the grid, and those with learned pair rates, the worst for the judged policy first.
+fn compared_cells<'a>(
+    plan: &'a QualityPlan,
+    found: &CaseResults,
+    judged: &str,
+) -> Vec<ComparedCell<'a>> {
+    let mut cells = Vec::new();
+    for case in &plan.grid {
+        if let Some((other, mean)) = found.best(case, plan.names().filter(|name| *name != judged)) {
+            let against = percent(found.mean(case, judged), mean);
+            cells.push(ComparedCell { case, other, against });
+        }
+    }
+    for (known, learned) in plan.online.iter().filter(|(_, learned)| found.has(learned, judged)) {
+        // Pair rates mean nothing to policies that do not share.
+        let alone = found.best(known, plan.exclusive().filter(|name| *name != judged));
+        let shared = found.best(learned, plan.sharing().filter(|name| *name != judged));
+        let best = alone.into_iter().chain(shared).min_by(|one, other| one.1.total_cmp(&other.1));
+        if let Some((other, mean)) = best {
+            let against = percent(found.mean(learned, judged), mean);
+            cells.push(ComparedCell { case: learned, other, against });
+        }
+    }
+    cells.sort_by(|one, other| other.against.total_cmp(&one.against));
+    cells
+}
+
+/// What the page begins with: in how many cells the judged policy is best, where it loses most, and how far
+/// the lower bound is below the best policy.
+pub(super) fn conclusion(plan: &QualityPlan, found: &CaseResults) -> String {
+    let Some(judged) = &plan.judged else { return String::new() };
+    let cells = compared_cells(plan, found, judged);
+    let Some(worst) = cells.first() else { return String::new() };
+    let losses = cells.iter().filter(|cell| cell.against > 0.0).count();
+    let mut text = match losses {
+        0 => format!("**`{judged}` has the lowest mean JCT in all {} cells.**", cells.len()),
+        _ => format!(
+            "**`{judged}` loses in {losses} of {} cells, by up to {:.1} %: {}, against `{}`. In the others it has the lowest mean JCT.**",
+            cells.len(),
+            worst.against,
+            worst.case.name(),
+            worst.other
+        ),
+    };
+    let least = cells[cells.len() - 1].against;
+    text += &format!(
+        " Against the best other policy of each cell: {} in the median, {} at best.",
+        signed(cells[cells.len() / 2].against),
+        signed(least)
+    );
+    let focus = plan.grid.iter().find(|case| case.load == plan.focus_load);
+    if let Some((case, (best, mean))) =
+        focus.and_then(|case| Some((case, found.best(case, plan.names())?)))
+    {
+        let below = signed(percent(found.of(case, best).least_sharing_s, mean));
+        text += &format!(" In {} the lower bound is {below} from the best policy.", case.name());
+    }
+    text + "\n\n"
+}
+
 /// The cells in which the judged policy is worst compared with the best other one.
 pub(super) fn worst_cells(plan: &QualityPlan, found: &CaseResults) -> String {
     let Some(judged) = &plan.judged else { return String::new() };
-    let mut cells: Vec<(f64, &QualityCase, &str)> = Vec::new();
-    for case in &plan.grid {
-        let others = plan.names().filter(|name| name != judged);
-        if let Some((other, mean)) = found.best(case, others) {
-            cells.push((percent(found.mean(case, judged), mean), case, other));
-        }
-    }
-    cells.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let cells = compared_cells(plan, found, judged);
     if cells.is_empty() {
         return String::new();
     }
-    let heads = ["trace; table", "load", "spread", "best other", "against it"];
+    let heads = ["trace; table", "load", "spread", "pair rates", "best other", "against it"];
     let mut rows = MarkdownRows::new(&heads.map(str::to_owned));
-    for (against, case, other) in cells.into_iter().take(WORST_SHOWN) {
+    for ComparedCell { case, other, against } in cells.into_iter().take(WORST_SHOWN) {
         let cell = format!("{}; {}", case.trace, case.table);
         let load = format!("×{}", case.load);
-        rows.push(&[cell, load, case.spread.clone(), format!("`{other}`"), signed(against)]);
+        let rates = if case.beliefs == "true" { "known" } else { "learned" };
+        let spread = case.spread.clone();
+        rows.push(&[cell, load, spread, rates.to_owned(), format!("`{other}`"), signed(against)]);
     }
     format!("## Worst cells of `{judged}`\n\nMean JCT; above zero it loses.\n\n{}\n", rows.0)
 }
@@ -224,11 +293,24 @@ fn means(
         rows.push(&prefixed(&format!("*{judged} against the best other*"), cells));
     }
     let any = plan.names().next().unwrap_or_default();
-    let least = |which: fn(&super::case::Figures) -> f64| {
-        cases.iter().map(move |case| format!("*{}*", seconds(which(&found.of(case, any)))))
+    let least = |policy: &'_ str, which: fn(&Figures) -> f64| -> Vec<String> {
+        let cell = |case: &&QualityCase| format!("*{}*", seconds(which(&found.of(case, policy))));
+        cases.iter().map(cell).collect()
     };
-    rows.push(&prefixed("*lower bound, exclusive*", least(|figures| figures.least_exclusive_s)));
-    rows.push(&prefixed("*lower bound, sharing*", least(|figures| figures.least_sharing_s)));
+    let exclusive = least(any, |figures| figures.least_exclusive_s);
+    rows.push(&prefixed("*lower bound, exclusive*", exclusive));
+    let tenants: BTreeSet<usize> = plan.policies.iter().map(PolicySpec::tenants_max).collect();
+    for tenants in tenants.into_iter().filter(|&tenants| tenants > 1) {
+        let like = plan.policies.iter().find(|policy| policy.tenants_max() == tenants);
+        let policy = like.map_or(any, |policy| policy.text.as_str());
+        let bound = least(policy, |figures| figures.least_sharing_s);
+        rows.push(&prefixed(&format!("*lower bound, up to {tenants} jobs on a GPU*"), bound));
+    }
+    let below = cases.iter().map(|case| match found.best(case, plan.names()) {
+        Some((policy, mean)) => change(found.of(case, policy).least_sharing_s, mean),
+        None => "-".to_owned(),
+    });
+    rows.push(&prefixed("*the bound of the best policy against it*", below));
     rows.0
 }
 
