@@ -377,3 +377,39 @@ fn jobs_that_talk_nonsense() {
     assert_eq!(daemon.ask(ROOT, "DELETE", &format!("/v1/jobs/{id}"), b"").status, 200);
     assert_eq!(daemon.over(id)["state"], "cancelled");
 }
+
+/// The name of a user is asked of a service that does not answer: others are served meanwhile.
+#[test]
+fn a_slow_name_service_keeps_nobody_else_waiting() {
+    if !two_people() {
+        return;
+    }
+    let dir = hostile::open_folder();
+    let id = dir.path().join("id");
+    std::fs::write(&id, "#!/bin/sh\nexec /bin/sleep 30\n").expect("a file can be written");
+    std::fs::set_permissions(&id, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    let tandem = std::path::Path::new(env!("CARGO_BIN_EXE_tandem"));
+    let mut command = hostile::command(tandem, dir.path(), &[]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", dir.path().display()));
+    let daemon = Daemon::spawn(dir, command);
+    let strangers = 40_000_001..40_000_005;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = strangers
+            .map(|uid| {
+                let stranger = tandem_backends::Owner { uid, gid: uid };
+                let daemon = &daemon;
+                scope.spawn(move || daemon.get(stranger, "/v1/jobs"))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let began = Instant::now();
+        assert_eq!(daemon.get(BOB, "/v1/jobs").status, 200);
+        daemon.submit(BOB, &json!({"command": ["true"], "dir": "/", "stdout": "/dev/null"}));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(asked.iter().all(|one| !one.is_finished()), "they were not slow");
+        for answer in asked {
+            assert_refusal(&answer.join().expect("it is answered"), 503, "a stranger");
+        }
+    });
+}

@@ -29,6 +29,8 @@ const WEBHOOKS_MAX: usize = 64;
 const WEBHOOKS_PER_USER: usize = 4;
 /// Concurrent mails.
 const MAILS_MAX: usize = 4;
+/// Concurrent mails of one user: many of them do not delay those of others.
+const MAILS_PER_USER: usize = 1;
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A change and the owner of its job.
@@ -55,6 +57,8 @@ pub struct Publisher {
     /// How mail is sent, if at all.
     pub mailer: Option<Mailer>,
     mails: Arc<Semaphore>,
+    /// The mails of each user.
+    mails_of: BTreeMap<u32, Arc<Semaphore>>,
 }
 
 /// The source of changes for subscribers.
@@ -82,6 +86,7 @@ impl Publisher {
             inbox,
             mailer: None,
             mails: Arc::new(Semaphore::new(MAILS_MAX)),
+            mails_of: BTreeMap::new(),
         }
     }
 
@@ -110,7 +115,7 @@ impl Publisher {
 
     /// Sends the mail of a job that ended, if it asked for one. It is tried three times and not repeated after
     /// a restart.
-    fn mail(&self, job: &StoredJob, change: &JobChange) {
+    fn mail(&mut self, job: &StoredJob, change: &JobChange) {
         let (Some(mailer), Some(to)) = (self.mailer.clone(), job.request.mail.clone()) else {
             return;
         };
@@ -120,7 +125,10 @@ impl Publisher {
         let owner =
             rustix::process::geteuid().is_root().then_some(Owner { uid: job.uid, gid: job.gid });
         let (mails, id) = (self.mails.clone(), job.id);
+        let of_user = || Arc::new(Semaphore::new(MAILS_PER_USER));
+        let of_user = self.mails_of.entry(job.uid).or_insert_with(of_user).clone();
         self.runtime.spawn(async move {
+            let _of_user = of_user.acquire().await;
             let _permit = mails.acquire().await;
             for attempt in 0..WEBHOOK_ATTEMPTS {
                 let (mailer, from, to, text) =

@@ -1,5 +1,6 @@
 //! The routes of the HTTP API, and their OpenAPI description.
 
+use super::asker::{blocking, with_asker};
 use super::auth::{Tcp, with_token};
 use super::bodies::{BODY_MAX, read_body, too_large};
 use super::connections::{ConnectionLimits, TlsListener, serve_listener};
@@ -58,7 +59,7 @@ async fn serve_web(api: &Api, web: Option<Web>, limits: ConnectionLimits) {
 }
 
 fn router(api: Api) -> Router {
-    let bodies = api.bodies.clone();
+    let (bodies, askers) = (api.bodies.clone(), api.askers.clone());
     let jobs = Router::new()
         .route("/", post(submit).get(list))
         .route("/dry-run", post(dry_run))
@@ -98,6 +99,7 @@ fn router(api: Api) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(middleware::from_fn_with_state(bodies, read_body))
+        .layer(middleware::from_fn_with_state(askers, with_asker))
         .with_state(api)
 }
 
@@ -183,8 +185,7 @@ async fn submit(
 
 /// Checks a request beside the scheduling loop, which never does work that a user can size.
 async fn check(request: JobRequest) -> Result<CheckedRequest, ApiError> {
-    let work = tokio::task::spawn_blocking(move || CheckedRequest::new(request));
-    let checked = work.await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let checked = blocking(move || CheckedRequest::new(request)).await?;
     checked.map_err(|error| ApiError::bad(error.to_string()))
 }
 

@@ -20,6 +20,7 @@ impl Cycle {
             turns: &self.turns,
             history: &self.history,
             trouble: self.trouble.as_deref(),
+            tally: &self.tally,
         }
     }
 

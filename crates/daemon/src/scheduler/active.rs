@@ -122,7 +122,7 @@ impl Active {
         let done = Work::of(Span(job.done_us));
         let length = match job.request.params.is_empty() {
             true => JobLength::of_command(&job.request.command),
-            false => JobLength::of_command(&job.command()),
+            false => JobLength::of_command(&job.command_start()),
         };
         Self {
             job,

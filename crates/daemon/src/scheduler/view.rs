@@ -73,12 +73,22 @@ impl Scheduler {
 
     /// How many jobs are not over.
     pub fn active_jobs(&self) -> usize {
-        self.jobs.count_all()
+        self.jobs.count_all() + self.unfolding.left()
     }
 
     /// What the jobs of a user that are not over amount to.
     pub fn load(&self, uid: u32) -> super::UserLoad {
         self.jobs.load(uid)
+    }
+
+    /// How many jobs of a user have a process.
+    pub(crate) fn jobs_with_process(&self, uid: u32) -> u64 {
+        self.jobs.with_process(uid)
+    }
+
+    /// Whether jobs of the submission that begins with a job are still to be added.
+    pub(crate) fn is_unfolding(&self, first: u64) -> bool {
+        self.unfolding.has(first)
     }
 
     /// The number of the next job.
