@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Changes of at most this many jobs are applied at once.
 const AT_ONCE_MAX: usize = 256;
 /// Jobs that one turn changes for all bulk changes together.
-const PORTION_MAX: usize = 4096;
+const PORTION_MAX: usize = 2048;
 
 /// A change of many jobs that is under way.
 pub(super) struct BulkChange {

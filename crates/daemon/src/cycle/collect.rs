@@ -17,7 +17,7 @@ use tandem_backends::{BackendEvent, ClusterJob, DeviceSample, RunSample};
 /// How long a turn takes requests of users. It takes at least one.
 const REQUESTS_FOR: Duration = Duration::from_millis(20);
 /// Jobs that the commands of a turn may change, or tasks that they may submit, before the others wait for the next.
-const JOBS_MAX: usize = 4096;
+const JOBS_MAX: usize = 2048;
 
 /// The messages of a turn, sorted.
 #[derive(Default)]

@@ -190,7 +190,7 @@ impl StepOutcome {
 }
 
 /// Timers that strike in one step; the others strike in the next.
-const TIMERS_PER_STEP: usize = 4096;
+const TIMERS_PER_STEP: usize = 2048;
 
 /// The scheduler.
 pub struct Scheduler {

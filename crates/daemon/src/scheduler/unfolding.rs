@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// Tasks that a step adds, unless the setup says otherwise.
-pub(super) const TASKS_PER_STEP: u32 = 4096;
+pub(super) const TASKS_PER_STEP: u32 = 2048;
 /// Tasks of one submission that are added before it is the turn of another.
 pub(super) const AT_ONCE: usize = 256;
 
