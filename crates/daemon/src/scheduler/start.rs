@@ -28,8 +28,8 @@ pub use tandem_backends::RecoveredRun;
 /// it is ended, a dependency on an array is one on all of its tasks, jobs follow their start in records of their
 /// own, estimates stay within their class, and sharing is decided as soon as something about it is known; since 4
 /// what jobs have to do and what running ones of a class show belongs to estimates, and on cores nobody shares
-/// before it has shown how much it uses them.
-pub const JOURNAL_VERSION: u32 = 4;
+/// before it has shown how much it uses them; since 5 the jobs of large submissions are added in portions.
+pub const JOURNAL_VERSION: u32 = 5;
 
 /// Everything that a scheduler begins with: the first record of a journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
