@@ -345,14 +345,10 @@ fn another_user_works_on_while_one_tries_everything() {
     let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     let acknowledged = Mutex::new(Vec::new());
     let (mut times, mut kept, mut memory) = (Times::default(), Vec::new(), 0);
+    let attack =
+        Attack { daemon: &daemon, stop: &stop, requests: &requests, acknowledged: &acknowledged };
+    let attack = &attack;
     std::thread::scope(|scope| {
-        let attack = Attack {
-            daemon: &daemon,
-            stop: &stop,
-            requests: &requests,
-            acknowledged: &acknowledged,
-        };
-        let attack = &attack;
         for one in ATTACKS {
             scope.spawn(move || one(attack));
         }

@@ -27,9 +27,11 @@ pub(super) struct LogQuery {
     /// `stdout` or `stderr`.
     stream: Option<String>,
     /// The first byte to return.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     offset: Option<u64>,
     /// The most bytes to return.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     limit: Option<u64>,
 }

@@ -12,6 +12,7 @@ pub mod live;
 pub mod live_types;
 mod logs;
 mod metrics;
+mod params;
 mod reservations;
 mod responses;
 mod routes;

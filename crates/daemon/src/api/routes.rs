@@ -150,6 +150,10 @@ pub(super) fn json_body<T: DeserializeOwned>(
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => ApiError::bad(rejection.body_text()),
     })?;
+    // A list would do where fields are expected, in their order, which nobody wants to depend on.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|&byte| byte == b'[') {
+        return Err(ApiError::bad("body: is a list; give an object"));
+    }
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("body: {error}")))
 }
 
@@ -262,6 +266,7 @@ struct ListQuery {
     /// Jobs of this user.
     user: Option<String>,
     /// Jobs after this id, in the order of the page.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
     /// The most jobs on a page; 1000 by default.
@@ -431,6 +436,7 @@ async fn classes(State(api): State<Api>, caller: Caller) -> JsonResult<Classes> 
 #[serde(deny_unknown_fields)]
 struct UsageQuery {
     /// Unix time in seconds: counts jobs that ended since then or have not ended.
+    #[serde(default, deserialize_with = "super::params::seconds")]
     #[param(minimum = 0)]
     since: Option<f64>,
     /// Rows by `user`, `account` and `month`, separated by commas.

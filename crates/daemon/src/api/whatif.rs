@@ -65,9 +65,12 @@ pub(super) async fn what_if(
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<WhatIfAnswer> {
     let change: WhatIfBody = json_body(bytes)?;
-    if let Some(job) = &change.job {
-        job.check().map_err(|error| ApiError::bad(format!("job: {error}")))?;
-    }
+    let (change, checked) = super::asker::blocking(move || {
+        let checked = change.job.as_ref().map_or(Ok(()), crate::request::JobRequest::check);
+        (change, checked)
+    })
+    .await?;
+    checked.map_err(|error| ApiError::bad(format!("job: {error}")))?;
     let before = policy(&api, None)?;
     let after = policy(&api, change.policy.clone())?;
     let what_if = api.query(move |present| forecast::of_change(present, &caller, change));
