@@ -247,7 +247,7 @@ fn a_daemon_starts_again_with_a_million_pending_tasks() {
     daemon.restart();
     let started = began.elapsed();
     let after = memory_mib(&daemon);
-    let counts = daemon.client().info().unwrap().jobs;
+    let counts = daemon.client().info().unwrap().value.jobs;
     let all: u64 = counts.values().sum();
     assert_eq!(all as usize, submitted + count / 32 * 32, "{counts:?}");
     tell(&format!(
