@@ -1,6 +1,6 @@
 //! Turns messages into inputs of the scheduler, accepted commands and questions.
 
-use super::fair::Waiting;
+use super::fair::UserRequest;
 use super::message::Reply;
 use super::{AcceptedCommand, Cycle, Message};
 use crate::command::{
@@ -42,7 +42,7 @@ impl Cycle {
             match message {
                 Message::Command { caller, command, reply } => {
                     let uid = caller.uid;
-                    self.requests.push(uid, Waiting::Command { caller, command, reply });
+                    self.requests.push(uid, UserRequest::Command { caller, command, reply });
                 }
                 Message::Write { reply, .. } if is_stuck => {
                     let _ = reply.send(Err(self.refusal()));
@@ -59,7 +59,9 @@ impl Cycle {
                 }
                 Message::WebhookDone { job } => intake.webhooks_done.push(job),
                 Message::Input(input) => intake.inputs.push(input),
-                Message::Ask { uid, question } => self.requests.push(uid, Waiting::Ask(question)),
+                Message::Ask { uid, question } => {
+                    self.requests.push(uid, UserRequest::Ask(question))
+                }
                 Message::Stop => intake.stops = true,
             }
         }
@@ -79,11 +81,11 @@ impl Cycle {
         let mut jobs = 0;
         while let Some(request) = self.requests.pop() {
             match request {
-                Waiting::Ask(question) => question(&self.present(now)),
-                Waiting::Command { reply, .. } if is_stuck => {
+                UserRequest::Ask(question) => question(&self.present(now)),
+                UserRequest::Command { reply, .. } if is_stuck => {
                     let _ = reply.send(Err(self.refusal()));
                 }
-                Waiting::Command { caller, command, reply } => {
+                UserRequest::Command { caller, command, reply } => {
                     let accepted = self.admit(next_job, &admitted, &caller, command, reply);
                     if let Some((Accepted { input, outcome, .. }, _)) = &accepted {
                         let new = outcome.new.len();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 
 /// A request of a user.
-pub(super) enum Waiting {
+pub(super) enum UserRequest {
     /// A command.
     Command { caller: Caller, command: UserCommand, reply: Reply },
     /// A request to read the present state.
@@ -17,13 +17,13 @@ pub(super) enum Waiting {
 /// Requests by user, each user's in order.
 #[derive(Default)]
 pub(super) struct FairQueue {
-    of_users: BTreeMap<u32, VecDeque<Waiting>>,
+    of_users: BTreeMap<u32, VecDeque<UserRequest>>,
     /// The user who was served last.
     last: u32,
 }
 
 impl FairQueue {
-    pub(super) fn push(&mut self, uid: u32, request: Waiting) {
+    pub(super) fn push(&mut self, uid: u32, request: UserRequest) {
         self.of_users.entry(uid).or_default().push_back(request);
     }
 
@@ -32,7 +32,7 @@ impl FairQueue {
     }
 
     /// The next request, of the next user.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<UserRequest> {
         let next = self.of_users.range((Excluded(self.last), Unbounded)).next();
         let uid = *next.or_else(|| self.of_users.first_key_value())?.0;
         self.last = uid;
@@ -56,7 +56,7 @@ mod tests {
         let mut push = |queue: &mut FairQueue, uid: u32| {
             let told = told.clone();
             let ask: StateQuery = Box::new(move |_| drop(told.send(uid)));
-            queue.push(uid, Waiting::Ask(ask));
+            queue.push(uid, UserRequest::Ask(ask));
         };
         (0..100).for_each(|_| push(&mut queue, 7));
         push(&mut queue, 3);

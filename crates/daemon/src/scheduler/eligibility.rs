@@ -122,8 +122,9 @@ impl Scheduler {
             // Jobs of a cluster were not checked; such a job would block all behind it for ever.
             Some(excess)
         } else if !self.jobs.may_enter(id, self.setup.planned_per_user) {
-            let most = self.setup.planned_per_user.unwrap_or(u32::MAX);
-            Some(format!("waits behind {most} jobs of its user"))
+            // There may be a million of them, so that they have no text of their own.
+            self.jobs.set_reason(id, None);
+            return;
         } else if !self.jobs.takes_array_slot(id) {
             Some("waits for other tasks of its array".to_owned())
         } else {
