@@ -22,10 +22,8 @@ use crate::store::{Store, StoreError, StoreTransaction};
 use bulk::BulkChange;
 use collect::Intake;
 use fair::FairQueue;
-use message::{Reply, Tally};
-use std::cell::RefCell;
+use message::Reply;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tandem_backends::{Backend, ClusterJob, DeviceSample, crash};
@@ -58,7 +56,6 @@ pub struct Cycle {
     pub history: History,
     devices: Vec<DeviceSample>,
     turns: Turns,
-    tally: RefCell<Arc<Tally>>,
     wake: Option<Time>,
     /// Inputs that could not be written yet.
     unwritten: Vec<Input>,
@@ -121,7 +118,6 @@ impl Cycle {
             history: History::default(),
             devices: Vec::new(),
             turns: Turns::default(),
-            tally: RefCell::default(),
             wake: None,
             unwritten: Vec::new(),
             decided: None,

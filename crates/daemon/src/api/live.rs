@@ -58,9 +58,7 @@ pub(super) fn event(kind: &str, data: &impl serde::Serialize) -> Event {
 pub(crate) fn sample(present: &Present<'_>) -> Sample {
     let scheduler = present.scheduler;
     let samples = present.samples();
-    let tally = present.tally();
-    let known = tally.with_process.iter().filter_map(|&id| scheduler.job(id));
-    let running = known.filter(|active| active.phase == Phase::Running);
+    let running = scheduler.all_with_process().filter(|active| active.phase == Phase::Running);
     let job = |active: &crate::scheduler::Active| {
         let id = active.job.id;
         let placement = present.history.placements.open(id);

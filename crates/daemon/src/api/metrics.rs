@@ -50,13 +50,11 @@ pub(super) fn text(present: &Present<'_>) -> String {
     }
     let slowdown = Family::<JobLabel, RatioGauge>::default();
     let utilization = Family::<JobOnGpu, RatioGauge>::default();
-    let tally = present.tally();
-    for (state, &count) in &tally.by_state {
+    for (state, count) in present.scheduler.by_state() {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        jobs.get_or_create(&StateLabel { state: state.clone() }).set(count);
+        jobs.get_or_create(&StateLabel { state: state.to_owned() }).set(count);
     }
-    let find = |id: &u64| present.scheduler.job(*id);
-    for active in tally.with_process.iter().filter_map(find) {
+    for active in present.scheduler.all_with_process() {
         if active.phase != Phase::Running {
             continue;
         }
@@ -114,7 +112,7 @@ fn services(present: &Present<'_>, registry: &mut Registry) {
     let promised = Family::<Quantile, RatioGauge>::default();
     let kept = Family::<JobLabel, RatioGauge>::default();
     let requests = Family::<JobLabel, Gauge>::default();
-    for active in present.tally().services.iter().filter_map(|&id| present.scheduler.job(id)) {
+    for active in present.scheduler.services() {
         let (job_id, record) = (active.job.id, &active.job.latency);
         let label = |quantile: &str| Quantile { job_id, quantile: quantile.to_owned() };
         let seconds = |us: u64| us as f64 / 1e6;

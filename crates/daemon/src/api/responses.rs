@@ -258,7 +258,7 @@ pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
         up_s: present.now.unix_us.saturating_sub(api.started_us) as f64 / SECOND,
         uid: api.uid,
         pid: std::process::id(),
-        jobs: present.tally().by_state.clone(),
+        jobs: present.scheduler.by_state().map(|(name, count)| (name.to_owned(), count)).collect(),
         plans_rejected: present.scheduler.engine().refused().0,
     }
 }

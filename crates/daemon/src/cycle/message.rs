@@ -4,12 +4,9 @@ use crate::command::{Caller, CommandOutcome, Refusal, UserCommand};
 use crate::history::History;
 use crate::job_sockets::FromJob;
 use crate::meter::Meter;
-use crate::scheduler::{Input, Now, Phase, Scheduler};
+use crate::scheduler::{Input, Now, Scheduler};
 use crate::store::{StoreError, StoreTransaction};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tandem_backends::{BackendEvent, DeviceSample};
 use tokio::sync::oneshot;
 
@@ -82,51 +79,6 @@ pub struct Present<'a> {
     pub history: &'a History,
     /// Why the store cannot be written, if so.
     pub trouble: Option<&'a str>,
-    /// The latest count of jobs.
-    pub(super) tally: &'a RefCell<Arc<Tally>>,
-}
-
-/// The jobs that have not ended, counted.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    /// Their number by state.
-    pub by_state: BTreeMap<String, u64>,
-    /// Those that have a process.
-    pub with_process: Vec<u64>,
-    /// Services.
-    pub services: Vec<u64>,
-    counted: Option<(Instant, Duration)>,
-}
-
-/// Counting takes at most this part of the time, one to so many.
-const TALLY_FACTOR: u32 = 20;
-
-impl Present<'_> {
-    /// The jobs that have not ended, counted a moment ago: whoever asks for it again and again does not keep the
-    /// scheduler busy.
-    pub fn tally(&self) -> Arc<Tally> {
-        let is_fresh = |(at, took): (Instant, Duration)| at.elapsed() < took * TALLY_FACTOR;
-        if !self.tally.borrow().counted.is_some_and(is_fresh) {
-            let began = Instant::now();
-            let mut tally = Tally::default();
-            let mut states: BTreeMap<&'static str, u64> = BTreeMap::new();
-            for active in self.scheduler.jobs() {
-                *states.entry(active.job.state.name()).or_default() += 1;
-                if active.phase != Phase::Absent {
-                    tally.with_process.push(active.job.id);
-                }
-                if active.job.request.is_service() {
-                    tally.services.push(active.job.id);
-                }
-            }
-            let named = states.into_iter().map(|(name, count)| (name.to_owned(), count));
-            tally.by_state = named.collect();
-            let now = Instant::now();
-            tally.counted = Some((now, now - began));
-            self.tally.replace(Arc::new(tally));
-        }
-        self.tally.borrow().clone()
-    }
 }
 
 /// A histogram of the durations of turns.

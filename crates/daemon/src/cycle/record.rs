@@ -20,7 +20,6 @@ impl Cycle {
             turns: &self.turns,
             history: &self.history,
             trouble: self.trouble.as_deref(),
-            tally: &self.tally,
         }
     }
 

@@ -79,6 +79,8 @@ impl Pace {
 pub struct Active {
     /// As it is stored.
     pub job: StoredJob,
+    /// The state as which it is counted.
+    pub(super) counted: Option<JobState>,
     /// Its number in the engine, if it is eligible.
     pub(super) entry: Option<JobId>,
     /// The phase of its process.
@@ -127,6 +129,7 @@ impl Active {
         Self {
             job,
             entry: None,
+            counted: None,
             phase: Phase::Absent,
             allocation: None,
             handle: None,

@@ -26,6 +26,11 @@ pub(super) struct Jobs {
     externals: BTreeMap<String, u64>,
     /// Jobs that depend on a job.
     dependents: BTreeMap<u64, BTreeSet<u64>>,
+    /// How many jobs are in each state, by its name.
+    states: BTreeMap<&'static str, u64>,
+    /// Jobs that have a process.
+    with_process: BTreeSet<u64>,
+    services: BTreeSet<u64>,
     /// Array tasks with a limit on how many run at a time, by the first job of the array.
     arrays: BTreeMap<u64, ArrayLimit>,
     /// Tasks that have not ended, by the first job of their array.
@@ -99,6 +104,9 @@ impl Jobs {
             short: BTreeSet::new(),
             externals: BTreeMap::new(),
             dependents: BTreeMap::new(),
+            states: BTreeMap::new(),
+            with_process: BTreeSet::new(),
+            services: BTreeSet::new(),
             arrays: BTreeMap::new(),
             tasks_left: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -187,7 +195,13 @@ impl Jobs {
         if let Some(external) = &active.job.external {
             self.externals.insert(external.clone(), id);
         }
-        self.active.insert(id, Box::new(active));
+        if active.job.request.is_service() {
+            self.services.insert(id);
+        }
+        let mut active = Box::new(active);
+        active.counted = Some(active.job.state);
+        *self.states.entry(active.job.state.name()).or_default() += 1;
+        self.active.insert(id, active);
     }
 
     /// Adds jobs that are alike to what their user has.
@@ -227,13 +241,33 @@ impl Jobs {
         self.loads.get(&uid).map_or_else(UserLoad::default, |of_user| of_user.load)
     }
 
+    /// How many jobs are in each state.
+    pub(super) fn by_state(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.states.iter().map(|(&name, &count)| (name, count)).filter(|&(_, count)| count > 0)
+    }
+
+    /// Jobs that have a process.
+    pub(super) fn all_with_process(&self) -> impl Iterator<Item = &Active> {
+        self.with_process.iter().filter_map(|&id| self.get(id))
+    }
+
+    /// Services.
+    pub(super) fn services(&self) -> impl Iterator<Item = &Active> {
+        self.services.iter().filter_map(|&id| self.get(id))
+    }
+
     /// How many jobs of a user have a process.
     pub(super) fn with_process(&self, uid: u32) -> u64 {
         self.loads.get(&uid).map_or(0, |of_user| of_user.with_process)
     }
 
     /// A job of a user has a process now, or has none any more.
-    pub(super) fn count_process(&mut self, uid: u32, has_one: bool) {
+    pub(super) fn count_process(&mut self, job: u64, uid: u32, has_one: bool) {
+        if has_one {
+            self.with_process.insert(job);
+        } else {
+            self.with_process.remove(&job);
+        }
         let Some(of_user) = self.loads.get_mut(&uid) else { return };
         of_user.with_process = match has_one {
             true => of_user.with_process + 1,
@@ -319,7 +353,11 @@ impl Jobs {
     pub(super) fn remove(&mut self, id: u64) -> Option<Active> {
         let active = *self.active.remove(&id)?;
         if active.phase != Phase::Absent {
-            self.count_process(active.job.uid, false);
+            self.count_process(id, active.job.uid, false);
+        }
+        self.services.remove(&id);
+        if let Some(count) = active.counted.and_then(|state| self.states.get_mut(state.name())) {
+            *count -= 1;
         }
         self.discount(&active);
         if active.entry.is_some() {
@@ -515,6 +553,13 @@ impl Jobs {
         for id in std::mem::take(&mut self.changed) {
             let Some(active) = self.active.get_mut(&id) else { continue };
             active.job.state = active.state();
+            if active.counted != Some(active.job.state) {
+                let before = active.counted.replace(active.job.state);
+                if let Some(count) = before.and_then(|state| self.states.get_mut(state.name())) {
+                    *count -= 1;
+                }
+                *self.states.entry(active.job.state.name()).or_default() += 1;
+            }
             active.job.done_us = active.pace.done_us(now);
             active.lap(now);
             let rate_ppm = active.pace.progress.rate.0;

@@ -255,7 +255,7 @@ impl Scheduler {
         let has_process = phase != Phase::Absent;
         let check_at = active.check_at.take_if(|_| phase != Phase::Running);
         if has_process != had_process {
-            self.jobs.count_process(uid, has_process);
+            self.jobs.count_process(id, uid, has_process);
         }
         // The estimate is checked again when the job runs again.
         if let Some(check) = check_at {

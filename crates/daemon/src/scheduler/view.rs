@@ -81,6 +81,21 @@ impl Scheduler {
         self.jobs.load(uid)
     }
 
+    /// How many jobs are in each state, by its name.
+    pub fn by_state(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.jobs.by_state()
+    }
+
+    /// Jobs that have a process, in order.
+    pub fn all_with_process(&self) -> impl Iterator<Item = &Active> {
+        self.jobs.all_with_process()
+    }
+
+    /// Services, in order.
+    pub fn services(&self) -> impl Iterator<Item = &Active> {
+        self.jobs.services()
+    }
+
     /// How many jobs of a user have a process.
     pub(crate) fn jobs_with_process(&self, uid: u32) -> u64 {
         self.jobs.with_process(uid)
