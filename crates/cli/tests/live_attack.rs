@@ -41,6 +41,9 @@ impl Attack<'_> {
 
     /// A request, whatever the answer; `None` if there is no connection for it.
     fn ask(&self, method: &str, path: &str, body: &[u8]) -> Option<Answer> {
+        if self.stop.load(Ordering::Relaxed) {
+            return None;
+        }
         let stream = self.daemon.connect(ANN).ok()?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         Some(exchange(stream, method, path, &[], body))
@@ -319,6 +322,9 @@ fn command_line(daemon: &Daemon) {
 }
 
 fn p99(all: &mut [Duration]) -> Duration {
+    if all.is_empty() {
+        return Duration::ZERO;
+    }
     all.sort();
     all[(all.len() * 99).div_ceil(100).max(1) - 1]
 }

@@ -4,7 +4,7 @@
 use crate::api::live::LiveEvent;
 use crate::api::types::JobChange;
 use crate::cycle::Message;
-use crate::job::StoredJob;
+use crate::job::{StoredJob, public_reason};
 use crate::mail::Mailer;
 use crate::scheduler::Now;
 use rustls::pki_types::ServerName;
@@ -40,6 +40,21 @@ pub struct OwnedChange {
     pub uid: u32,
     /// The change as its owner may see it.
     pub change: JobChange,
+    /// As JSON, for those who may see all and for others: many streams carry the same.
+    texts: [OnceLock<String>; 2],
+}
+
+impl OwnedChange {
+    /// As JSON; without what only the owner may see, unless all may be shown.
+    pub(crate) fn text(&self, shows_all: bool) -> &str {
+        self.texts[usize::from(shows_all)].get_or_init(|| {
+            let public = (!shows_all).then(|| JobChange {
+                reason: self.change.reason.as_deref().map(public_reason),
+                ..self.change.clone()
+            });
+            serde_json::to_string(public.as_ref().unwrap_or(&self.change)).unwrap_or_default()
+        })
+    }
 }
 
 /// Publishes changes.
@@ -97,7 +112,11 @@ impl Publisher {
 
     /// Publishes a change of a job and calls its webhook if it ended.
     pub fn publish(&mut self, now: Now, job: &StoredJob) {
-        let change = Arc::new(OwnedChange { uid: job.uid, change: self.change(now.unix_us, job) });
+        let change = Arc::new(OwnedChange {
+            uid: job.uid,
+            change: self.change(now.unix_us, job),
+            texts: Default::default(),
+        });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == HISTORY_MAX {
             recent.pop_front();

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Reads of the store and of files of one user at a time. A read that hangs, as on a dead file system, holds one.
 const READS_MAX: usize = 6;
 /// Event streams of one user that are open.
-const STREAMS_MAX: usize = 256;
+const STREAMS_MAX: usize = 64;
 /// Users who are remembered before those who ask nothing are forgotten.
 const USERS_MAX: usize = 256;
 

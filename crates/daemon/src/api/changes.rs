@@ -1,7 +1,7 @@
 //! Routes that change jobs and devices.
 
 use super::asker::blocking;
-use super::routes::{DONE, JsonResult, json_body, path_param};
+use super::routes::{DONE, JsonResult, json_body, large_body, path_param};
 use super::types::{
     AccumBody, BulkAnswer, BulkBody, BulkFailure, Done, DrainBody, ErrorAnswer, SCHEMA,
 };
@@ -29,7 +29,7 @@ pub(super) async fn change(
     caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<BulkAnswer> {
-    let BulkBody { action, jobs } = json_body(bytes)?;
+    let BulkBody { action, jobs } = large_body(bytes).await?;
     if jobs.len() > SELECTORS_MAX {
         return Err(ApiError::bad(format!("jobs: give at most {SELECTORS_MAX} selectors")));
     }

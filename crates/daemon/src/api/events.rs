@@ -1,9 +1,8 @@
 //! State changes of jobs as a stream of server-sent events.
 
-use super::types::{ErrorAnswer, JobChange};
+use super::types::ErrorAnswer;
 use super::{Api, ApiError};
 use crate::command::Caller;
-use crate::job::public_reason;
 use crate::publish::OwnedChange;
 use axum::extract::State;
 use axum::http::HeaderMap;
@@ -21,13 +20,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A change as the caller may see it.
 pub(super) fn event(owned: &OwnedChange, caller: &Caller, daemon_uid: u32) -> Event {
-    let OwnedChange { uid, change } = owned;
-    let public = (!caller.may_change(*uid, daemon_uid)).then(|| JobChange {
-        reason: change.reason.as_deref().map(public_reason),
-        ..change.clone()
-    });
-    let data = serde_json::to_string(public.as_ref().unwrap_or(change)).unwrap_or_default();
-    Event::default().id(change.seq.to_string()).event("job").data(data)
+    let data = owned.text(caller.may_change(owned.uid, daemon_uid));
+    Event::default().id(owned.change.seq.to_string()).event("job").data(data)
 }
 
 /// What is sent first: it flushes the headers, so that the client knows that it is subscribed.

@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 use utoipa::{IntoParams, OpenApi};
 
 const PAGE_MAX: u32 = 10_000;
+/// A body from this size on is parsed on a thread of its own.
+const LARGE_BODY: usize = 32 << 10;
 
 /// Serves the unix socket, and TCP and the dashboard if they have listeners, until the daemon shuts down.
 pub(crate) async fn serve(api: Api, unix: super::UnixSocket, tcp: Option<Tcp>, web: Option<Web>) {
@@ -157,6 +159,16 @@ pub(super) fn json_body<T: DeserializeOwned>(
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("body: {error}")))
 }
 
+/// Parses a JSON body that may be large: others are served meanwhile.
+pub(super) async fn large_body<T: DeserializeOwned + Send + 'static>(
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<T, ApiError> {
+    if bytes.as_ref().is_ok_and(|bytes| bytes.len() > LARGE_BODY) {
+        return blocking(move || json_body(bytes)).await?;
+    }
+    json_body(bytes)
+}
+
 pub(super) fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
     path.map(|Path(value)| value).map_err(|rejection| ApiError::bad(rejection.body_text()))
 }
@@ -175,7 +187,7 @@ async fn submit(
     caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let request: JobRequest = json_body(bytes)?;
+    let request: JobRequest = large_body(bytes).await?;
     if request.webhook.is_some() && !api.webhooks {
         let message = "webhook: webhooks are disabled on this daemon; see daemon.webhooks";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
@@ -211,7 +223,7 @@ async fn dry_run(
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<Explanation> {
     let asked = Instant::now();
-    let (request, params): (JobRequest, _) = (json_body(bytes)?, query_params(params)?);
+    let (request, params): (JobRequest, _) = (large_body(bytes).await?, query_params(params)?);
     let request = check(request).await?.into_request();
     let policy = policy(&api, params.policy)?;
     let question = api.query(move |present| crate::forecast::of_request(present, &caller, request));
