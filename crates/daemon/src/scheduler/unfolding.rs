@@ -180,6 +180,12 @@ impl Unfolding {
         self.left
     }
 
+    /// How many tasks of a user are still to be added.
+    pub(super) fn left_of(&self, uid: u32) -> usize {
+        let own = self.of_users.get(&uid).into_iter().flatten();
+        own.filter_map(|first| self.tasks.get(first)).map(NewTasks::left).sum()
+    }
+
     /// Whether tasks of the submission that begins with a job are still to be added.
     pub(super) fn has(&self, first: u64) -> bool {
         self.tasks.contains_key(&first)

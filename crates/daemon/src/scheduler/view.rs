@@ -101,6 +101,11 @@ impl Scheduler {
         self.jobs.with_process(uid)
     }
 
+    /// How many jobs of a user's submissions are still to be added.
+    pub(crate) fn still_to_be_added(&self, uid: u32) -> usize {
+        self.unfolding.left_of(uid)
+    }
+
     /// Whether jobs of the submission that begins with a job are still to be added.
     pub(crate) fn is_unfolding(&self, first: u64) -> bool {
         self.unfolding.has(first)
