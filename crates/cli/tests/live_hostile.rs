@@ -100,6 +100,11 @@ fn bad_requests() {
                 .into_bytes(),
         ),
         ("10,001 dependencies", 400, with("dependency", json!(ten_thousand + ":1"))),
+        (
+            "dependencies on everybody, again and again",
+            400,
+            with("dependency", json!("afterok".to_owned() + &many(":1-100000", 400_000))),
+        ),
         ("a dependency on nobody", 400, with("dependency", json!("afterok:18446744073709551615"))),
         ("a dependency on itself", 400, with("dependency", json!("afterok:999999"))),
         ("a pattern that explodes", 400, with("progress_regex", json!("(((a{100}){100}){100})"))),
@@ -129,6 +134,11 @@ fn bad_requests() {
     }
     let jobs = daemon.get(ROOT, "/v1/jobs").json();
     assert_eq!(jobs["jobs"], json!([]), "nothing was accepted");
+    let change = json!({"action": "cancel", "jobs": vec!["1-100000"; 10_000]});
+    let began = Instant::now();
+    assert_refusal(&daemon.post(ROOT, "/v1/jobs/change", &change), 400, "everybody often");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    daemon.assert_well("a change of everybody, again and again");
     for (method, path, status) in [
         ("GET", "/v1/jobs/-1", 400),
         ("GET", "/v1/jobs/18446744073709551615", 404),
