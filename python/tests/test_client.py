@@ -198,6 +198,14 @@ class Requests(unittest.TestCase):
             self.assertEqual(_api.default_socket(), f"/tmp/tandem-{os.getuid()}/daemon.sock")
             os.environ["XDG_RUNTIME_DIR"] = "/run/user/1"
             self.assertEqual(_api.default_socket(), "/run/user/1/tandem/daemon.sock")
+        # Somebody else made the folder, to keep a user from having a daemon.
+        taken, other = "/tmp/tandem-41", 41
+        os.mkdir(taken)
+        self.addCleanup(os.rmdir, taken)
+        os.environ["XDG_STATE_HOME"] = "/s"
+        found = _api._socket_folder(other)
+        self.assertEqual(found, f"/s/tandem/socket-{_api._machine()}")
+        self.assertEqual(_api._socket_folder(42), "/tmp/tandem-42")
         os.environ["TANDEM_DAEMON_SOCKET"] = "/a.sock"
         self.assertEqual(_api.default_socket(), "/a.sock")
 

@@ -146,13 +146,22 @@ pub struct ProcessLimits {
     pub open_files: Option<u64>,
     /// Processes of its user; the limit of the daemon if absent.
     pub processes: Option<u64>,
+    /// Bytes of memory that a process locks; the limit of the daemon if absent.
+    #[serde(default)]
+    pub locked_bytes: Option<u64>,
     /// Bytes of a core dump; the limit of the daemon if absent.
     pub core_bytes: Option<u64>,
 }
 
 impl Default for ProcessLimits {
     fn default() -> Self {
-        Self { umask: 0o022, open_files: None, processes: None, core_bytes: None }
+        Self {
+            umask: 0o022,
+            open_files: None,
+            processes: None,
+            locked_bytes: None,
+            core_bytes: None,
+        }
     }
 }
 

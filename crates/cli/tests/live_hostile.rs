@@ -100,6 +100,11 @@ fn bad_requests() {
                 .into_bytes(),
         ),
         ("10,001 dependencies", 400, with("dependency", json!(ten_thousand + ":1"))),
+        (
+            "dependencies on everybody, again and again",
+            400,
+            with("dependency", json!("afterok".to_owned() + &many(":1-100000", 400_000))),
+        ),
         ("a dependency on nobody", 400, with("dependency", json!("afterok:18446744073709551615"))),
         ("a dependency on itself", 400, with("dependency", json!("afterok:999999"))),
         ("a pattern that explodes", 400, with("progress_regex", json!("(((a{100}){100}){100})"))),
@@ -129,6 +134,11 @@ fn bad_requests() {
     }
     let jobs = daemon.get(ROOT, "/v1/jobs").json();
     assert_eq!(jobs["jobs"], json!([]), "nothing was accepted");
+    let change = json!({"action": "cancel", "jobs": vec!["1-100000"; 10_000]});
+    let began = Instant::now();
+    assert_refusal(&daemon.post(ROOT, "/v1/jobs/change", &change), 400, "everybody often");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    daemon.assert_well("a change of everybody, again and again");
     for (method, path, status) in [
         ("GET", "/v1/jobs/-1", 400),
         ("GET", "/v1/jobs/18446744073709551615", 404),
@@ -140,6 +150,7 @@ fn bad_requests() {
         ("GET", "/v1/jobs?limit=-1", 400),
         ("GET", "/v1/jobs?state=%27%20OR%201=1", 400),
         ("GET", "/v1/jobs?what=1", 400),
+        ("GET", "/v1/jobs?after=18446744073709551615", 400),
         ("GET", "/v1/jobs?order=%1b[31m", 400),
         ("GET", "/v1/usage?since=now", 400),
         ("POST", "/v1/devices/99/drain", 404),
@@ -150,15 +161,12 @@ fn bad_requests() {
     ] {
         assert_refusal(&daemon.ask(ROOT, method, path, b""), status, path);
     }
-    for path in [
-        "/v1/usage?since=-1",
-        "/v1/usage?since=NaN",
-        "/v1/usage?since=inf",
-        "/v1/usage?since=1e300",
-    ] {
-        assert!([200, 400].contains(&daemon.get(ROOT, path).status), "{path}");
+    for since in ["-1", "NaN", "inf"] {
+        let path = format!("/v1/usage?since={since}");
+        assert_refusal(&daemon.get(ROOT, &path), 400, &path);
     }
-    let user = "/v1/jobs?user=%27%3B%20DROP%20TABLE%20jobs%3B--&after=18446744073709551615&limit=4294967295";
+    assert_eq!(daemon.get(ROOT, "/v1/usage?since=1e300").status, 200);
+    let user = "/v1/jobs?user=%27%3B%20DROP%20TABLE%20jobs%3B--&after=9223372036854775807&limit=4294967295";
     assert_eq!(daemon.get(ROOT, user).json()["jobs"], json!([]));
     for policy in
         ["nonsense", "tandem:x=1", "tandem:%1b", "%ff", "srtf:period=-1", "tiresias:queues=1e99"]
@@ -376,4 +384,40 @@ fn jobs_that_talk_nonsense() {
     assert_eq!(daemon.get(ROOT, &format!("/v1/jobs/{id}/explain")).status, 200);
     assert_eq!(daemon.ask(ROOT, "DELETE", &format!("/v1/jobs/{id}"), b"").status, 200);
     assert_eq!(daemon.over(id)["state"], "cancelled");
+}
+
+/// The name of a user is asked of a service that does not answer: others are served meanwhile.
+#[test]
+fn a_slow_name_service_keeps_nobody_else_waiting() {
+    if !two_people() {
+        return;
+    }
+    let dir = hostile::open_folder();
+    let id = dir.path().join("id");
+    std::fs::write(&id, "#!/bin/sh\nexec /bin/sleep 30\n").expect("a file can be written");
+    std::fs::set_permissions(&id, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("it is ours");
+    let tandem = std::path::Path::new(env!("CARGO_BIN_EXE_tandem"));
+    let mut command = hostile::command(tandem, dir.path(), &[]);
+    command.env("PATH", format!("{}:/usr/bin:/bin", dir.path().display()));
+    let daemon = Daemon::spawn(dir, command);
+    let strangers = 40_000_001..40_000_005;
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = strangers
+            .map(|uid| {
+                let stranger = tandem_backends::Owner { uid, gid: uid };
+                let daemon = &daemon;
+                scope.spawn(move || daemon.get(stranger, "/v1/jobs"))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(500));
+        let began = Instant::now();
+        assert_eq!(daemon.get(BOB, "/v1/jobs").status, 200);
+        daemon.submit(BOB, &json!({"command": ["true"], "dir": "/", "stdout": "/dev/null"}));
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(asked.iter().all(|one| !one.is_finished()), "they were not slow");
+        for answer in asked {
+            assert_refusal(&answer.join().expect("it is answered"), 503, "a stranger");
+        }
+    });
 }

@@ -7,7 +7,9 @@ mod hostile;
 use hostile::{Answer, Daemon, ROOT, exchange};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 const METHODS: [&str; 5] = ["get", "post", "put", "delete", "patch"];
 
@@ -474,3 +476,53 @@ fn requests_from_the_description_are_answered_as_it_says() {
     let answer = daemon.get(ROOT, "/v1/info");
     assert_eq!(answer.json()["plans_rejected"], 0, "{}", answer.text());
 }
+
+/// Schemathesis, which knows nothing of the daemon but the description: requests that fit it and that do not, and
+/// answers that have to. `TANDEM_TEST_EXAMPLES=500` tries more of each operation.
+#[test]
+fn schemathesis_finds_no_difference() {
+    let script = common::workspace().join("scripts/python-env");
+    let ran = common::finish(Command::new(script).arg("--api"));
+    if ran.code != Some(0) {
+        common::skipped(ran.stderr.trim());
+        return;
+    }
+    let program = Path::new(ran.stdout.trim()).with_file_name("schemathesis");
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = port.local_addr().expect("it has an address").to_string();
+    drop(port);
+    let daemon = Daemon::start(&["--listen", &address, "--set", "daemon.tls=false"]);
+    let uid = rustix::process::getuid().as_raw();
+    let user = tandem_daemon::users::name(uid);
+    let request = json!({"user": user, "scopes": ["read", "submit", "operate"]});
+    let made = daemon.post(ROOT, "/v1/tokens", &request).json();
+    let token = made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
+    // Something to ask about.
+    let job = json!({"command": ["true"], "dir": "/", "stdout": "/dev/null", "array": "0-4"});
+    daemon.submit(ROOT, &job);
+    let config = daemon.dir.path().join("schemathesis.toml");
+    std::fs::write(&config, SCHEMATHESIS).expect("a file can be written");
+    let examples = std::env::var("TANDEM_TEST_EXAMPLES").unwrap_or_else(|_| "20".to_owned());
+    let mut command = Command::new(program);
+    command.arg("--config-file").arg(&config).arg("run");
+    command.arg(common::workspace().join("docs/openapi.json"));
+    command.args(["--url", &format!("http://{address}"), "--max-examples", &examples]);
+    command.arg("--header").arg(format!("Authorization: Bearer {token}"));
+    command.args(["--phases", "examples,coverage,fuzzing", "--seed", "1", "--workers", "2"]);
+    command.args(["--generation-database", "none", "--continue-on-failure", "--no-color"]);
+    // Streams do not end by themselves.
+    command.args(["--exclude-path-regex", "(events|logs/tail)$"]);
+    command.current_dir(daemon.dir.path());
+    let ran = common::finish(&mut command);
+    let end = ran.stdout.len().saturating_sub(6000);
+    let end = (end..).find(|&at| ran.stdout.is_char_boundary(at)).unwrap_or(0);
+    assert_eq!(ran.code, Some(0), "{}\n{}", &ran.stdout[end..], ran.stderr);
+    daemon.assert_well("Schemathesis");
+}
+
+/// What is checked. That a request fits the description does not mean that it can be granted: a job may not exist,
+/// a pattern may be none.
+const SCHEMATHESIS: &str = "
+[checks]
+positive_data_acceptance.enabled = false
+";

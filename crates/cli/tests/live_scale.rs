@@ -7,6 +7,8 @@ mod common;
 
 use common::daemon::{Daemon, Options, until};
 use common::tell;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use tandem_daemon::api::types::JobAction;
 use tandem_daemon::client::JobQuery;
@@ -170,4 +172,95 @@ fn others_are_served_during_a_change_of_many_jobs() {
     // Two selections and ten portions, each of which lets others in.
     assert!(served >= 6, "{longest:?} of {took:?}, {served} answers");
     until("nothing is left", || other.info().unwrap().jobs.is_empty());
+}
+
+/// The most memory that the daemon has taken, in MiB.
+fn memory_mib(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+}
+
+/// So many submissions over connections that stay open, several at a time; gives how many were accepted per second.
+fn submissions_per_second(daemon: &Daemon, count: usize) -> f64 {
+    const CLIENTS: usize = 32;
+    let body = serde_json::to_string(&JobRequest { hold: true, ..daemon.shell("true") }).unwrap();
+    let request = format!(
+        "POST /v1/jobs HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+                let mut answer = [0; 4096];
+                for _ in 0..count / CLIENTS {
+                    stream.write_all(request.as_bytes()).unwrap();
+                    let length = stream.read(&mut answer).unwrap();
+                    assert!(
+                        answer[..length].starts_with(b"HTTP/1.1 201"),
+                        "{:?}",
+                        &answer[..length]
+                    );
+                }
+            });
+        }
+    });
+    (count / CLIENTS * CLIENTS) as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Many pending tasks: others are served while they are submitted, submissions beside them are quick, and the next
+/// daemon starts soon and stays small.
+#[test]
+fn a_daemon_starts_again_with_a_million_pending_tasks() {
+    let is_large = std::env::var_os("TANDEM_TEST_SCALE").is_some();
+    let arrays = if is_large { 10 } else { 1 };
+    let size = if is_large { 100_000 } else { 20_000 };
+    let options = Options::fake(4).and(&["--set", "limits.jobs=1100000"]);
+    let mut daemon = Daemon::start(options);
+    let sleeper = JobRequest { exclusive: true, ..daemon.shell("exec sleep 3600") };
+    let array = JobRequest { array: Some(format!("1-{size}")), ..sleeper };
+    let mut client = daemon.client();
+    let mut other = daemon.client();
+    let began = Instant::now();
+    let submitting = std::thread::spawn(move || {
+        (0..arrays).map(|_| client.submit(&array).unwrap().value.ids.len()).sum::<usize>()
+    });
+    let mut waits = Vec::new();
+    while !submitting.is_finished() {
+        let asked = Instant::now();
+        other.info().unwrap();
+        waits.push(asked.elapsed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let submitted = submitting.join().unwrap();
+    assert_eq!(submitted, arrays * size);
+    let took = began.elapsed();
+    waits.sort();
+    let (p99, most) = (waits[(waits.len() * 99).div_ceil(100) - 1], waits[waits.len() - 1]);
+    let count = if is_large { 20_000 } else { 1_000 };
+    let rate = submissions_per_second(&daemon, count);
+    let before = memory_mib(&daemon);
+    daemon.kill();
+    let began = Instant::now();
+    daemon.restart();
+    let started = began.elapsed();
+    let after = memory_mib(&daemon);
+    let counts = daemon.client().info().unwrap().value.jobs;
+    let all: u64 = counts.values().sum();
+    assert_eq!(all as usize, submitted + count / 32 * 32, "{counts:?}");
+    tell(&format!(
+        "{submitted} pending tasks were submitted in {took:.1?}, others waited {p99:.1?} (p99), at most {most:.1?}; \
+         {rate:.0} submissions per second beside them; the daemon took {before} MiB; the next one started in \
+         {started:.1?} and took {after} MiB"
+    ));
+    if is_large && !cfg!(debug_assertions) {
+        assert!(started <= Duration::from_secs(10), "{started:?}");
+        assert!(before.max(after) <= 1024, "{before} and {after} MiB");
+        assert!(rate >= 5000.0, "{rate} submissions per second");
+        assert!(p99 <= Duration::from_millis(100), "{p99:?}, {most:?}");
+    }
+    // No other test waits until a million jobs are cancelled.
+    assert!(waits.len() > 5 && p99 < Duration::from_secs(5), "{p99:?} of {}", waits.len());
 }

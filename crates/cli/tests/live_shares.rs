@@ -205,15 +205,20 @@ fn classes_are_kept_apart_by_user() {
 
 #[test]
 fn jobs_have_a_mask_and_limits_of_their_own() {
-    let options =
-        ["--set", "jobs.umask=027", "--set", "jobs.open_files=333", "--set", "jobs.core_mib=0"];
+    let options = [
+        ["--set", "jobs.umask=027"],
+        ["--set", "jobs.open_files=333"],
+        ["--set", "jobs.locked_mib=3"],
+        ["--set", "jobs.core_mib=0"],
+    ];
+    let options = options.concat();
     let daemon = Daemon::start(&options);
     let out = daemon.dir.path().join("limits");
-    let script = "umask; ulimit -n; ulimit -c";
+    let script = "umask; ulimit -n; ulimit -l; ulimit -c";
     let job = json!({"command": ["/bin/sh", "-c", script], "dir": "/", "stdout": out, "env": {}});
     let id = daemon.submit(ROOT, &job);
     daemon.over(id);
-    assert_eq!(std::fs::read_to_string(&out).expect("it ran"), "0027\n333\n0\n");
+    assert_eq!(std::fs::read_to_string(&out).expect("it ran"), "0027\n333\n3072\n0\n");
 }
 
 #[test]

@@ -50,6 +50,19 @@ pub struct ClassDefinition {
     pub undecided: BTreeSet<String>,
 }
 
+/// The first arguments of a command, as long as they say what it is: a user may give a mebibyte.
+fn start_of(command: &[String]) -> &[String] {
+    let mut left = START_BYTES;
+    let fits = |argument: &&String| {
+        let room = left.checked_sub(argument.len() + 1);
+        left = room.unwrap_or(0);
+        room.is_some()
+    };
+    &command[..command.iter().take_while(fits).count()]
+}
+
+/// How much of a command says what it is.
+pub(crate) const START_BYTES: usize = 16 << 10;
 /// Characters of a value in a definition.
 const VALUE_MAX: usize = 200;
 
@@ -62,7 +75,7 @@ impl ClassDefinition {
         rules: &ClassRules,
         is_ignored: impl Fn(&str, &str) -> bool,
     ) -> Self {
-        let (program, all) = arguments(command);
+        let (program, all) = arguments(start_of(command));
         let mut definition = Self { uid, program, ..Self::default() };
         for Argument { name, value } in all {
             let value: String = value.chars().take(VALUE_MAX).collect();

@@ -408,10 +408,9 @@ impl AdmissionControl<'_> {
         let Some(most) = self.scheduler.setup().people.pending_max(&caller.user) else {
             return Ok(());
         };
-        let is_own = |active: &&crate::scheduler::Active| {
-            active.job.uid == caller.uid && active.phase == Phase::Absent
-        };
-        let pending = self.scheduler.jobs().filter(is_own).count() as u64;
+        let new = self.admitted.get(&caller.uid).map_or(0, |load| load.jobs);
+        let all = self.scheduler.load(caller.uid).jobs + new;
+        let pending = all.saturating_sub(self.scheduler.jobs_with_process(caller.uid));
         if pending + more > most {
             let message = format!("you have {pending} pending jobs, {most} are allowed");
             return Err(Refusal::Conflict(message));

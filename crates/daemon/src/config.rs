@@ -123,6 +123,8 @@ pub struct JobsConfig {
     pub open_files: Option<u64>,
     /// Most processes of the user.
     pub processes: Option<u64>,
+    /// Most memory that a process locks.
+    pub locked_mib: Option<u64>,
     /// Largest core dump.
     pub core_mib: Option<u64>,
 }

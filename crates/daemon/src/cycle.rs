@@ -4,6 +4,7 @@
 mod act;
 mod bulk;
 mod collect;
+mod fair;
 mod message;
 mod record;
 
@@ -20,6 +21,7 @@ use crate::scheduler::{Booking, Input, Now, Phase, Scheduler, StepOutcome, Submi
 use crate::store::{Store, StoreError, StoreTransaction};
 use bulk::BulkChange;
 use collect::Intake;
+use fair::FairQueue;
 use message::Reply;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -59,6 +61,10 @@ pub struct Cycle {
     unwritten: Vec<Input>,
     /// Outcome of the last step that could not be written yet.
     decided: Option<Decided>,
+    /// Requests of users that wait for a turn.
+    requests: FairQueue,
+    /// Replies to submissions of which jobs are still to be added, by the first job.
+    submitting: BTreeMap<u64, (CommandOutcome, Reply)>,
     /// Changes of many jobs, each continued in every turn.
     bulk: VecDeque<BulkChange>,
     /// Imported jobs of the cluster that are not in the store yet.
@@ -86,8 +92,6 @@ type AcceptedCommand = (Accepted, Option<Reply>);
 struct Decided {
     now: Now,
     outcome: StepOutcome,
-    /// Ids from here on were submitted in this step.
-    new_from: u64,
     drains: bool,
     replies: Vec<(CommandOutcome, Reply)>,
 }
@@ -117,6 +121,8 @@ impl Cycle {
             wake: None,
             unwritten: Vec::new(),
             decided: None,
+            requests: FairQueue::default(),
+            submitting: BTreeMap::new(),
             bulk: VecDeque::new(),
             imports: Vec::new(),
             import_memory_bytes: None,
@@ -141,8 +147,9 @@ impl Cycle {
             let wait = self.wake.map_or(Duration::from_secs(3600), |wake| clock.until(wake));
             let wait = if self.has_to_tidy() { wait.min(clock.until(self.tidy_at)) } else { wait };
             let wait = match &self.trouble {
-                Some(_) => STORE_AGAIN,
-                None if !self.bulk.is_empty() => Duration::ZERO,
+                Some(_) if self.requests.is_empty() => STORE_AGAIN,
+                Some(_) => Duration::ZERO,
+                None if self.has_more() => Duration::ZERO,
                 None => wait,
             };
             match inbox.recv_timeout(wait) {
@@ -166,7 +173,7 @@ impl Cycle {
         let began = Instant::now();
         let before = self.decided.take();
         let is_stuck = before.is_some_and(|before| !self.carry_out(before));
-        let Intake { inputs, accepted, questions, webhooks_done, sampled, stops } =
+        let Intake { inputs, accepted, webhooks_done, sampled, stops } =
             self.collect(now, batch, is_stuck);
         let is_due = self.wake.is_some_and(|wake| wake <= now.time());
         if is_stuck {
@@ -185,9 +192,12 @@ impl Cycle {
         if let Some(runs) = sampled {
             self.record_samples(now, &runs);
         }
-        let present = self.present(now);
-        questions.into_iter().for_each(|question| question(&present));
         !stops
+    }
+
+    /// Whether the next turn is due at once.
+    fn has_more(&self) -> bool {
+        !self.bulk.is_empty() || !self.requests.is_empty()
     }
 
     /// Records which webhooks were called. If that fails they are called again: delivery is at least once.
@@ -222,7 +232,6 @@ impl Cycle {
         self.imports.clear();
         crash::point();
         self.interrupt_windows(&inputs);
-        let new_from = self.scheduler.next_job();
         let outcome = self.scheduler.step(now, &inputs);
         self.wake = outcome.wake;
         crash::point();
@@ -231,11 +240,28 @@ impl Cycle {
             matches!(input, Drain { .. } | Undrain { .. } | Reserve(_) | Unreserve { .. })
         };
         let drains = inputs.iter().any(drains);
-        let replies = accepted
-            .into_iter()
-            .filter_map(|(accepted, reply)| Some((accepted.outcome, reply?)))
-            .collect();
-        self.carry_out(Decided { now, outcome, new_from, drains, replies });
+        let replies = self.due_replies(accepted, &outcome);
+        self.carry_out(Decided { now, outcome, drains, replies });
+    }
+
+    /// The replies that this turn completes. That of a submission waits until all of its jobs have been added.
+    fn due_replies(
+        &mut self,
+        accepted: Vec<AcceptedCommand>,
+        outcome: &StepOutcome,
+    ) -> Vec<(CommandOutcome, Reply)> {
+        let mut replies = Vec::new();
+        for (Accepted { outcome, .. }, reply) in accepted {
+            let Some(reply) = reply else { continue };
+            match outcome.new.first() {
+                Some(&first) if self.scheduler.is_unfolding(first) => {
+                    self.submitting.insert(first, (outcome, reply));
+                }
+                _ => replies.push((outcome, reply)),
+            }
+        }
+        replies.extend(outcome.unfolded.iter().filter_map(|first| self.submitting.remove(first)));
+        replies
     }
 
     /// Writes the outcome and acts on it. Returns `false` if the store cannot be written yet.
@@ -330,23 +356,27 @@ impl Cycle {
             .filter_map(|(one, _)| Some((*one.outcome.new.first()?, &one.env)))
             .collect();
         let none = BTreeMap::new();
+        let at_once = self.scheduler.tasks_at_once();
         self.store.write_unsynced(|transaction| {
             transaction.inputs(now, inputs)?;
             for input in inputs {
                 let Input::Submit(submission) = input else { continue };
                 let Submission { first, uid, request, .. } = submission.as_ref();
                 transaction.request(*first, *uid, request, envs.get(first).unwrap_or(&&none))?;
+                if submission.jobs() > at_once {
+                    transaction.unfinished(submission, now)?;
+                }
             }
             Ok(())
         })
     }
 
     fn journal_outcome(&mut self, decided: &Decided, waits: bool) -> Result<(), StoreError> {
-        let Decided { now, outcome, new_from, drains, .. } = decided;
+        let Decided { now, outcome, drains, .. } = decided;
         let (scheduler, publisher) = (&self.scheduler, &self.publisher);
         let write = |transaction: &StoreTransaction<'_>| {
             for job in &outcome.changed {
-                if job.id >= *new_from {
+                if outcome.created.contains(&job.id) {
                     transaction.insert(job)?;
                 } else {
                     transaction.update(job)?;
@@ -359,6 +389,9 @@ impl Cycle {
                 if let Some(class) = scheduler.classes().get(name) {
                     transaction.class(name, class)?;
                 }
+            }
+            for &first in &outcome.unfolded {
+                transaction.finished(first)?;
             }
             for &request in &outcome.ended_requests {
                 transaction.end_request(request)?;
@@ -378,8 +411,7 @@ impl Cycle {
     pub fn begin(&mut self, now: Now, outcome: StepOutcome) -> Result<(), StoreError> {
         self.wake = outcome.wake;
         let uncalled = self.store.pending_webhooks()?;
-        let (new_from, replies) = (u64::MAX, Vec::new());
-        let decided = Decided { now, outcome, new_from, drains: false, replies };
+        let decided = Decided { now, outcome, drains: false, replies: Vec::new() };
         self.journal_outcome(&decided, true)?;
         let outcome = &decided.outcome;
         crash::point();

@@ -225,6 +225,7 @@ pub fn run(
         inbox: inbox.clone(),
         feed: cycle.publisher.feed(),
         store: database(&options.state),
+        askers: api::Askers::default(),
         bodies: api::BodyBudget::default(),
         readers: Arc::default(),
         uid,

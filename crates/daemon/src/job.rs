@@ -398,6 +398,22 @@ impl StoredJob {
         self.request.command.iter().map(|argument| put_in(argument, &params)).collect()
     }
 
+    /// The first arguments of the command with parameters substituted, which say what it is. For each of many
+    /// tasks, so that the work does not grow with the length of the command.
+    pub(crate) fn command_start(&self) -> Vec<String> {
+        let params = self.params();
+        let longest = params.iter().map(|(_, value)| value.len()).max().unwrap_or(0);
+        let mut left = crate::class::START_BYTES;
+        let fits = |argument: &&String| {
+            let inserted = argument.matches('{').count() * longest;
+            let room = left.checked_sub(argument.len() + inserted + 1);
+            left = room.unwrap_or(0);
+            room.is_some()
+        };
+        let start = self.request.command.iter().take_while(fits);
+        start.map(|argument| put_in(argument, &params)).collect()
+    }
+
     /// Its reason without details that only the owner may see, such as file names.
     pub fn public_reason(&self) -> Option<String> {
         self.reason.as_deref().map(public_reason)

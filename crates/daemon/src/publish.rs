@@ -4,7 +4,7 @@
 use crate::api::live::LiveEvent;
 use crate::api::types::JobChange;
 use crate::cycle::Message;
-use crate::job::StoredJob;
+use crate::job::{StoredJob, public_reason};
 use crate::mail::Mailer;
 use crate::scheduler::Now;
 use rustls::pki_types::ServerName;
@@ -29,6 +29,8 @@ const WEBHOOKS_MAX: usize = 64;
 const WEBHOOKS_PER_USER: usize = 4;
 /// Concurrent mails.
 const MAILS_MAX: usize = 4;
+/// Concurrent mails of one user: many of them do not delay those of others.
+const MAILS_PER_USER: usize = 1;
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A change and the owner of its job.
@@ -38,6 +40,21 @@ pub struct OwnedChange {
     pub uid: u32,
     /// The change as its owner may see it.
     pub change: JobChange,
+    /// As JSON, for those who may see all and for others: many streams carry the same.
+    texts: [OnceLock<String>; 2],
+}
+
+impl OwnedChange {
+    /// As JSON; without what only the owner may see, unless all may be shown.
+    pub(crate) fn text(&self, shows_all: bool) -> &str {
+        self.texts[usize::from(shows_all)].get_or_init(|| {
+            let public = (!shows_all).then(|| JobChange {
+                reason: self.change.reason.as_deref().map(public_reason),
+                ..self.change.clone()
+            });
+            serde_json::to_string(public.as_ref().unwrap_or(&self.change)).unwrap_or_default()
+        })
+    }
 }
 
 /// Publishes changes.
@@ -55,6 +72,8 @@ pub struct Publisher {
     /// How mail is sent, if at all.
     pub mailer: Option<Mailer>,
     mails: Arc<Semaphore>,
+    /// The mails of each user.
+    mails_of: BTreeMap<u32, Arc<Semaphore>>,
 }
 
 /// The source of changes for subscribers.
@@ -82,6 +101,7 @@ impl Publisher {
             inbox,
             mailer: None,
             mails: Arc::new(Semaphore::new(MAILS_MAX)),
+            mails_of: BTreeMap::new(),
         }
     }
 
@@ -92,7 +112,11 @@ impl Publisher {
 
     /// Publishes a change of a job and calls its webhook if it ended.
     pub fn publish(&mut self, now: Now, job: &StoredJob) {
-        let change = Arc::new(OwnedChange { uid: job.uid, change: self.change(now.unix_us, job) });
+        let change = Arc::new(OwnedChange {
+            uid: job.uid,
+            change: self.change(now.unix_us, job),
+            texts: Default::default(),
+        });
         let mut recent = self.feed.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == HISTORY_MAX {
             recent.pop_front();
@@ -110,7 +134,7 @@ impl Publisher {
 
     /// Sends the mail of a job that ended, if it asked for one. It is tried three times and not repeated after
     /// a restart.
-    fn mail(&self, job: &StoredJob, change: &JobChange) {
+    fn mail(&mut self, job: &StoredJob, change: &JobChange) {
         let (Some(mailer), Some(to)) = (self.mailer.clone(), job.request.mail.clone()) else {
             return;
         };
@@ -120,7 +144,10 @@ impl Publisher {
         let owner =
             rustix::process::geteuid().is_root().then_some(Owner { uid: job.uid, gid: job.gid });
         let (mails, id) = (self.mails.clone(), job.id);
+        let of_user = || Arc::new(Semaphore::new(MAILS_PER_USER));
+        let of_user = self.mails_of.entry(job.uid).or_insert_with(of_user).clone();
         self.runtime.spawn(async move {
+            let _of_user = of_user.acquire().await;
             let _permit = mails.acquire().await;
             for attempt in 0..WEBHOOK_ATTEMPTS {
                 let (mailer, from, to, text) =

@@ -15,6 +15,7 @@ impl Waiting {
     pub fn text(&self) -> String {
         match self {
             Waiting::Begins { unix_us, now_us } => begins(*unix_us, *now_us),
+            Waiting::OwnJobs(most) => format!("waits behind {most} jobs of its user"),
             Waiting::Handover { devices, leaving } if leaving.is_empty() => {
                 format!("is about to start on {}", gpus(devices))
             }

@@ -1,7 +1,7 @@
 //! Jobs on other machines: their relays connect over TCP, prove that they know the secret, and are
 //! connected to the socket of their job.
 
-use crate::cycle::Message;
+use crate::cycle::{Message, Present};
 use crate::scheduler::socket;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -94,13 +94,13 @@ impl RelayServer {
     async fn find(&self, proof: &RelayProof) -> Option<u64> {
         let (reply, found) = oneshot::channel();
         let RelayProof { job, uid, .. } = *proof;
-        let ask = Message::Ask(Box::new(move |present| {
+        let question = Box::new(move |present: &Present<'_>| {
             let matches = |active: &&crate::scheduler::Active| {
                 active.handle == Some(RunHandle::ClusterJob(job)) && active.job.uid == uid
             };
             let _ = reply.send(present.scheduler.jobs().find(matches).map(|active| active.job.id));
-        }));
-        self.inbox.send(ask).ok()?;
+        });
+        self.inbox.send(Message::Ask { uid: 0, question }).ok()?;
         found.await.ok().flatten()
     }
 }

@@ -1,7 +1,7 @@
 //! What a daemon starts with: jobs from the store, and their runs as the back end finds them.
 
 use crate::job::{JobState, StoredJob};
-use crate::scheduler::{JOURNAL_VERSION, Kept, Now, People, Setup, Start};
+use crate::scheduler::{JOURNAL_VERSION, Kept, Now, People, Setup, Start, Unfinished};
 use crate::store::{Damage, Store, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_backends::{Backend, KnownJob, RunId, crash};
@@ -26,11 +26,17 @@ pub fn resume(
     });
     let bookings = store.meta("bookings")?.and_then(|text| serde_json::from_str(&text).ok());
     let used = used(store, now, &setup.people)?;
+    let unfinished = unfinished(store)?;
+    let beyond = |one: &Unfinished| one.submission.first + one.submission.jobs() as u64;
+    let next_job = unfinished.iter().map(beyond).fold(next_job, u64::max);
+    let Ended { over, failed_arrays } = ended_dependencies(store, &jobs, &unfinished)?;
     Ok(Start {
         version: JOURNAL_VERSION,
         now,
         setup,
-        over: ended_dependencies(store, &jobs)?,
+        over,
+        failed_arrays,
+        unfinished,
         jobs,
         classes: store.classes()?,
         next_job,
@@ -61,15 +67,55 @@ fn recover_runs(mut jobs: Vec<Kept>, backend: &mut dyn Backend) -> Vec<Kept> {
     jobs
 }
 
-/// Final states of ended jobs on which others depend.
-fn ended_dependencies(store: &Store, jobs: &[Kept]) -> Result<BTreeMap<u64, JobState>, StoreError> {
-    let mut over = BTreeMap::new();
-    for dependency in jobs.iter().flat_map(|kept| &kept.job.dependencies) {
+/// What has ended of what others depend on.
+#[derive(Default)]
+struct Ended {
+    /// Final states of jobs.
+    over: BTreeMap<u64, JobState>,
+    /// Arrays of which a task did not complete.
+    failed_arrays: BTreeSet<u64>,
+}
+
+/// What has ended of what jobs depend on, also if they were not told before the last daemon died.
+fn ended_dependencies(
+    store: &Store,
+    jobs: &[Kept],
+    unfinished: &[Unfinished],
+) -> Result<Ended, StoreError> {
+    let mut ended = Ended::default();
+    let mut seen = BTreeSet::new();
+    let of_jobs = jobs.iter().flat_map(|kept| &kept.job.dependencies);
+    let of_new = unfinished.iter().flat_map(|one| &one.submission.depends);
+    for dependency in of_jobs.chain(of_new) {
+        // Many tasks wait for the same.
+        if !seen.insert((dependency.job, dependency.array)) {
+            continue;
+        }
+        if dependency.array && store.has_failed_task(dependency.job)? {
+            ended.failed_arrays.insert(dependency.job);
+        }
         if let Some(past) = store.past(dependency.job)?.filter(|past| past.state.is_over()) {
-            over.insert(dependency.job, past.state);
+            ended.over.insert(dependency.job, past.state);
         }
     }
-    Ok(over)
+    Ok(ended)
+}
+
+/// Submissions of which tasks are still to be added.
+fn unfinished(store: &Store) -> Result<Vec<Unfinished>, StoreError> {
+    let mut all = store.unfinished()?;
+    for Unfinished { submission, .. } in &mut all {
+        for dependency in &mut submission.depends {
+            if dependency.array {
+                dependency.failed |= store.has_failed_task(dependency.job)?;
+            } else if let Some(past) = store.past(dependency.job)?
+                && past.state.is_over()
+            {
+                submission.over.push((dependency.job, past.state));
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// Takes over a run that lives and of which the store does not know: it was put back to an earlier time.

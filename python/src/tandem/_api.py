@@ -239,9 +239,35 @@ def default_socket() -> str:
     if named:
         return named
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    folder = f"{runtime}/tandem" if runtime else f"/tmp/tandem-{os.getuid()}"
+    folder = f"{runtime}/tandem" if runtime else _socket_folder(os.getuid())
     own = f"{folder}/daemon.sock"
     return SHARED_SOCKET if not os.path.exists(own) and os.path.exists(SHARED_SOCKET) else own
+
+
+def _socket_folder(uid: int) -> str:
+    """A folder in /tmp; below the state if somebody else has taken that name."""
+    folder = f"/tmp/tandem-{uid}"
+    try:
+        is_ours = os.lstat(folder).st_uid == uid
+    except OSError:
+        is_ours = True
+    home = os.environ.get("HOME", "")
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not base.startswith("/"):
+        base = f"{home}/.local/state" if home.startswith("/") else ""
+    return folder if is_ours or not base else f"{base}/tandem/socket-{_machine()}"
+
+
+def _machine() -> str:
+    for file in ("/etc/machine-id", "/proc/sys/kernel/hostname"):
+        try:
+            with open(file, encoding="utf-8") as opened:
+                name = opened.read().strip()
+        except OSError:
+            continue
+        if name and name != "uninitialized":
+            return "".join(c for c in name if c.isascii() and c.isalnum())[:12]
+    return ""
 
 
 def tls_context(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:

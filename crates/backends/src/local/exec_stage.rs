@@ -86,6 +86,7 @@ fn limit(process: &ProcessLimits) -> Result<(), String> {
     let limits = [
         (Resource::Nofile, process.open_files),
         (Resource::Nproc, process.processes),
+        (Resource::Memlock, process.locked_bytes),
         (Resource::Core, process.core_bytes),
     ];
     for (resource, most) in limits {

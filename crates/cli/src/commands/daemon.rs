@@ -146,6 +146,7 @@ fn process_limits(config: &Config) -> Result<ProcessLimits, Failure> {
         umask: umask.ok_or_else(wrong)?,
         open_files: config.jobs.open_files,
         processes: config.jobs.processes,
+        locked_bytes: config.jobs.locked_mib.map(|mib| mib << 20),
         core_bytes: config.jobs.core_mib.map(|mib| mib << 20),
     })
 }

@@ -122,12 +122,29 @@ impl Daemon {
         let log = std::fs::File::create(dir.path().join("log")).expect("a file can be made");
         let child = command.stderr(log).spawn().expect("the daemon can be started");
         let daemon = Self { dir, child };
+        daemon.await_socket();
+        daemon
+    }
+
+    fn await_socket(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);
-        while UnixStream::connect(daemon.socket()).is_err() {
-            assert!(Instant::now() < deadline, "not up: {}", daemon.log());
+        while UnixStream::connect(self.socket()).is_err() {
+            assert!(Instant::now() < deadline, "not up: {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
-        daemon
+    }
+
+    /// `kill -9`, and the next daemon on the same state; waits until it answers.
+    pub(crate) fn kill_and_restart(&mut self, options: &[&str]) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let mut next = command(Path::new(env!("CARGO_BIN_EXE_tandem")), self.dir.path(), options);
+        let log = std::fs::OpenOptions::new().append(true).open(self.dir.path().join("log"));
+        next.stderr(log.expect("it is there"));
+        self.child = next.spawn().expect("the daemon can be started");
+        self.await_socket();
+        // The socket is there before the store was read.
+        assert_eq!(self.get(ROOT, "/healthz").status, 200, "{}", self.log());
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -10,7 +10,9 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::sync::OnceCell;
 
 /// User and group of the peer of a unix socket, if the kernel knows them.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +77,7 @@ impl FromRequestParts<Api> for Caller {
         let credentials = parts.extensions.get::<ConnectInfo<Credentials>>();
         match credentials {
             Some(ConnectInfo(Credentials(Some((uid, gid))))) => {
-                let mut caller = Caller::local(*uid, *gid, user_name(*uid));
+                let mut caller = Caller::local(*uid, *gid, user_name(*uid).await?);
                 caller.rights.is_listed = api.operators.contains(uid);
                 Ok(caller)
             }
@@ -87,9 +89,28 @@ impl FromRequestParts<Api> for Caller {
     }
 }
 
-/// The name of a user, cached.
-fn user_name(uid: u32) -> String {
-    static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.entry(uid).or_insert_with(|| crate::users::name(uid)).clone()
+/// How long the name service may take to name a user.
+const NAME_WITHIN: Duration = Duration::from_secs(10);
+
+/// The name of a user, cached. A slow name service keeps only that user waiting.
+async fn user_name(uid: u32) -> Result<String, ApiError> {
+    static KNOWN: Mutex<BTreeMap<u32, Arc<OnceCell<String>>>> = Mutex::new(BTreeMap::new());
+    let name = {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(uid).or_default().clone()
+    };
+    let find = async move || {
+        let found = tokio::task::spawn_blocking(move || crate::users::name(uid)).await;
+        found.map_err(|error| ApiError::internal(error.to_string()))
+    };
+    // Whoever comes later waits for the same search.
+    let search = tokio::spawn(async move { name.get_or_try_init(find).await.cloned() });
+    match tokio::time::timeout(NAME_WITHIN, search).await {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => Err(ApiError::internal(error.to_string())),
+        Err(_) => {
+            let message = format!("the name service does not tell who {uid} is; try again later");
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message))
+        }
+    }
 }

@@ -2,9 +2,8 @@
 //! never ends holds neither memory nor a connection for long.
 
 use super::ApiError;
-use super::auth::Credentials;
 use axum::body::{Body, HttpBody};
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -69,8 +68,7 @@ pub(super) async fn read_body(
     if request.body().is_end_stream() {
         return next.run(request).await;
     }
-    let credentials = request.extensions().get::<ConnectInfo<Credentials>>();
-    let uid = credentials.and_then(|ConnectInfo(credentials)| credentials.uid());
+    let uid = super::asker::uid_of(&request);
     // A body without a length counts as the largest allowed.
     let length = request.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
     let length = length.unwrap_or(BODY_MAX);

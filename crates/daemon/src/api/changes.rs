@@ -1,6 +1,7 @@
 //! Routes that change jobs and devices.
 
-use super::routes::{DONE, JsonResult, json_body, path_param};
+use super::asker::blocking;
+use super::routes::{DONE, JsonResult, json_body, large_body, path_param};
 use super::types::{
     AccumBody, BulkAnswer, BulkBody, BulkFailure, Done, DrainBody, ErrorAnswer, SCHEMA,
 };
@@ -15,6 +16,8 @@ use axum::extract::{Path, State};
 
 /// The most selectors of a request.
 const SELECTORS_MAX: usize = 10_000;
+/// The most numbers of jobs and tasks in all selectors of a request.
+const NUMBERS_MAX: usize = 100_000;
 /// The longest reason for draining a device, in characters.
 const REASON_MAX: usize = 200;
 
@@ -26,21 +29,31 @@ pub(super) async fn change(
     caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<BulkAnswer> {
-    let BulkBody { action, jobs } = json_body(bytes)?;
+    let BulkBody { action, jobs } = large_body(bytes).await?;
     if jobs.len() > SELECTORS_MAX {
         return Err(ApiError::bad(format!("jobs: give at most {SELECTORS_MAX} selectors")));
     }
-    let selector = |text: &String| {
-        Selector::parse(text)
-            .map_err(|error| ApiError::bad(format!("jobs: {}", Selector::problem(text, error))))
-    };
-    let selectors: Vec<Selector> = jobs.iter().map(selector).collect::<Result<_, _>>()?;
+    let selectors = blocking(move || selectors(&jobs)).await??;
     let outcome = api.command(caller, UserCommand::ChangeMany(action, selectors)).await?;
     let failed = outcome.failed.into_iter().map(|(id, refusal)| {
         let ApiError { code, message, .. } = refusal.into();
         BulkFailure { id, code: code.to_owned(), error: message }
     });
     Ok(Json(BulkAnswer { schema: SCHEMA, done: outcome.done, failed: failed.collect() }))
+}
+
+/// The selectors of a request, which name a limited number of jobs and tasks.
+fn selectors(texts: &[String]) -> Result<Vec<Selector>, ApiError> {
+    let (mut selectors, mut left) = (Vec::new(), NUMBERS_MAX);
+    for text in texts {
+        let selector = Selector::parse(text)
+            .map_err(|error| ApiError::bad(format!("jobs: {}", Selector::problem(text, error))))?;
+        left = left.checked_sub(selector.len()).ok_or_else(|| {
+            ApiError::bad(format!("jobs: name more than {NUMBERS_MAX} numbers in all; give fewer"))
+        })?;
+        selectors.push(selector);
+    }
+    Ok(selectors)
 }
 
 /// Cancel a job: one that can save a checkpoint is asked to first

@@ -2,22 +2,22 @@
 
 use super::live_types::{PlacementInfo, Sample, SampleDevice, SampleJob};
 use super::types::ErrorAnswer;
-use super::{Api, events, responses};
+use super::{Api, ApiError, events, responses};
 use crate::command::Caller;
 use crate::cycle::Present;
 use crate::publish::OwnedChange;
 use crate::scheduler::Phase;
 use crate::time::iso;
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::HeaderMap;
+use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::{self, error::RecvError};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// Interval of `ping` events on an idle stream.
 const PING_EVERY: Duration = Duration::from_secs(15);
@@ -33,7 +33,7 @@ pub enum LiveEvent {
 
 impl LiveEvent {
     /// The event as the caller may see it: what a job reports is for its owner and operators.
-    fn text(&self, caller: &Caller, daemon_uid: u32) -> Bytes {
+    fn event(&self, caller: &Caller, daemon_uid: u32) -> Event {
         match self {
             LiveEvent::Placement(placement) => event("placement", placement),
             LiveEvent::Sample(sample) => {
@@ -49,23 +49,16 @@ impl LiveEvent {
     }
 }
 
-pub(super) fn event(kind: &str, data: &impl serde::Serialize) -> Bytes {
+pub(super) fn event(kind: &str, data: &impl serde::Serialize) -> Event {
     let data = serde_json::to_string(data).unwrap_or_default();
-    Bytes::from(format!("event: {kind}\ndata: {data}\n\n"))
-}
-
-/// A response that streams server-sent events.
-pub(super) fn stream(body: Body) -> Response {
-    let headers =
-        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    (headers, body).into_response()
+    Event::default().event(kind).data(data)
 }
 
 /// The running jobs and the devices.
 pub(crate) fn sample(present: &Present<'_>) -> Sample {
     let scheduler = present.scheduler;
     let samples = present.samples();
-    let running = scheduler.jobs().filter(|active| active.phase == Phase::Running);
+    let running = scheduler.all_with_process().filter(|active| active.phase == Phase::Running);
     let job = |active: &crate::scheduler::Active| {
         let id = active.job.id;
         let placement = present.history.placements.open(id);
@@ -104,7 +97,11 @@ pub(crate) fn sample(present: &Present<'_>) -> Sample {
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "`job` events are a `JobChange`, `placement` a `PlacementInfo`, `sample` a `Sample`; `ping` keeps an idle stream open"),
         (status = "default", body = ErrorAnswer)))]
-pub(super) async fn live(State(api): State<Api>, caller: Caller, headers: HeaderMap) -> Response {
+pub(super) async fn live(
+    State(api): State<Api>,
+    caller: Caller,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let after = headers.get("last-event-id").and_then(|value| value.to_str().ok()?.parse().ok());
     let (missed, jobs) = api.feed.subscribe(after);
     let subscription = Subscription {
@@ -114,20 +111,17 @@ pub(super) async fn live(State(api): State<Api>, caller: Caller, headers: Header
         shutdown: api.shutdown.clone(),
         caller,
         daemon_uid: api.uid,
+        _permit: super::asker::stream()?,
     };
-    let hello = Bytes::from_static(b": listening\n\n");
-    let first = (Some(hello), subscription);
-    stream(Body::from_stream(futures_util::stream::unfold(
-        first,
-        |(hello, mut subscription)| async {
-            let bytes = match hello {
-                // Flushes the headers, so that the client knows that it is subscribed.
-                Some(hello) => hello,
-                None => subscription.next().await?,
-            };
-            Some((Ok::<Bytes, Infallible>(bytes), (None, subscription)))
-        },
-    )))
+    let first = (Some(events::hello()), subscription);
+    let stream = futures_util::stream::unfold(first, |(hello, mut subscription)| async {
+        let event = match hello {
+            Some(hello) => hello,
+            None => subscription.next().await?,
+        };
+        Some((Ok::<Event, Infallible>(event), (None, subscription)))
+    });
+    Ok(Sse::new(stream).into_response())
 }
 
 struct Subscription {
@@ -137,21 +131,22 @@ struct Subscription {
     shutdown: watch::Receiver<bool>,
     caller: Caller,
     daemon_uid: u32,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Subscription {
     /// The next event; `None` if the daemon stops, or if the client was too slow and has to reconnect.
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next(&mut self) -> Option<Event> {
         if let Some(change) = self.missed.pop_front() {
-            return Some(events::text(&change, &self.caller, self.daemon_uid));
+            return Some(events::event(&change, &self.caller, self.daemon_uid));
         }
         tokio::select! {
             change = self.jobs.recv() => match change {
-                Ok(change) => Some(events::text(&change, &self.caller, self.daemon_uid)),
+                Ok(change) => Some(events::event(&change, &self.caller, self.daemon_uid)),
                 Err(RecvError::Lagged(_) | RecvError::Closed) => None,
             },
             event = self.rest.recv() => match event {
-                Ok(event) => Some(event.text(&self.caller, self.daemon_uid)),
+                Ok(event) => Some(event.event(&self.caller, self.daemon_uid)),
                 Err(RecvError::Lagged(_) | RecvError::Closed) => None,
             },
             () = tokio::time::sleep(PING_EVERY) => Some(event("ping", &BTreeMap::<u8, u8>::new())),

@@ -1,5 +1,6 @@
 //! The output of jobs, read with the permissions of their users.
 
+use super::asker::blocking;
 use super::routes::{find, path_param, query_params};
 use super::types::ErrorAnswer;
 use super::{Api, ApiError};
@@ -26,9 +27,11 @@ pub(super) struct LogQuery {
     /// `stdout` or `stderr`.
     stream: Option<String>,
     /// The first byte to return.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     offset: Option<u64>,
     /// The most bytes to return.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     limit: Option<u64>,
 }
@@ -61,8 +64,7 @@ pub(super) async fn logs(
     let limit = params.limit.unwrap_or(LOG_MAX).min(LOG_MAX);
     let offset = params.offset.unwrap_or(0);
     let read = move || read_log(&file, offset, limit);
-    let read = tokio::task::spawn_blocking(read).await;
-    let (bytes, size) = read.map_err(|error| ApiError::internal(error.to_string()))??;
+    let (bytes, size) = blocking(read).await??;
     let headers = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::HeaderName::from_static("x-tandem-size"), size.to_string()),

@@ -50,8 +50,11 @@ pub(super) fn text(present: &Present<'_>) -> String {
     }
     let slowdown = Family::<JobLabel, RatioGauge>::default();
     let utilization = Family::<JobOnGpu, RatioGauge>::default();
-    for active in present.scheduler.jobs() {
-        jobs.get_or_create(&StateLabel { state: active.job.state.name().to_owned() }).inc();
+    for (state, count) in present.scheduler.by_state() {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        jobs.get_or_create(&StateLabel { state: state.to_owned() }).set(count);
+    }
+    for active in present.scheduler.all_with_process() {
         if active.phase != Phase::Running {
             continue;
         }
@@ -109,7 +112,7 @@ fn services(present: &Present<'_>, registry: &mut Registry) {
     let promised = Family::<Quantile, RatioGauge>::default();
     let kept = Family::<JobLabel, RatioGauge>::default();
     let requests = Family::<JobLabel, Gauge>::default();
-    for active in present.scheduler.jobs().filter(|active| active.job.request.is_service()) {
+    for active in present.scheduler.services() {
         let (job_id, record) = (active.job.id, &active.job.latency);
         let label = |quantile: &str| Quantile { job_id, quantile: quantile.to_owned() };
         let seconds = |us: u64| us as f64 / 1e6;

@@ -1,5 +1,6 @@
 //! The HTTP API: on a unix socket, where the kernel identifies the caller, and on TCP with a token.
 
+mod asker;
 mod auth;
 mod bodies;
 mod changes;
@@ -11,6 +12,7 @@ pub mod live;
 pub mod live_types;
 mod logs;
 mod metrics;
+mod params;
 mod reservations;
 mod responses;
 mod routes;
@@ -25,6 +27,7 @@ mod unix_socket;
 mod web;
 mod whatif;
 
+pub use asker::Askers;
 pub use auth::Tcp;
 pub use bodies::BodyBudget;
 pub use reservations::{NewReservation, ReservationInfo, ReservationList, ReservationRequest};
@@ -60,6 +63,8 @@ pub struct Api {
     pub feed: Feed,
     /// The file of the store.
     pub store: PathBuf,
+    /// What each user has under way.
+    pub askers: Askers,
     /// What the bodies of requests under way may take.
     pub bodies: BodyBudget,
     /// Idle read connections to the store.
@@ -129,8 +134,9 @@ impl Api {
         read: impl FnOnce(&Present<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let (reply, answer) = oneshot::channel();
-        let ask = move |present: &Present<'_>| drop(reply.send(read(present)));
-        self.inbox.send(Message::Ask(Box::new(ask))).map_err(|_| ApiError::shutting_down())?;
+        let question = Box::new(move |present: &Present<'_>| drop(reply.send(read(present))));
+        let ask = Message::Ask { uid: asker::uid(), question };
+        self.inbox.send(ask).map_err(|_| ApiError::shutting_down())?;
         answer.await.map_err(|_| ApiError::shutting_down())
     }
 
@@ -150,9 +156,7 @@ impl Api {
             }
             Ok::<T, StoreError>(result)
         };
-        let result = tokio::task::spawn_blocking(work).await;
-        let result = result.map_err(|error| ApiError::internal(error.to_string()))?;
-        result.map_err(|error| ApiError::internal(error.to_string()))
+        asker::blocking(work).await?.map_err(|error| ApiError::internal(error.to_string()))
     }
 }
 

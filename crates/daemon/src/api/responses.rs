@@ -243,10 +243,6 @@ pub(super) fn classes(present: &Present<'_>, sees: impl Fn(u32) -> bool) -> Clas
 
 /// Version, policy and state of the daemon.
 pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
-    let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
-    for active in present.scheduler.jobs() {
-        *jobs.entry(active.job.state.name().to_owned()).or_default() += 1;
-    }
     DaemonInfo {
         schema: SCHEMA,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -262,7 +258,7 @@ pub(super) fn daemon(present: &Present<'_>, api: &super::Api) -> DaemonInfo {
         up_s: present.now.unix_us.saturating_sub(api.started_us) as f64 / SECOND,
         uid: api.uid,
         pid: std::process::id(),
-        jobs,
+        jobs: present.scheduler.by_state().map(|(name, count)| (name.to_owned(), count)).collect(),
         plans_rejected: present.scheduler.engine().refused().0,
     }
 }

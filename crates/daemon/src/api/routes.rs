@@ -1,5 +1,6 @@
 //! The routes of the HTTP API, and their OpenAPI description.
 
+use super::asker::{blocking, with_asker};
 use super::auth::{Tcp, with_token};
 use super::bodies::{BODY_MAX, read_body, too_large};
 use super::connections::{ConnectionLimits, TlsListener, serve_listener};
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 use utoipa::{IntoParams, OpenApi};
 
 const PAGE_MAX: u32 = 10_000;
+/// A body from this size on is parsed on a thread of its own.
+const LARGE_BODY: usize = 32 << 10;
 
 /// Serves the unix socket, and TCP and the dashboard if they have listeners, until the daemon shuts down.
 pub(crate) async fn serve(api: Api, unix: super::UnixSocket, tcp: Option<Tcp>, web: Option<Web>) {
@@ -58,7 +61,7 @@ async fn serve_web(api: &Api, web: Option<Web>, limits: ConnectionLimits) {
 }
 
 fn router(api: Api) -> Router {
-    let bodies = api.bodies.clone();
+    let (bodies, askers) = (api.bodies.clone(), api.askers.clone());
     let jobs = Router::new()
         .route("/", post(submit).get(list))
         .route("/dry-run", post(dry_run))
@@ -98,6 +101,7 @@ fn router(api: Api) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_MAX))
         .layer(middleware::from_fn_with_state(bodies, read_body))
+        .layer(middleware::from_fn_with_state(askers, with_asker))
         .with_state(api)
 }
 
@@ -148,7 +152,21 @@ pub(super) fn json_body<T: DeserializeOwned>(
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => ApiError::bad(rejection.body_text()),
     })?;
+    // A list would do where fields are expected, in their order, which nobody wants to depend on.
+    if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|&byte| byte == b'[') {
+        return Err(ApiError::bad("body: is a list; give an object"));
+    }
     serde_json::from_slice(&bytes).map_err(|error| ApiError::bad(format!("body: {error}")))
+}
+
+/// Parses a JSON body that may be large: others are served meanwhile.
+pub(super) async fn large_body<T: DeserializeOwned + Send + 'static>(
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<T, ApiError> {
+    if bytes.as_ref().is_ok_and(|bytes| bytes.len() > LARGE_BODY) {
+        return blocking(move || json_body(bytes)).await?;
+    }
+    json_body(bytes)
 }
 
 pub(super) fn path_param<T>(path: Result<Path<T>, PathRejection>) -> Result<T, ApiError> {
@@ -169,7 +187,7 @@ async fn submit(
     caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let request: JobRequest = json_body(bytes)?;
+    let request: JobRequest = large_body(bytes).await?;
     if request.webhook.is_some() && !api.webhooks {
         let message = "webhook: webhooks are disabled on this daemon; see daemon.webhooks";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
@@ -183,8 +201,7 @@ async fn submit(
 
 /// Checks a request beside the scheduling loop, which never does work that a user can size.
 async fn check(request: JobRequest) -> Result<CheckedRequest, ApiError> {
-    let work = tokio::task::spawn_blocking(move || CheckedRequest::new(request));
-    let checked = work.await.map_err(|error| ApiError::internal(error.to_string()))?;
+    let checked = blocking(move || CheckedRequest::new(request)).await?;
     checked.map_err(|error| ApiError::bad(error.to_string()))
 }
 
@@ -206,7 +223,7 @@ async fn dry_run(
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<Explanation> {
     let asked = Instant::now();
-    let (request, params): (JobRequest, _) = (json_body(bytes)?, query_params(params)?);
+    let (request, params): (JobRequest, _) = (large_body(bytes).await?, query_params(params)?);
     let request = check(request).await?.into_request();
     let policy = policy(&api, params.policy)?;
     let question = api.query(move |present| crate::forecast::of_request(present, &caller, request));
@@ -261,6 +278,7 @@ struct ListQuery {
     /// Jobs of this user.
     user: Option<String>,
     /// Jobs after this id, in the order of the page.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     after: Option<u64>,
     /// The most jobs on a page; 1000 by default.
@@ -430,6 +448,7 @@ async fn classes(State(api): State<Api>, caller: Caller) -> JsonResult<Classes> 
 #[serde(deny_unknown_fields)]
 struct UsageQuery {
     /// Unix time in seconds: counts jobs that ended since then or have not ended.
+    #[serde(default, deserialize_with = "super::params::seconds")]
     #[param(minimum = 0)]
     since: Option<f64>,
     /// Rows by `user`, `account` and `month`, separated by commas.

@@ -1,16 +1,17 @@
 //! The output of a job as it is printed.
 
-use super::live::{event, stream};
+use super::asker::{self, Reads};
+use super::live::event;
 use super::live_types::LogPart;
 use super::logs::{LogFile, log_file, read_log};
 use super::routes::{find, path_param, query_params};
 use super::types::ErrorAnswer;
 use super::{Api, ApiError};
 use crate::command::Caller;
-use axum::body::{Body, Bytes};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::response::Response;
+use axum::response::sse::{Event, Sse};
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -50,19 +51,27 @@ pub(super) async fn tail(
     let job = find(&api, id).await?;
     let file = log_file(&api, &caller, &job, params.stream.as_deref())?;
     let tail = Tail { file, offset: None, rest: Vec::new() };
-    let first = (tail, api.shutdown.clone());
-    let parts = futures_util::stream::unfold(first, |(tail, shutdown)| async {
-        let (bytes, tail) = next(tail, shutdown.clone()).await?;
-        Some((Ok::<Bytes, Infallible>(bytes), (tail, shutdown)))
+    let reads = asker::reads();
+    let first = (tail, api.shutdown.clone(), asker::stream()?);
+    let parts = futures_util::stream::unfold(first, move |(tail, shutdown, permit)| {
+        let reads = reads.clone();
+        async move {
+            let (event, tail) = next(tail, &reads, shutdown.clone()).await?;
+            Some((Ok::<Event, Infallible>(event), (tail, shutdown, permit)))
+        }
     });
-    Ok(stream(Body::from_stream(parts)))
+    Ok(Sse::new(parts).into_response())
 }
 
 /// The next event, when there is one.
-async fn next(mut tail: Tail, mut shutdown: watch::Receiver<bool>) -> Option<(Bytes, Tail)> {
+async fn next(
+    mut tail: Tail,
+    reads: &Reads,
+    mut shutdown: watch::Receiver<bool>,
+) -> Option<(Event, Tail)> {
     let began = Instant::now();
     loop {
-        let read = tokio::task::spawn_blocking(move || (tail.read(), tail)).await;
+        let read = reads.blocking(move || (tail.read(), tail)).await;
         let (part, next) = read.ok()?;
         tail = next;
         match part {

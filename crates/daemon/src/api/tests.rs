@@ -101,6 +101,7 @@ fn setup() -> Setup {
         restore_s: 0.0,
         kill_grace_ms: 0,
         planned_per_user: None,
+        tasks_per_step: None,
         stop_grace_ms: 0,
         sockets: "/nowhere".into(),
         foreign_avoid: true,
@@ -149,6 +150,8 @@ fn scheduler(count: usize, max_slowdown: Option<f64>) -> Scheduler {
         bookings: Vec::new(),
         used: Default::default(),
         over: BTreeMap::new(),
+        failed_arrays: Default::default(),
+        unfinished: Vec::new(),
     };
     let model: Arc<dyn Interference> = Arc::new(RatesByClass);
     let policy = PolicySpec::parse(POLICY).unwrap();

@@ -40,12 +40,15 @@ fn micros(seconds: f64) -> u64 {
 #[serde(deny_unknown_fields)]
 pub(super) struct TimelineQuery {
     /// Placements that had not ended by then, in seconds since 1970.
+    #[serde(default, deserialize_with = "super::params::seconds")]
     #[param(minimum = 0)]
     since: Option<f64>,
     /// Placements that had begun by then, in seconds since 1970.
+    #[serde(default, deserialize_with = "super::params::seconds")]
     #[param(minimum = 0)]
     until: Option<f64>,
     /// Before this number.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     before: Option<u64>,
     /// At most this many, 5000 by default, 20000 at most.
@@ -105,6 +108,7 @@ pub(crate) fn placement(record: &PlacementRecord, present: Option<&Present<'_>>)
 #[serde(deny_unknown_fields)]
 pub(super) struct SavingsQuery {
     /// Since then, in seconds since 1970.
+    #[serde(default, deserialize_with = "super::params::seconds")]
     #[param(minimum = 0)]
     since: Option<f64>,
 }
@@ -182,6 +186,7 @@ fn decided(records: &[PlacementRecord]) -> Vec<DecisionInfo> {
 #[serde(deny_unknown_fields)]
 pub(super) struct PointsQuery {
     /// At most this many points, 300 by default, 1000 at most.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     points: Option<usize>,
 }
@@ -224,9 +229,11 @@ pub(super) async fn job_series(
 #[serde(deny_unknown_fields)]
 pub(super) struct SeriesQuery {
     /// The last so many seconds, 3600 by default; at most a day is kept.
+    #[serde(default, deserialize_with = "super::params::seconds")]
     #[param(minimum = 0)]
     seconds: Option<f64>,
     /// At most this many points, 300 by default, 1000 at most.
+    #[serde(default, deserialize_with = "super::params::number")]
     #[param(maximum = 9_223_372_036_854_775_807_i64)]
     points: Option<usize>,
 }

@@ -1,7 +1,7 @@
 //! The forecast of the whole queue, and what-if.
 
 use super::live_types::{QueueForecast, WhatIfAnswer, WhatIfBody};
-use super::routes::{JsonResult, json_body, policy};
+use super::routes::{JsonResult, large_body, policy};
 use super::types::ErrorAnswer;
 use super::{Api, ApiError};
 use crate::command::Caller;
@@ -64,10 +64,13 @@ pub(super) async fn what_if(
     caller: Caller,
     bytes: Result<Bytes, BytesRejection>,
 ) -> JsonResult<WhatIfAnswer> {
-    let change: WhatIfBody = json_body(bytes)?;
-    if let Some(job) = &change.job {
-        job.check().map_err(|error| ApiError::bad(format!("job: {error}")))?;
-    }
+    let change: WhatIfBody = large_body(bytes).await?;
+    let (change, checked) = super::asker::blocking(move || {
+        let checked = change.job.as_ref().map_or(Ok(()), crate::request::JobRequest::check);
+        (change, checked)
+    })
+    .await?;
+    checked.map_err(|error| ApiError::bad(format!("job: {error}")))?;
     let before = policy(&api, None)?;
     let after = policy(&api, change.policy.clone())?;
     let what_if = api.query(move |present| forecast::of_change(present, &caller, change));

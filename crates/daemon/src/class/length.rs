@@ -34,7 +34,7 @@ const ARGUMENTS_MAX: usize = 256;
 impl JobLength {
     /// Of a command; `None` if it does not tell, or more than once.
     pub fn of_command(command: &[String]) -> Option<Self> {
-        let mut words = command.iter().skip(1).take(ARGUMENTS_MAX).peekable();
+        let mut words = super::start_of(command).iter().skip(1).take(ARGUMENTS_MAX).peekable();
         let mut found = None;
         while let Some(word) = words.next() {
             let (name, value) = match word.split_once('=') {

@@ -3,8 +3,8 @@
 use super::{AdmissionControl, Caller, CommandOutcome, PastJobs, Refusal};
 use crate::job::{JobState, StoredJob};
 use crate::request::{After, Dependency, DependencyName, Selector};
-use crate::scheduler::JobAction;
-use std::collections::BTreeSet;
+use crate::scheduler::{Active, JobAction};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The most dependencies of a job, counted by tasks.
 const DEPENDENCIES_MAX: usize = 10_000;
@@ -14,6 +14,9 @@ const ARRAYS_MAX: usize = 16;
 /// The most jobs that a request may name by id.
 const NAMED_MAX: usize = 10_000;
 
+/// Tasks that have not ended by their numbers, of the arrays that were named. Parameters make several tasks of a
+/// number.
+type Arrays = BTreeMap<u64, BTreeMap<u64, Vec<u64>>>;
 /// The dependencies of a submission, and the final states of those that have ended.
 type Dependencies = (Vec<Dependency>, Vec<(u64, JobState)>);
 
@@ -28,9 +31,14 @@ impl AdmissionControl<'_> {
         history: &dyn PastJobs,
     ) -> Result<CommandOutcome, Refusal> {
         let mut outcome = CommandOutcome::default();
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut resolved) = (BTreeSet::new(), BTreeSet::new());
+        let mut arrays = BTreeMap::new();
         for selector in selectors {
-            let (ids, is_group) = self.named(caller, selector, history)?;
+            // Each is resolved once, so that the work does not grow with repetitions.
+            if !resolved.insert(selector) {
+                continue;
+            }
+            let (ids, is_group) = self.named(caller, selector, &mut arrays, history)?;
             if !is_group && seen.len() + ids.len() > NAMED_MAX {
                 let message = format!("names more than {NAMED_MAX} jobs; name fewer at a time");
                 return Err(Refusal::Bad(message));
@@ -58,6 +66,7 @@ impl AdmissionControl<'_> {
         &self,
         caller: &Caller,
         selector: &Selector,
+        arrays: &mut Arrays,
         history: &dyn PastJobs,
     ) -> Result<(Vec<u64>, bool), Refusal> {
         Ok(match selector {
@@ -71,14 +80,13 @@ impl AdmissionControl<'_> {
                 ids => (ids.to_vec(), false),
             },
             Selector::Tasks(first, numbers) => {
-                let is_named = |number: u32| {
-                    numbers.as_ref().is_none_or(|list| list.contains(&u64::from(number)))
+                let tasks = arrays.entry(*first).or_insert_with(|| self.tasks_of(*first));
+                let ids: Vec<u64> = match numbers {
+                    Some(list) => {
+                        list.iter().filter_map(|n| tasks.get(n)).flatten().copied().collect()
+                    }
+                    None => tasks.values().flatten().copied().collect(),
                 };
-                let tasks = self
-                    .scheduler
-                    .tasks(*first)
-                    .filter(|active| active.job.task.is_some_and(|task| is_named(task.number)));
-                let ids: Vec<u64> = tasks.map(|active| active.job.id).collect();
                 if ids.is_empty() {
                     let message = format!(
                         "array {first} has no such task that has not ended; see tandem queue --all"
@@ -90,6 +98,15 @@ impl AdmissionControl<'_> {
         })
     }
 
+    fn tasks_of(&self, first: u64) -> BTreeMap<u64, Vec<u64>> {
+        let mut tasks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
+        for Active { job, .. } in self.scheduler.tasks(first) {
+            let number = job.task.map_or(0, |task| u64::from(task.number));
+            tasks.entry(number).or_default().push(job.id);
+        }
+        tasks
+    }
+
     fn last(&self, caller: &Caller, history: &dyn PastJobs) -> Result<u64, Refusal> {
         let message = "you have submitted no job yet; see tandem submit --help";
         history.last(&caller.user).ok_or_else(|| Refusal::NotFound(message.to_owned()))
@@ -97,9 +114,11 @@ impl AdmissionControl<'_> {
 
     /// A job, or the tasks of the array that begins with it that have not ended.
     fn with_its_array(&self, id: u64, history: &dyn PastJobs) -> (Vec<u64>, bool) {
-        let first = self.array_of(id, history).unwrap_or(id);
-        let tasks: Vec<u64> = self.scheduler.tasks(first).map(|active| active.job.id).collect();
-        if first != id || tasks.is_empty() { (vec![id], false) } else { (tasks, true) }
+        if self.array_of(id, history).is_some_and(|first| first != id) {
+            return (vec![id], false);
+        }
+        let tasks: Vec<u64> = self.scheduler.tasks(id).map(|active| active.job.id).collect();
+        if tasks.is_empty() { (vec![id], false) } else { (tasks, true) }
     }
 
     /// The first job of the array of a job.

@@ -94,6 +94,7 @@ pub(super) const KEYS: &[Key] = &[
     key("jobs.umask", ValueKind::Text, DefaultValue::Text("022"), "mask of permissions for files that jobs make, in octal"),
     key("jobs.open_files", ValueKind::Integer(16, 1 << 30), DefaultValue::Absent, "most open files of a process of a job; that of the daemon if absent"),
     key("jobs.processes", ValueKind::Integer(16, 1 << 30), DefaultValue::Absent, "most processes of the user of a job"),
+    key("jobs.locked_mib", ValueKind::Integer(0, 1 << 30), DefaultValue::Absent, "most memory that a process of a job may lock"),
     key("jobs.core_mib", ValueKind::Integer(0, 1 << 30), DefaultValue::Absent, "largest core dump of a job"),
     key("client.host", ValueKind::Text, DefaultValue::Absent, "HOST:PORT of a daemon on TCP; http://HOST:PORT without TLS"),
     key("client.token_file", ValueKind::Path, DefaultValue::Absent, "file with the token for client.host"),

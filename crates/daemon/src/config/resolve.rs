@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -176,8 +177,19 @@ impl Sources {
         json!(match runtime {
             Some(folder) => format!("{folder}/tandem/daemon.sock"),
             None if self.uid == 0 => SHARED_SOCKET.to_owned(),
-            None => format!("/tmp/tandem-{}/daemon.sock", self.uid),
+            None => format!("{}/daemon.sock", self.socket_folder()),
         })
+    }
+
+    /// A folder in /tmp, which goes with a reboot; below the state if somebody else has taken that name.
+    fn socket_folder(&self) -> String {
+        let folder = format!("/tmp/tandem-{}", self.uid);
+        let is_ours = |metadata: std::fs::Metadata| metadata.uid() == self.uid;
+        if Path::new(&folder).symlink_metadata().map_or(true, is_ours) {
+            return folder;
+        }
+        let base = self.folder("XDG_STATE_HOME", ".local/state");
+        base.map_or(folder, |base| format!("{}/tandem/socket-{}", base.display(), self.machine))
     }
 
     /// The folder of the store. A home folder may be that of several machines, so the machine is part of it; a

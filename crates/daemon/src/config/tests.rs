@@ -90,6 +90,19 @@ fn places_by_user_and_environment() {
     assert_eq!(place(&[("HOME", "/home/ann")], 1000), own);
     assert_eq!(place(&[("XDG_RUNTIME_DIR", "/run/user/7")], 7).0, "/run/user/7/tandem/daemon.sock");
     assert_eq!(place(&[("XDG_STATE_HOME", "/s")], 7).1, "/s/tandem");
+    // Somebody else made the folder, to keep the user from having a daemon.
+    let taken = tempfile::Builder::new().prefix("tandem-40").rand_bytes(0).tempdir_in("/tmp");
+    let taken = taken.unwrap();
+    assert_eq!(taken.path(), Path::new("/tmp/tandem-40"));
+    let machine = || "one".to_owned();
+    let beside = |env: &[(&str, &str)]| {
+        let sources = Sources { uid: 40, machine: machine(), ..sources(env, &[]) };
+        Config::resolve(&sources).unwrap().0.daemon.socket.display().to_string()
+    };
+    let socket = "/home/ann/.local/state/tandem/socket-one/daemon.sock";
+    assert_eq!(beside(&[("HOME", "/home/ann")]), socket);
+    assert_eq!(beside(&[("XDG_STATE_HOME", "/s")]), "/s/tandem/socket-one/daemon.sock");
+    assert_eq!(beside(&[]), "/tmp/tandem-40/daemon.sock");
     // Machines that share a home folder have states of their own; a store that is there stays.
     let home = tempfile::tempdir().unwrap();
     let here = |machine: &str| {

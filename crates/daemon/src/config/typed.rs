@@ -95,6 +95,7 @@ fn jobs(origins: &Origins) -> JobsConfig {
         umask: value("jobs.umask").and_then(Value::as_str).unwrap_or_default().to_owned(),
         open_files: whole("jobs.open_files"),
         processes: whole("jobs.processes"),
+        locked_mib: whole("jobs.locked_mib"),
         core_mib: whole("jobs.core_mib"),
     }
 }

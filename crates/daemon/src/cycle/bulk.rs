@@ -3,6 +3,7 @@
 use super::message::Reply;
 use super::{AcceptedCommand, Cycle};
 use crate::command::{Accepted, AdmissionControl, Admitted, CommandOutcome, Refusal, UserCommand};
+use crate::request::Selector;
 use crate::scheduler::{Input, JobAction, Phase};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Changes of at most this many jobs are applied at once.
 const AT_ONCE_MAX: usize = 256;
 /// Jobs that one turn changes for all bulk changes together.
-const PORTION_MAX: usize = 8192;
+const PORTION_MAX: usize = 2048;
 
 /// A change of many jobs that is under way.
 pub(super) struct BulkChange {
@@ -24,9 +25,19 @@ pub(super) struct BulkChange {
 }
 
 impl Cycle {
-    /// Whether a command has to wait for a bulk change of the same user.
+    /// Whether a command has to wait for a bulk change of the same user, or until all jobs that it means are there.
     pub(super) fn must_wait(&self, uid: u32, command: &UserCommand) -> Option<Refusal> {
         let is_change = matches!(command, UserCommand::ChangeMany(..));
+        let means_new = |one: &Selector| matches!(one, Selector::All | Selector::Last);
+        let more = self.scheduler.still_to_be_added(uid);
+        if let UserCommand::ChangeMany(_, selectors) = command
+            && more > 0
+            && selectors.iter().any(means_new)
+        {
+            return Some(Refusal::Limit(format!(
+                "a submission of yours with {more} more jobs is under way; wait until it is done"
+            )));
+        }
         let present = self.bulk.iter().find(|bulk| is_change && bulk.uid == uid)?;
         Some(Refusal::Limit(format!(
             "a change of yours with {} more jobs is under way; wait until it is done",

@@ -1,6 +1,7 @@
 //! Turns messages into inputs of the scheduler, accepted commands and questions.
 
-use super::message::{Reply, StateQuery};
+use super::fair::UserRequest;
+use super::message::Reply;
 use super::{AcceptedCommand, Cycle, Message};
 use crate::command::{
     Accepted, AdmissionControl, Admitted, Caller, CommandOutcome, Refusal, UserCommand,
@@ -10,7 +11,13 @@ use crate::meter::StepReport;
 use crate::scheduler::{Fact, Input, Now};
 use crate::store::StoreError;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 use tandem_backends::{BackendEvent, ClusterJob, DeviceSample, RunSample};
+
+/// How long a turn takes requests of users. It takes at least one.
+const REQUESTS_FOR: Duration = Duration::from_millis(20);
+/// Jobs that the commands of a turn may change, or tasks that they may submit, before the others wait for the next.
+const JOBS_MAX: usize = 2048;
 
 /// The messages of a turn, sorted.
 #[derive(Default)]
@@ -18,7 +25,6 @@ pub(super) struct Intake {
     /// Inputs of the scheduler.
     pub(super) inputs: Vec<Input>,
     pub(super) accepted: Vec<AcceptedCommand>,
-    pub(super) questions: Vec<StateQuery>,
     /// Jobs whose webhooks were called.
     pub(super) webhooks_done: Vec<u64>,
     /// The runs in the latest sample.
@@ -32,24 +38,11 @@ impl Cycle {
     pub(super) fn collect(&mut self, now: Now, batch: &mut Vec<Message>, is_stuck: bool) -> Intake {
         let inputs = std::mem::take(&mut self.unwritten);
         let mut intake = Intake { inputs, ..Intake::default() };
-        let mut next_job = self.scheduler.next_job();
-        let mut admitted = Admitted::new();
         for message in batch.drain(..) {
             match message {
-                Message::Command { reply, .. } if is_stuck => {
-                    let _ = reply.send(Err(self.refusal()));
-                }
                 Message::Command { caller, command, reply } => {
-                    let accepted = self.admit(next_job, &admitted, &caller, command, reply);
-                    if let Some((Accepted { input: Input::Submit(submission), outcome, .. }, _)) =
-                        &accepted
-                    {
-                        let load = submission.load(outcome.new.len() as u64);
-                        admitted.entry(submission.uid).or_default().add(&load);
-                    }
-                    next_job +=
-                        accepted.as_ref().map_or(0, |(one, _)| one.outcome.new.len() as u64);
-                    intake.accepted.extend(accepted);
+                    let uid = caller.uid;
+                    self.requests.push(uid, UserRequest::Command { caller, command, reply });
                 }
                 Message::Write { reply, .. } if is_stuck => {
                     let _ = reply.send(Err(self.refusal()));
@@ -66,15 +59,51 @@ impl Cycle {
                 }
                 Message::WebhookDone { job } => intake.webhooks_done.push(job),
                 Message::Input(input) => intake.inputs.push(input),
-                Message::Ask(question) => intake.questions.push(question),
+                Message::Ask { uid, question } => {
+                    self.requests.push(uid, UserRequest::Ask(question))
+                }
                 Message::Stop => intake.stops = true,
             }
         }
+        let next_job = self.take_requests(now, &mut intake, is_stuck);
         if !is_stuck {
             intake.accepted.extend(self.next_portions());
             intake.accepted.extend(self.take_imports(next_job));
         }
         intake
+    }
+
+    /// Takes requests of users, as many as a turn may; gives the id of the next job.
+    fn take_requests(&mut self, now: Now, intake: &mut Intake, is_stuck: bool) -> u64 {
+        let began = Instant::now();
+        let mut next_job = self.scheduler.next_job();
+        let mut admitted = Admitted::new();
+        let mut jobs = 0;
+        while let Some(request) = self.requests.pop() {
+            match request {
+                UserRequest::Ask(question) => question(&self.present(now)),
+                UserRequest::Command { reply, .. } if is_stuck => {
+                    let _ = reply.send(Err(self.refusal()));
+                }
+                UserRequest::Command { caller, command, reply } => {
+                    let accepted = self.admit(next_job, &admitted, &caller, command, reply);
+                    if let Some((Accepted { input, outcome, .. }, _)) = &accepted {
+                        let new = outcome.new.len();
+                        if let Input::Submit(submission) = input {
+                            let load = submission.load(new as u64);
+                            admitted.entry(submission.uid).or_default().add(&load);
+                        }
+                        next_job += new as u64;
+                        jobs += new + outcome.done.len();
+                    }
+                    intake.accepted.extend(accepted);
+                }
+            }
+            if jobs >= JOBS_MAX || began.elapsed() >= REQUESTS_FOR {
+                break;
+            }
+        }
+        next_job
     }
 
     /// Accepts a command, or refuses it at once.

@@ -53,7 +53,12 @@ pub enum Message {
     /// An input of the scheduler, for tests that simulate a machine.
     Input(Input),
     /// A request to read the present state.
-    Ask(StateQuery),
+    Ask {
+        /// Who asks; the daemon's own questions are those of root.
+        uid: u32,
+        /// Reads it.
+        question: StateQuery,
+    },
     /// Stop.
     Stop,
 }

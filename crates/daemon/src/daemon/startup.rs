@@ -191,5 +191,6 @@ fn setup(options: &DaemonOptions, backend: &dyn Backend, sockets: &Path) -> Setu
         process: options.process.clone(),
         // The cluster limits its own queue.
         planned_per_user: (!can.keeps_queue).then_some(options.limits.planned_per_user),
+        tasks_per_step: None,
     }
 }

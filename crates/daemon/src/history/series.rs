@@ -330,20 +330,18 @@ impl Samples {
     }
 
     fn sample_machine(&mut self, at_us: u64, scheduler: &Scheduler, devices: &[DeviceSample]) {
-        let (mut pending, mut running) = (0_u32, 0_u32);
-        for active in scheduler.jobs() {
-            match active.job.state {
-                crate::job::JobState::Pending => pending += 1,
-                crate::job::JobState::Running => running += 1,
-                _ => {}
-            }
-        }
+        let count = |state: crate::job::JobState| {
+            let found = scheduler.by_state().find(|&(name, _)| name == state.name());
+            found.map_or(0.0, |(_, count)| count as f64)
+        };
+        let pending = count(crate::job::JobState::Pending);
+        let running = count(crate::job::JobState::Running);
         self.devices = devices.len();
         let new = |step| IntervalSeries::new(at_us, step, POINTS_MAX, Full::Slide);
         let machine = self.machine.get_or_insert_with(|| [HOUR_STEP_US, DAY_STEP_US].map(new));
         for series in machine {
-            series.add(at_us, PENDING, f64::from(pending));
-            series.add(at_us, RUNNING, f64::from(running));
+            series.add(at_us, PENDING, pending);
+            series.add(at_us, RUNNING, running);
             for (index, device) in (0_u32..).zip(devices) {
                 let first = DEVICES + PER_DEVICE * index as usize;
                 if let Some(utilisation) = device.utilisation {

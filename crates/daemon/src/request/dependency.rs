@@ -35,10 +35,10 @@ pub(super) fn parse(text: &str) -> Result<Vec<DependencyName>, BadRequest> {
                 return Err(wrong(part));
             }
             count += jobs.len();
+            if count > NAMES_MAX {
+                return Err(bad("dependency", format!("names more than {NAMES_MAX} jobs")));
+            }
             all.push(DependencyName { after, jobs });
-        }
-        if count > NAMES_MAX {
-            return Err(bad("dependency", format!("names more than {NAMES_MAX} jobs")));
         }
     }
     Ok(all)

@@ -50,7 +50,7 @@ impl Selector {
     }
 
     /// How many jobs it names; an array counts as one.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Selector::Jobs(jobs) | Selector::Tasks(_, Some(jobs)) => jobs.len(),
             Selector::Last | Selector::All | Selector::Tasks(_, None) => 1,

@@ -79,6 +79,8 @@ impl Pace {
 pub struct Active {
     /// As it is stored.
     pub job: StoredJob,
+    /// The state as which it is counted.
+    pub(super) counted: Option<JobState>,
     /// Its number in the engine, if it is eligible.
     pub(super) entry: Option<JobId>,
     /// The phase of its process.
@@ -122,11 +124,12 @@ impl Active {
         let done = Work::of(Span(job.done_us));
         let length = match job.request.params.is_empty() {
             true => JobLength::of_command(&job.request.command),
-            false => JobLength::of_command(&job.command()),
+            false => JobLength::of_command(&job.command_start()),
         };
         Self {
             job,
             entry: None,
+            counted: None,
             phase: Phase::Absent,
             allocation: None,
             handle: None,

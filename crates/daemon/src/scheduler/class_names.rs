@@ -114,7 +114,7 @@ impl Scheduler {
         }
         let is_ignored = |program: &str, name: &str| self.learning.is_ignored(program, name);
         let rules = &self.setup.class_rules;
-        let command = job.command();
+        let command = job.command_start();
         let definition = ClassDefinition::of_command(&command, job.uid, rules, is_ignored);
         (class::prefix(&job.request).to_owned() + &definition.name(), Some(definition))
     }

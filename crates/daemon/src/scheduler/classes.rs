@@ -10,6 +10,7 @@ use tandem_core::{
     ClassId, ClassTraits, GpuTypeId, Memory, Observation, Profile, Ratio, SubBatch, SubBatches,
     Utilisation,
 };
+use tandem_models::interference::CLASSES_MAX;
 use tandem_models::memory::ObservedMemory;
 
 /// What was learned about one class.
@@ -76,10 +77,21 @@ impl LearnedClass {
 /// Measurements that are kept of each pair, and of all groups of a class.
 const MEASURED_MAX: usize = 64;
 
+/// Classes of one user about which the engine learns.
+const NUMBERED_MAX: usize = CLASSES_MAX / 4;
+/// Classes of one user about which something is kept.
+const LEARNED_MAX: usize = 1000;
+
 /// All classes. The engine owns the beliefs about their pairs; this keeps the measurements behind them, from
 /// which the engine learns again after a restart.
 pub struct ClassTable {
     known: BTreeMap<String, LearnedClass>,
+    /// Of how many classes of each user something is known.
+    learned_of_users: BTreeMap<String, usize>,
+    /// What is learned about a class that is not kept.
+    forgotten: LearnedClass,
+    /// Numbered classes of each user.
+    of_users: BTreeMap<String, usize>,
     /// Numbers, in order of appearance.
     numbers: BTreeMap<String, u32>,
     names: Vec<String>,
@@ -94,8 +106,15 @@ pub struct ClassTable {
 impl ClassTable {
     /// Starts from what was known before.
     pub fn new(known: BTreeMap<String, LearnedClass>) -> Self {
+        let mut learned_of_users: BTreeMap<String, usize> = BTreeMap::new();
+        for user in known.keys().filter_map(|name| user_of(name)) {
+            *learned_of_users.entry(user.to_owned()).or_default() += 1;
+        }
         let mut classes = Self {
             known,
+            learned_of_users,
+            forgotten: LearnedClass::default(),
+            of_users: BTreeMap::new(),
             numbers: BTreeMap::new(),
             names: Vec::new(),
             told: 0,
@@ -117,15 +136,23 @@ impl ClassTable {
         self.known.iter()
     }
 
-    /// The number of a class in profiles.
-    pub fn number(&mut self, name: &str) -> ClassId {
+    /// The number of a class in profiles. The engine learns about a limited number of classes, of which no user
+    /// takes all: there is none for classes of a user beyond that.
+    pub fn number(&mut self, name: &str) -> Option<ClassId> {
         if let Some(&number) = self.numbers.get(name) {
-            return ClassId(number);
+            return Some(ClassId(number));
+        }
+        if let Some(user) = user_of(name) {
+            let own = self.of_users.entry(user.to_owned()).or_default();
+            if *own >= NUMBERED_MAX.min(CLASSES_MAX.saturating_sub(self.names.len())) {
+                return None;
+            }
+            *own += 1;
         }
         let number = u32::try_from(self.names.len()).expect("classes are counted in u32");
         self.numbers.insert(name.to_owned(), number);
         self.names.push(name.to_owned());
-        ClassId(number)
+        Some(ClassId(number))
     }
 
     /// The number of a class in profiles, if it was ever heard of.
@@ -135,6 +162,16 @@ impl ClassTable {
 
     /// What is known about a class, to be changed.
     pub(super) fn learn(&mut self, name: &str) -> &mut LearnedClass {
+        if !self.known.contains_key(name)
+            && let Some(user) = user_of(name)
+        {
+            let own = self.learned_of_users.entry(user.to_owned()).or_default();
+            if *own >= LEARNED_MAX {
+                self.forgotten = LearnedClass::default();
+                return &mut self.forgotten;
+            }
+            *own += 1;
+        }
         self.learned.insert(name.to_owned());
         let definition = self.definition(name).cloned();
         let class = self.known.entry(name.to_owned()).or_default();
@@ -181,8 +218,7 @@ impl ClassTable {
         rate: f64,
         noise: f64,
     ) -> Observation {
-        let mut profile =
-            |name: &str| Profile { class: Some(self.number(name)), ..Profile::default() };
+        let mut profile = |name: &str| Profile { class: self.number(name), ..Profile::default() };
         let job = profile(name);
         let mut profiles =
             |others: &Vec<String>| others.iter().map(|other| profile(other)).collect();
@@ -210,7 +246,7 @@ impl ClassTable {
     /// The same of all classes of which something is known.
     pub(super) fn all_traits(&mut self) -> Vec<(ClassId, ClassTraits)> {
         let names: Vec<String> = self.known.keys().cloned().collect();
-        names.iter().map(|name| (self.number(name), self.traits(name))).collect()
+        names.iter().filter_map(|name| Some((self.number(name)?, self.traits(name)))).collect()
     }
 
     /// The memory of a class on a device, with a margin; `None` if it was never measured.
@@ -277,6 +313,11 @@ impl ClassTable {
     }
 }
 
+/// The user of a class that is not common.
+fn user_of(name: &str) -> Option<&str> {
+    name.split_once('/').map(|(user, _)| user)
+}
+
 /// Adds a value; the oldest goes when there are more than `most`.
 pub(super) fn push_latest<T>(values: &mut Vec<T>, value: T, most: usize) {
     values.push(value);
@@ -327,6 +368,28 @@ mod tests {
         let rates: Vec<Ratio> = told.iter().map(|told| told.rate).collect();
         assert_eq!(rates, [Ratio::from_f64(0.8)]);
         assert_eq!(told[0].beside[0][0].class, classes.find("b"));
+    }
+
+    #[test]
+    fn a_user_takes_neither_all_numbers_nor_all_room() {
+        let mut classes = ClassTable::new(BTreeMap::new());
+        for class in 0..2 * LEARNED_MAX {
+            let name = format!("ann/{class}");
+            classes.number(&name);
+            classes.set_duty(&name, 0.5);
+        }
+        assert_eq!((classes.names.len(), classes.known.len()), (NUMBERED_MAX, LEARNED_MAX));
+        assert!(classes.number("ann/0").is_some() && classes.number("ann/99").is_none());
+        assert!(classes.number("bob/net").is_some() && classes.number("net").is_some());
+        classes.set_duty("bob/net", 0.25);
+        assert_eq!(classes.get("bob/net").and_then(|class| class.duty), Some(0.25));
+        // Whoever comes late finds room, too.
+        (0..200).for_each(|class| drop(classes.number(&format!("cyd/{class}"))));
+        (0..200).for_each(|class| drop(classes.number(&format!("dan/{class}"))));
+        (0..200).for_each(|class| drop(classes.number(&format!("eve/{class}"))));
+        assert!(classes.number("late/net").is_some());
+        let kept = ClassTable::new(classes.known);
+        assert_eq!(kept.learned_of_users["ann"], LEARNED_MAX);
     }
 
     #[test]

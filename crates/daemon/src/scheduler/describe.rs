@@ -10,7 +10,7 @@ impl Scheduler {
     /// The specification of a job for the engine.
     pub(super) fn spec(&mut self, id: u64, entry: JobId) -> JobSpec {
         let active = self.jobs.expect(id);
-        let class = Some(self.learning.number(&active.job.class));
+        let class = self.learning.number(&active.job.class);
         let submit = active.job.entered_us.map_or(self.now.time(), Time);
         let user = self.jobs.user(self.jobs.expect(id).job.uid);
         self.spec_of(self.jobs.expect(id), user, class, entry, submit)

@@ -1,47 +1,109 @@
 //! From a submission to the engine: what a job waits for before it is eligible to be planned.
 
+use super::unfolding::{AT_ONCE, NewTasks, TASKS_PER_STEP};
 use super::{Active, Scheduler, Submission};
-use crate::job::JobState;
+use crate::job::{JobState, StoredJob};
 use crate::request::{After, Dependency, JobRequest};
-use std::collections::BTreeMap;
 use tandem_core::{Event, Span};
 
 impl Scheduler {
     pub(super) fn submit(&mut self, submission: &Submission) {
-        let known: BTreeMap<u64, JobState> = submission.over.iter().copied().collect();
-        for job in self.new_jobs(submission, self.now) {
-            let id = job.id;
-            let over = |dependency: &Dependency| {
-                // A job that had not ended when this was accepted may have ended in this very step.
-                let before = known.get(&dependency.job).copied();
-                let state = before.or_else(|| self.jobs.ended_now(dependency.job))?;
-                Some((dependency.job, state))
-            };
-            let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
-            self.admit(Active::new(job));
-            self.jobs.mark_changed(id);
-            for (other, state) in over {
-                self.meet_dependency(id, other, state);
-            }
-            self.settle_arrays(id);
-            self.settle_starts(id);
-            self.try_enter(id);
+        self.add_tasks(NewTasks::new(submission, self.now));
+    }
+
+    /// Adds the jobs of a submission: few of them at once, many in portions.
+    fn add_tasks(&mut self, mut tasks: NewTasks) {
+        if tasks.left() > self.tasks_at_once() {
+            self.add_later(tasks);
+            return;
+        }
+        self.prepare(&mut tasks);
+        while tasks.left() > 0 {
+            self.add_next_task(&mut tasks);
         }
     }
 
-    /// Adds a job that may have to wait before it becomes eligible.
-    pub(super) fn admit(&mut self, mut active: Active) {
+    /// Adds the jobs of a submission in the next steps.
+    pub(super) fn add_later(&mut self, mut tasks: NewTasks) {
+        self.prepare(&mut tasks);
+        self.unfolding.push(tasks);
+    }
+
+    fn prepare(&mut self, tasks: &mut NewTasks) {
+        self.jobs.reserve(tasks);
+        if tasks.of_all().request.params.is_empty() {
+            tasks.class = Some(self.class_of(tasks.of_all()).0);
+        }
+    }
+
+    /// Adds a portion of the tasks that are still to be added.
+    pub(super) fn unfold(&mut self) {
+        let mut room = self.tasks_per_step();
+        while room > 0
+            && let Some(mut tasks) = self.unfolding.next()
+        {
+            let some = tasks.left().min(AT_ONCE).min(room);
+            room -= some;
+            (0..some).for_each(|_| self.add_next_task(&mut tasks));
+            self.unfolding.put_back(tasks);
+        }
+    }
+
+    /// Submissions of more jobs are added in portions.
+    pub(crate) fn tasks_at_once(&self) -> usize {
+        AT_ONCE.min(self.tasks_per_step())
+    }
+
+    fn tasks_per_step(&self) -> usize {
+        self.setup.tasks_per_step.unwrap_or(TASKS_PER_STEP) as usize
+    }
+
+    fn add_next_task(&mut self, tasks: &mut NewTasks) {
+        let mut job = tasks.next_job();
+        job.class = tasks.class.clone().unwrap_or_else(|| self.class_of(&job).0);
+        let id = job.id;
+        self.created.insert(id);
+        let over = |dependency: &Dependency| {
+            // A job that had not ended when this was accepted may have ended since then.
+            let before = tasks.over.get(&dependency.job).copied();
+            let state = before.or_else(|| self.jobs.ended_now(dependency.job))?;
+            Some((dependency.job, state))
+        };
+        let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
+        self.define_class(&job);
+        let active = self.with_begin(Active::new(job));
+        self.jobs.add_reserved(active);
+        self.jobs.mark_changed(id);
+        for (other, state) in over {
+            self.meet_dependency(id, other, state);
+        }
+        self.settle_arrays(id);
+        self.settle_starts(id);
+        self.try_enter(id);
+    }
+
+    /// Adds a job of an earlier daemon, which may have to wait before it becomes eligible.
+    pub(super) fn admit(&mut self, active: Active) {
+        self.define_class(&active.job);
+        let active = self.with_begin(active);
+        self.jobs.add(active);
+    }
+
+    fn with_begin(&self, mut active: Active) -> Active {
         if let Some(begin) = active.job.request.begin_unix_s {
             let wait = ((begin * 1e6) as u64).saturating_sub(self.now.unix_us);
             active.begin = (wait > 0).then(|| self.now.time() + Span(wait));
         }
-        if self.learning.definition(&active.job.class).is_none()
-            && let (class, Some(definition)) = self.class_of(&active.job)
-            && class == active.job.class
+        active
+    }
+
+    fn define_class(&mut self, job: &StoredJob) {
+        if self.learning.definition(&job.class).is_none()
+            && let (class, Some(definition)) = self.class_of(job)
+            && class == job.class
         {
             self.learning.define(&class, definition);
         }
-        self.jobs.add(active);
     }
 
     /// Tells the engine of a job if it is eligible; sets the reason otherwise.
@@ -60,8 +122,9 @@ impl Scheduler {
             // Jobs of a cluster were not checked; such a job would block all behind it for ever.
             Some(excess)
         } else if !self.jobs.may_enter(id, self.setup.planned_per_user) {
-            let most = self.setup.planned_per_user.unwrap_or(u32::MAX);
-            Some(format!("waits behind {most} jobs of its user"))
+            // There may be a million of them, so that they have no text of their own.
+            self.jobs.set_reason(id, None);
+            return;
         } else if !self.jobs.takes_array_slot(id) {
             Some("waits for other tasks of its array".to_owned())
         } else {
@@ -128,9 +191,29 @@ impl Scheduler {
     /// A task of an array has ended: those that depend on the array may be settled.
     pub(super) fn meet_array_dependencies(&mut self, first: u64, state: JobState) {
         let fails = state != JobState::Completed;
-        if fails || self.jobs.tasks_left(first) == 0 {
+        if fails {
+            self.jobs.task_failed(first);
+            self.unfolding.task_failed(first);
+        }
+        // Those who wait for the array are told of its first failure and of its end, not of each of its tasks.
+        if (fails && self.jobs.array_fails(first)) || self.jobs.tasks_left(first) == 0 {
             for dependent in self.jobs.dependents(first) {
-                self.meet_array(dependent, first, fails);
+                self.settlements.push_back(Settlement::Array { dependent, first, fails });
+            }
+        }
+    }
+
+    /// Settles a portion of what jobs waited for that have ended.
+    pub(super) fn settle_dependents(&mut self) {
+        for _ in 0..self.tasks_per_step() {
+            match self.settlements.pop_front() {
+                Some(Settlement::Job { dependent, ended, state }) => {
+                    self.meet_dependency(dependent, ended, state);
+                }
+                Some(Settlement::Array { dependent, first, fails }) => {
+                    self.meet_array(dependent, first, fails);
+                }
+                None => return,
             }
         }
     }
@@ -224,11 +307,19 @@ impl Scheduler {
                 let unmet = active.unmet.iter_mut().chain(&mut active.job.dependencies);
                 unmet.filter(|unmet| unmet.job == first).for_each(|unmet| unmet.array = false);
             } else {
-                let fails = failed || self.jobs.task_failed_now(first);
+                let fails = failed || self.jobs.has_failed_task(first);
                 self.meet_array(id, first, fails);
             }
         }
     }
+}
+
+/// What a job waits for has ended.
+pub(super) enum Settlement {
+    /// A job.
+    Job { dependent: u64, ended: u64, state: JobState },
+    /// A task of an array.
+    Array { dependent: u64, first: u64, fails: bool },
 }
 
 /// The most jobs that a reason names.

@@ -2,6 +2,7 @@
 
 use super::Scheduler;
 use super::active::Phase;
+use super::eligibility::Settlement;
 use crate::job::{ArrayTask, Caps, Ending, JobState};
 use tandem_backends::{Exit, ExitCause, ExitStatus, RunId};
 use tandem_core::{Event, Span};
@@ -284,8 +285,9 @@ impl Scheduler {
         self.processes.unmark(id);
         let (task, has_started) = (job.task, job.start_us.is_some());
         self.jobs.push_ended(active.job);
+        self.unfolding.job_ended(id, state);
         for dependent in self.jobs.dependents(id) {
-            self.meet_dependency(dependent, id, state);
+            self.settlements.push_back(Settlement::Job { dependent, ended: id, state });
         }
         if let Some(task) = task {
             self.meet_array_dependencies(task.first, state);
@@ -296,16 +298,14 @@ impl Scheduler {
         }
         self.jobs.forget_dependents(id);
         if let Some(ArrayTask { first, at_a_time: Some(_), .. }) = task {
-            self.enter_next_task(first, id);
+            self.jobs.end_array_task(first, id);
+            self.enter_next_tasks(first);
         }
     }
 
-    /// A task of an array has ended: others may become eligible.
-    fn enter_next_task(&mut self, first: u64, ended: u64) {
-        for id in self.jobs.end_array_task(first, ended) {
-            if !self.jobs.has_array_slot(first) {
-                return;
-            }
+    /// Lets tasks of an array become eligible in the place of others.
+    pub(super) fn enter_next_tasks(&mut self, first: u64) {
+        while let Some(id) = self.jobs.next_task(first) {
             self.try_enter(id);
         }
     }

@@ -172,6 +172,11 @@ impl Submission {
 }
 
 impl Submission {
+    /// How many jobs it becomes.
+    pub(crate) fn jobs(&self) -> usize {
+        self.request.tasks().map_or(0, |tasks| tasks.count())
+    }
+
     /// What it adds to what its user has, given its number of jobs.
     pub(crate) fn load(&self, jobs: u64) -> super::UserLoad {
         let waits = self.depends.len() as u64;

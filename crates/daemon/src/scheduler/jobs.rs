@@ -1,9 +1,11 @@
 //! The jobs that have not ended, and what makes them wait outside the engine: dependencies, array limits and
 //! begin times.
 
-use super::active::Active;
+use super::active::{Active, Phase};
+use super::unfolding::NewTasks;
 use super::{Now, RunId};
 use crate::job::{ArrayTask, Going, JobState, StoredJob};
+use crate::request::TASKS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use tandem_core::{JobId, Time, UserId};
 
@@ -24,6 +26,11 @@ pub(super) struct Jobs {
     externals: BTreeMap<String, u64>,
     /// Jobs that depend on a job.
     dependents: BTreeMap<u64, BTreeSet<u64>>,
+    /// How many jobs are in each state, by its name.
+    states: BTreeMap<&'static str, u64>,
+    /// Jobs that have a process.
+    with_process: BTreeSet<u64>,
+    services: BTreeSet<u64>,
     /// Array tasks with a limit on how many run at a time, by the first job of the array.
     arrays: BTreeMap<u64, ArrayLimit>,
     /// Tasks that have not ended, by the first job of their array.
@@ -34,6 +41,12 @@ pub(super) struct Jobs {
     changed: BTreeSet<u64>,
     /// Jobs that ended in this step.
     ended: Vec<StoredJob>,
+    /// Their final states.
+    ended_now: BTreeMap<u64, JobState>,
+    /// Arrays of which a task did not complete and others have not ended, as far as it is known.
+    failed_arrays: BTreeSet<u64>,
+    /// Arrays of which a task did not complete in this step.
+    failed_now: BTreeSet<u64>,
 }
 
 /// What the jobs of a user that have not ended amount to.
@@ -53,6 +66,8 @@ pub struct UserLoad {
 #[derive(Clone, Debug, Default)]
 struct JobsOfUser {
     load: UserLoad,
+    /// Jobs that have a process.
+    with_process: u64,
     /// Jobs that the engine knows.
     entered: u64,
     /// Jobs that wait until the engine knows fewer, by falling priority.
@@ -74,7 +89,8 @@ impl UserLoad {
 struct ArrayLimit {
     at_a_time: usize,
     eligible: BTreeSet<u64>,
-    waiting: BTreeSet<u64>,
+    /// Tasks that wait for nothing else.
+    ready: BTreeSet<u64>,
 }
 
 impl Jobs {
@@ -88,12 +104,18 @@ impl Jobs {
             short: BTreeSet::new(),
             externals: BTreeMap::new(),
             dependents: BTreeMap::new(),
+            states: BTreeMap::new(),
+            with_process: BTreeSet::new(),
+            services: BTreeSet::new(),
             arrays: BTreeMap::new(),
             tasks_left: BTreeMap::new(),
             timers: BTreeSet::new(),
             next,
             changed: BTreeSet::new(),
             ended: Vec::new(),
+            ended_now: BTreeMap::new(),
+            failed_arrays: BTreeSet::new(),
+            failed_now: BTreeSet::new(),
         }
     }
 
@@ -135,10 +157,30 @@ impl Jobs {
         self.next
     }
 
+    /// Counts the jobs of a submission that are still to be added, so that they have their numbers and limits hold
+    /// for them.
+    pub(super) fn reserve(&mut self, tasks: &NewTasks) {
+        let (job, left) = (tasks.of_all(), tasks.left());
+        self.next = self.next.max(tasks.first() + tasks.count() as u64);
+        self.count(job, left as u64);
+        if tasks.are_tasks() {
+            let of_array = self.tasks_left.entry(tasks.first()).or_default();
+            *of_array += u32::try_from(left).unwrap_or(u32::MAX);
+        }
+    }
+
     /// Adds a job that has not ended. It counts as changed only if that is said.
     pub(super) fn add(&mut self, active: Active) {
+        self.count(&active.job, 1);
+        if let Some(task) = active.job.task {
+            *self.tasks_left.entry(task.first).or_default() += 1;
+        }
+        self.add_reserved(active);
+    }
+
+    /// Adds a job that was counted before.
+    pub(super) fn add_reserved(&mut self, active: Active) {
         let id = active.job.id;
-        self.count(&active.job);
         self.next = self.next.max(id + 1);
         for dependency in &active.unmet {
             self.dependents.entry(dependency.job).or_default().insert(id);
@@ -149,28 +191,30 @@ impl Jobs {
         if let Some(ArrayTask { first, at_a_time: Some(limit), .. }) = active.job.task {
             let array = self.arrays.entry(first).or_default();
             array.at_a_time = limit as usize;
-            array.waiting.insert(id);
-        }
-        if let Some(task) = active.job.task {
-            *self.tasks_left.entry(task.first).or_default() += 1;
         }
         if let Some(external) = &active.job.external {
             self.externals.insert(external.clone(), id);
         }
-        self.active.insert(id, Box::new(active));
+        if active.job.request.is_service() {
+            self.services.insert(id);
+        }
+        let mut active = Box::new(active);
+        active.counted = Some(active.job.state);
+        *self.states.entry(active.job.state.name()).or_default() += 1;
+        self.active.insert(id, active);
     }
 
-    /// Adds a job to what its user has.
-    fn count(&mut self, job: &StoredJob) {
+    /// Adds jobs that are alike to what their user has.
+    fn count(&mut self, job: &StoredJob, jobs: u64) {
         let load = &mut self.loads.entry(job.uid).or_default().load;
-        load.jobs += 1;
-        load.dependencies += job.dependencies.len() as u64;
-        load.webhooks += u64::from(job.request.webhook.is_some());
+        load.jobs += jobs;
+        load.dependencies += job.dependencies.len() as u64 * jobs;
+        load.webhooks += if job.request.webhook.is_some() { jobs } else { 0 };
         let of_request = self.requests.entry(job.request_id()).or_default();
         if *of_request == 0 {
             load.bytes += job.request.stored_bytes;
         }
-        *of_request += 1;
+        *of_request += u32::try_from(jobs).unwrap_or(u32::MAX);
     }
 
     /// Takes a job that ended from what its user has.
@@ -195,6 +239,40 @@ impl Jobs {
     /// What a user has.
     pub(super) fn load(&self, uid: u32) -> UserLoad {
         self.loads.get(&uid).map_or_else(UserLoad::default, |of_user| of_user.load)
+    }
+
+    /// How many jobs are in each state.
+    pub(super) fn by_state(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.states.iter().map(|(&name, &count)| (name, count)).filter(|&(_, count)| count > 0)
+    }
+
+    /// Jobs that have a process.
+    pub(super) fn all_with_process(&self) -> impl Iterator<Item = &Active> {
+        self.with_process.iter().filter_map(|&id| self.get(id))
+    }
+
+    /// Services.
+    pub(super) fn services(&self) -> impl Iterator<Item = &Active> {
+        self.services.iter().filter_map(|&id| self.get(id))
+    }
+
+    /// How many jobs of a user have a process.
+    pub(super) fn with_process(&self, uid: u32) -> u64 {
+        self.loads.get(&uid).map_or(0, |of_user| of_user.with_process)
+    }
+
+    /// A job of a user has a process now, or has none any more.
+    pub(super) fn count_process(&mut self, job: u64, uid: u32, has_one: bool) {
+        if has_one {
+            self.with_process.insert(job);
+        } else {
+            self.with_process.remove(&job);
+        }
+        let Some(of_user) = self.loads.get_mut(&uid) else { return };
+        of_user.with_process = match has_one {
+            true => of_user.with_process + 1,
+            false => of_user.with_process.saturating_sub(1),
+        };
     }
 
     /// How many jobs have not ended.
@@ -274,6 +352,13 @@ impl Jobs {
     /// Removes a job that ends.
     pub(super) fn remove(&mut self, id: u64) -> Option<Active> {
         let active = *self.active.remove(&id)?;
+        if active.phase != Phase::Absent {
+            self.count_process(id, active.job.uid, false);
+        }
+        self.services.remove(&id);
+        if let Some(count) = active.counted.and_then(|state| self.states.get_mut(state.name())) {
+            *count -= 1;
+        }
         self.discount(&active);
         if active.entry.is_some() {
             self.left_engine(active.job.uid);
@@ -288,6 +373,8 @@ impl Jobs {
             *left -= 1;
             if *left == 0 {
                 self.tasks_left.remove(&task.first);
+                self.arrays.remove(&task.first);
+                self.failed_arrays.remove(&task.first);
             }
         }
         self.changed.remove(&id);
@@ -302,12 +389,18 @@ impl Jobs {
 
     /// Records the final state of a job that was removed.
     pub(super) fn push_ended(&mut self, job: StoredJob) {
+        self.ended_now.insert(job.id, job.state);
         self.ended.push(job);
     }
 
     /// The final state of a job that ended in this very step.
     pub(super) fn ended_now(&self, id: u64) -> Option<JobState> {
-        self.ended.iter().find(|job| job.id == id).map(|job| job.state)
+        self.ended_now.get(&id).copied()
+    }
+
+    /// A task of an array did not complete; whether it is the first of which this is known.
+    pub(super) fn array_fails(&mut self, first: u64) -> bool {
+        self.tasks_left(first) > 0 && self.failed_arrays.insert(first)
     }
 
     /// Tasks of an array that have not ended.
@@ -321,15 +414,23 @@ impl Jobs {
         let is_task =
             move |active: &&Active| active.job.task.is_some_and(|task| task.first == first);
         let left = self.tasks_left(first) as usize;
-        self.active.range(first..).map(|(_, active)| active.as_ref()).filter(is_task).take(left)
+        let all = self.active.range(first..first.saturating_add(TASKS_MAX as u64));
+        all.map(|(_, active)| active.as_ref()).filter(is_task).take(left)
     }
 
-    /// Whether a task of an array ended in this very step and did not complete.
-    pub(super) fn task_failed_now(&self, first: u64) -> bool {
-        let fails = |job: &StoredJob| {
-            job.task.is_some_and(|task| task.first == first) && job.state != JobState::Completed
-        };
-        self.ended.iter().any(fails)
+    /// Whether a task of an array is known not to have completed: in this step, or earlier while others are left.
+    pub(super) fn has_failed_task(&self, first: u64) -> bool {
+        self.failed_arrays.contains(&first) || self.failed_now.contains(&first)
+    }
+
+    /// Arrays of which a task did not complete before this daemon started.
+    pub(super) fn set_failed_arrays(&mut self, arrays: BTreeSet<u64>) {
+        self.failed_arrays = arrays;
+    }
+
+    /// Notes that a task of an array did not complete in this step.
+    pub(super) fn task_failed(&mut self, first: u64) {
+        self.failed_now.insert(first);
     }
 
     /// The jobs that depend on a job or on its array.
@@ -414,9 +515,10 @@ impl Jobs {
             return true;
         }
         if array.eligible.len() >= array.at_a_time {
+            array.ready.insert(id);
             return false;
         }
-        array.waiting.remove(&id);
+        array.ready.remove(&id);
         array.eligible.insert(id)
     }
 
@@ -425,35 +527,39 @@ impl Jobs {
         let task = self.active.get(&id).and_then(|active| active.job.task);
         let Some(ArrayTask { first, at_a_time: Some(_), .. }) = task else { return };
         let Some(array) = self.arrays.get_mut(&first) else { return };
-        if array.eligible.remove(&id) {
-            array.waiting.insert(id);
-        }
+        array.ready.remove(&id);
+        array.eligible.remove(&id);
     }
 
-    /// A task has ended: those of its array that wait, in order.
-    pub(super) fn end_array_task(&mut self, first: u64, ended: u64) -> Vec<u64> {
-        let Some(array) = self.arrays.get_mut(&first) else { return Vec::new() };
+    /// A task has ended.
+    pub(super) fn end_array_task(&mut self, first: u64, ended: u64) {
+        let Some(array) = self.arrays.get_mut(&first) else { return };
         array.eligible.remove(&ended);
-        array.waiting.remove(&ended);
-        let waiting: Vec<u64> = array.waiting.iter().copied().collect();
-        if array.eligible.is_empty() && waiting.is_empty() {
-            self.arrays.remove(&first);
-        }
-        waiting
+        array.ready.remove(&ended);
     }
 
-    /// Whether another task of an array may become eligible.
-    pub(super) fn has_array_slot(&self, first: u64) -> bool {
-        self.arrays.get(&first).is_some_and(|array| array.eligible.len() < array.at_a_time)
+    /// The next task of an array that waits for nothing but others of it, if another one may become eligible.
+    pub(super) fn next_task(&mut self, first: u64) -> Option<u64> {
+        let array = self.arrays.get_mut(&first)?;
+        if array.eligible.len() < array.at_a_time { array.ready.pop_first() } else { None }
     }
 
     /// The jobs that changed, as they are now; those that ended first.
     pub(super) fn take_changed(&mut self, now: Now) -> Vec<StoredJob> {
         let mut changed = std::mem::take(&mut self.ended);
+        self.ended_now.clear();
+        self.failed_now.clear();
         let now = now.time();
         for id in std::mem::take(&mut self.changed) {
             let Some(active) = self.active.get_mut(&id) else { continue };
             active.job.state = active.state();
+            if active.counted != Some(active.job.state) {
+                let before = active.counted.replace(active.job.state);
+                if let Some(count) = before.and_then(|state| self.states.get_mut(state.name())) {
+                    *count -= 1;
+                }
+                *self.states.entry(active.job.state.name()).or_default() += 1;
+            }
             active.job.done_us = active.pace.done_us(now);
             active.lap(now);
             let rate_ppm = active.pace.progress.rate.0;

@@ -68,8 +68,10 @@ impl Scheduler {
     /// Something was learned about what a class does alone.
     fn class_learned(&mut self, class: &str) {
         self.learning.compare_siblings(class);
-        let (number, traits) = (self.learning.number(class), self.learning.traits(class));
-        self.planner.tell(Event::ClassDescribed { class: number, traits });
+        if let Some(number) = self.learning.number(class) {
+            let traits = self.learning.traits(class);
+            self.planner.tell(Event::ClassDescribed { class: number, traits });
+        }
         self.describe_class(class);
         self.request_sharing();
     }

@@ -37,6 +37,7 @@ mod sharing;
 mod sharing_requests;
 mod start;
 mod sub_batch_trials;
+mod unfolding;
 mod user_commands;
 mod view;
 mod waiting;
@@ -51,24 +52,27 @@ pub use services::LatencyAlone;
 pub use sharing::{Booking, People};
 pub(crate) use start::drained_devices;
 pub use start::{JOURNAL_VERSION, Kept, KeptRow, RecoveredRun, Start};
+pub use unfolding::Unfinished;
 pub(crate) use view::OutsideWork;
 pub use view::View;
 pub use waiting::{DeviceSummary, ShutCause, WaitCause, Waiting};
 
 use crate::class::ClassRules;
-use crate::job::{ArrayTask, Ending, JobState, StoredJob};
+use crate::job::{Ending, StoredJob};
 use devices::DeviceTable;
+use eligibility::Settlement;
 use jobs::Jobs;
 use planning::Planner;
 use processes::Processes;
 use serde::{Deserialize, Serialize};
 use sharing::Sharing;
 use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tandem_backends::{BackendEvent, Device, Op, OpId, ProcessLimits, RunId};
 use tandem_core::{Action, Time};
+use unfolding::Unfolding;
 
 /// The configuration of the scheduler, fixed for the life of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -121,6 +125,9 @@ pub struct Setup {
     /// The most jobs of a user that are planned at a time; all of them if absent.
     #[serde(default)]
     pub planned_per_user: Option<u32>,
+    /// Tasks that one step adds.
+    #[serde(default)]
+    pub tasks_per_step: Option<u32>,
     /// Arguments that belong to the class of a job, or do not.
     #[serde(default)]
     pub class_rules: ClassRules,
@@ -158,6 +165,10 @@ pub struct StepOutcome {
     pub messages: Vec<(u64, ToJob)>,
     /// Jobs that changed, as they are now; for those that ended it is the last time.
     pub changed: Vec<StoredJob>,
+    /// Jobs that were added.
+    pub created: BTreeSet<u64>,
+    /// Submissions of many jobs all of which have been added, by their first job.
+    pub unfolded: Vec<u64>,
     /// Runs whose records are not needed any more.
     pub forget: Vec<RunId>,
     /// Requests all of whose jobs have ended, by their first job.
@@ -178,6 +189,9 @@ impl StepOutcome {
     }
 }
 
+/// Timers that strike in one step; the others strike in the next.
+const TIMERS_PER_STEP: usize = 2048;
+
 /// The scheduler.
 pub struct Scheduler {
     setup: Setup,
@@ -194,6 +208,11 @@ pub struct Scheduler {
     summary: OnceCell<Arc<DeviceSummary>>,
     sharing_requests: sharing_requests::SharingRequests,
     trials: sub_batch_trials::SubBatchTrials,
+    unfolding: Unfolding,
+    /// What jobs waited for that has ended, to be settled in portions.
+    settlements: VecDeque<Settlement>,
+    /// Jobs that were added in this step.
+    created: BTreeSet<u64>,
 }
 
 impl Scheduler {
@@ -202,6 +221,8 @@ impl Scheduler {
         self.now = now;
         self.summary = OnceCell::new();
         inputs.iter().for_each(|input| self.apply(input));
+        self.unfold();
+        self.settle_dependents();
         self.fire_timers();
         self.refill();
         self.relocate_jobs();
@@ -238,21 +259,10 @@ impl Scheduler {
         }
     }
 
-    /// The jobs that a submission becomes.
-    fn new_jobs(&self, submission: &Submission, now: Now) -> Vec<StoredJob> {
-        let mut jobs: Vec<StoredJob> = new_jobs(submission, now).collect();
-        let has_params = !submission.request.params.is_empty();
-        let first = jobs.first().map(|job| self.class_of(job).0).unwrap_or_default();
-        for job in &mut jobs {
-            // Tasks differ only in their parameters.
-            job.class = if has_params { self.class_of(job).0 } else { first.clone() };
-        }
-        jobs
-    }
-
     fn fire_timers(&mut self) {
         let now = self.now.time();
-        while let Some(id) = self.jobs.next_expired(now) {
+        for _ in 0..TIMERS_PER_STEP {
+            let Some(id) = self.jobs.next_expired(now) else { return };
             let Some(active) = self.jobs.get_mut(id) else { continue };
             if active.begin.is_some_and(|begin| begin <= now) {
                 active.begin = None;
@@ -299,12 +309,17 @@ impl Scheduler {
             self.relocate_at,
             self.sharing_requests.next(),
         ];
+        // The rest follows in the next step.
+        let has_more = self.unfolding.left() > 0 || !self.settlements.is_empty();
+        let timers = timers.into_iter().flatten().chain(has_more.then(|| self.now.time()));
         let mut outcome = StepOutcome {
+            created: std::mem::take(&mut self.created),
+            unfolded: self.unfolding.take_completed(),
             actions: self.planner.take_actions(),
             changed: self.jobs.take_changed(self.now),
             ended_requests: self.jobs.take_ended_requests(),
             classes: self.learning.take_learned(),
-            wake: timers.into_iter().flatten().min(),
+            wake: timers.min(),
             ..StepOutcome::default()
         };
         self.processes.drain_into(&mut outcome);
@@ -348,32 +363,4 @@ impl Scheduler {
             BackendEvent::Imported(_) | BackendEvent::Sampled(_) => {}
         }
     }
-}
-
-/// The jobs that a submission becomes, without their class.
-fn new_jobs(submission: &Submission, now: Now) -> impl Iterator<Item = StoredJob> {
-    let request = Arc::new(submission.request.clone());
-    // Both were checked before the submission was accepted.
-    let tasks = request.tasks().ok();
-    let at_a_time = tasks.as_ref().and_then(|tasks| tasks.at_a_time);
-    let first = submission.first;
-    let of_all = StoredJob {
-        uid: submission.uid,
-        gid: submission.gid,
-        user: submission.user.clone(),
-        dependencies: submission.dependencies(),
-        state: if request.hold { JobState::Held } else { JobState::Pending },
-        reason: request.hold.then(|| "held".to_owned()),
-        submit_us: submission.submit_unix_us.unwrap_or(now.unix_us),
-        external: submission.external.clone(),
-        sub_batches: 1,
-        request,
-        ..StoredJob::default()
-    };
-    let count = tasks.as_ref().map_or(0, crate::request::Tasks::count);
-    (0..count).zip(first..).map(move |(index, id)| {
-        let number = tasks.as_ref().and_then(|tasks| tasks.number(index));
-        let task = number.map(|number| ArrayTask { first, number, at_a_time });
-        StoredJob { id, task, ..of_all.clone() }
-    })
 }

@@ -242,6 +242,7 @@ impl Scheduler {
         let before = active.devices_in_use().to_vec();
         let was_running = active.since;
         active.stop_clock(now);
+        let (uid, had_process) = (active.job.uid, active.phase != Phase::Absent);
         active.phase = phase;
         if matches!(phase, Phase::Asked | Phase::Ending) {
             // It has its devices until it is gone.
@@ -251,8 +252,13 @@ impl Scheduler {
             active.allocation = allocation;
         }
         let after = active.devices_in_use().to_vec();
+        let has_process = phase != Phase::Absent;
+        let check_at = active.check_at.take_if(|_| phase != Phase::Running);
+        if has_process != had_process {
+            self.jobs.count_process(id, uid, has_process);
+        }
         // The estimate is checked again when the job runs again.
-        if let Some(check) = active.check_at.take_if(|_| phase != Phase::Running) {
+        if let Some(check) = check_at {
             self.jobs.remove_timer(check, id);
         }
         let active = self.jobs.get_mut(id).expect("it was found above");

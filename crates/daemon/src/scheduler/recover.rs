@@ -50,6 +50,9 @@ impl Scheduler {
         for (id, state, reason) in ended {
             self.end_job(id, state, Some(reason));
         }
+        while !self.settlements.is_empty() {
+            self.settle_dependents();
+        }
         for &id in &ids {
             self.meet_dependencies(id, over);
             self.settle_starts(id);
@@ -191,8 +194,8 @@ impl Scheduler {
         let others: Vec<Dependency> = active.unmet.clone();
         for Dependency { job: other, array, .. } in others {
             if array {
-                // Tasks that ended earlier were counted then.
-                self.meet_array(id, other, false);
+                let fails = self.jobs.has_failed_task(other);
+                self.meet_array(id, other, fails);
             } else if self.jobs.get(other).is_none() {
                 // A job that is not even remembered is not known to have completed.
                 let state = over.get(&other).copied().unwrap_or(JobState::Unknown);

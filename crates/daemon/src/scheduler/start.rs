@@ -9,11 +9,12 @@ use super::recover::Recovery;
 use super::sharing::{Booking, Sharing};
 use super::sharing_requests::SharingRequests;
 use super::sub_batch_trials::SubBatchTrials;
+use super::unfolding::{NewTasks, Unfinished, Unfolding};
 use super::{Now, Scheduler, Setup, StepOutcome};
 use crate::job::{JobState, StoredJob};
 use crate::request::JobRequest;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tandem_core::{
     ClusterBuilder, Engine, Event, Learner, Memory, OnIllegal, PlacementRule, Ratio, Rules, Shares,
@@ -27,8 +28,8 @@ pub use tandem_backends::RecoveredRun;
 /// it is ended, a dependency on an array is one on all of its tasks, jobs follow their start in records of their
 /// own, estimates stay within their class, and sharing is decided as soon as something about it is known; since 4
 /// what jobs have to do and what running ones of a class show belongs to estimates, and on cores nobody shares
-/// before it has shown how much it uses them.
-pub const JOURNAL_VERSION: u32 = 4;
+/// before it has shown how much it uses them; since 5 the jobs of large submissions are added in portions.
+pub const JOURNAL_VERSION: u32 = 5;
 
 /// Everything that a scheduler begins with: the first record of a journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -57,6 +58,12 @@ pub struct Start {
     /// States of jobs that have ended and that others depend on.
     #[serde(default)]
     pub over: BTreeMap<u64, JobState>,
+    /// Arrays on which others depend and of which a task did not complete.
+    #[serde(default)]
+    pub failed_arrays: BTreeSet<u64>,
+    /// Submissions of which tasks are still to be added.
+    #[serde(default)]
+    pub unfinished: Vec<Unfinished>,
     /// Reservations.
     #[serde(default)]
     pub bookings: Vec<Booking>,
@@ -96,6 +103,8 @@ impl Start {
             drained: self.drained.clone(),
             closed: self.closed.clone(),
             over: self.over.clone(),
+            failed_arrays: self.failed_arrays.clone(),
+            unfinished: self.unfinished.clone(),
             bookings: self.bookings.clone(),
             used: self.used.clone(),
         }
@@ -214,6 +223,9 @@ impl Scheduler {
             summary: std::cell::OnceCell::new(),
             sharing_requests: SharingRequests::default(),
             trials: SubBatchTrials::new(policy.accumulates()),
+            unfolding: Unfolding::default(),
+            settlements: VecDeque::new(),
+            created: BTreeSet::new(),
             setup: start.setup,
         };
         scheduler.tell_shares();
@@ -222,6 +234,12 @@ impl Scheduler {
         }
         for observation in scheduler.learning.observations() {
             scheduler.planner.tell(Event::Observed(observation));
+        }
+        scheduler.jobs.set_failed_arrays(start.failed_arrays);
+        for Unfinished { submission, added } in &start.unfinished {
+            let mut tasks = NewTasks::new(submission, start.now);
+            tasks.added = (*added).min(tasks.count());
+            scheduler.add_later(tasks);
         }
         let recovery = scheduler.recover(start.jobs, &start.over);
         for (device, reason) in start.drained {

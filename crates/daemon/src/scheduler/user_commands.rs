@@ -81,8 +81,10 @@ impl Scheduler {
         if let Some(entry) = self.jobs.take_entry(id) {
             self.planner.tell(Event::Cancelled { job: entry });
         }
+        let first = self.jobs.expect(id).job.task.map(|task| task.first);
         self.jobs.return_array_slot(id);
         self.jobs.set_reason(id, Some("held".to_owned()));
+        first.into_iter().for_each(|first| self.enter_next_tasks(first));
     }
 
     pub(super) fn release(&mut self, id: u64) {

@@ -73,12 +73,42 @@ impl Scheduler {
 
     /// How many jobs are not over.
     pub fn active_jobs(&self) -> usize {
-        self.jobs.count_all()
+        self.jobs.count_all() + self.unfolding.left()
     }
 
     /// What the jobs of a user that are not over amount to.
     pub fn load(&self, uid: u32) -> super::UserLoad {
         self.jobs.load(uid)
+    }
+
+    /// How many jobs are in each state, by its name.
+    pub fn by_state(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.jobs.by_state()
+    }
+
+    /// Jobs that have a process, in order.
+    pub fn all_with_process(&self) -> impl Iterator<Item = &Active> {
+        self.jobs.all_with_process()
+    }
+
+    /// Services, in order.
+    pub fn services(&self) -> impl Iterator<Item = &Active> {
+        self.jobs.services()
+    }
+
+    /// How many jobs of a user have a process.
+    pub(crate) fn jobs_with_process(&self, uid: u32) -> u64 {
+        self.jobs.with_process(uid)
+    }
+
+    /// How many jobs of a user's submissions are still to be added.
+    pub(crate) fn still_to_be_added(&self, uid: u32) -> usize {
+        self.unfolding.left_of(uid)
+    }
+
+    /// Whether jobs of the submission that begins with a job are still to be added.
+    pub(crate) fn is_unfolding(&self, first: u64) -> bool {
+        self.unfolding.has(first)
     }
 
     /// The number of the next job.

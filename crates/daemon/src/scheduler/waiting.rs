@@ -15,6 +15,8 @@ pub enum Waiting {
         /// Now.
         now_us: u64,
     },
+    /// So many jobs of its user are planned before it.
+    OwnJobs(u32),
     /// For these devices, which others are about to leave.
     Handover {
         /// The devices.
@@ -90,7 +92,10 @@ impl Scheduler {
         if active.job.user_paused || active.phase.is_present() {
             return None;
         }
-        let Some(entry) = active.entry else { return self.begins(active) };
+        let Some(entry) = active.entry else {
+            let most = self.setup.planned_per_user.filter(|_| self.jobs.is_outside(active));
+            return most.map(Waiting::OwnJobs).or_else(|| self.begins(active));
+        };
         let known = self.planner.find(Some(entry))?;
         if let Some(placement) = known.placement() {
             let devices: Vec<u32> = placement.gpus.iter().map(|gpu| gpu.0).collect();

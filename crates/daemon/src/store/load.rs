@@ -4,7 +4,7 @@
 use super::{Store, StoreError, int};
 use crate::job::StoredJob;
 use crate::request::JobRequest;
-use crate::scheduler::Kept;
+use crate::scheduler::{Kept, Submission, Unfinished};
 use rusqlite::{OptionalExtension, params};
 use std::sync::Arc;
 
@@ -75,6 +75,35 @@ impl Store {
         });
         let stored_bytes = u64::try_from(bytes).unwrap_or(0);
         Ok(request.map(|request| Arc::new(JobRequest { stored_bytes, ..request })))
+    }
+
+    /// Submissions of which jobs are still to be added.
+    pub(crate) fn unfinished(&self) -> Result<Vec<Unfinished>, StoreError> {
+        let mut select = self.connection.prepare(
+            "SELECT first, body, (SELECT max(id) FROM jobs WHERE request = first)
+             FROM unfinished ORDER BY first",
+        )?;
+        let mut rows = select.query([])?;
+        let mut all = Vec::new();
+        while let Some(row) = rows.next()? {
+            let (first, last): (i64, Option<i64>) = (row.get(0)?, row.get(2)?);
+            let parsed = row.get_ref(1)?.as_str().map_err(|error| error.to_string());
+            let parsed = parsed.and_then(|text| {
+                serde_json::from_str::<Submission>(text).map_err(|error| error.to_string())
+            });
+            let submission = match (parsed, self.request_of(first)?) {
+                (Ok(submission), Ok(request)) => {
+                    Submission { request: Arc::unwrap_or_clone(request), ..submission }
+                }
+                (Err(cause), _) | (_, Err(cause)) => {
+                    tracing::error!("the other jobs of submission {first} are not added: {cause}");
+                    continue;
+                }
+            };
+            let added = last.map_or(0, |last| usize::try_from(last - first + 1).unwrap_or(0));
+            all.push(Unfinished { submission, added });
+        }
+        Ok(all)
     }
 
     /// Sets jobs aside whose records cannot be read. They are over as far as the daemon is concerned;

@@ -107,7 +107,8 @@ pub(super) fn delete(
     for request in requests {
         let mut delete = transaction.prepare_cached(
             "DELETE FROM requests WHERE id = ?1
-             AND NOT EXISTS (SELECT 1 FROM jobs WHERE request = ?1) RETURNING uid, bytes, is_over",
+             AND NOT EXISTS (SELECT 1 FROM jobs WHERE request = ?1)
+             AND NOT EXISTS (SELECT 1 FROM unfinished WHERE first = ?1) RETURNING uid, bytes, is_over",
         )?;
         let mut rows = delete.query([request])?;
         while let Some(row) = rows.next()? {

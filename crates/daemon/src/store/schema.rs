@@ -67,6 +67,10 @@ const MIGRATIONS: &[&str] = &[
         state TEXT NOT NULL, record TEXT NOT NULL, cause TEXT NOT NULL, unix_us INTEGER NOT NULL);
     CREATE TABLE quarantined_requests (id INTEGER PRIMARY KEY, body TEXT NOT NULL);
 ",
+    // Submissions whose tasks are added in portions, until all are there.
+    "
+    CREATE TABLE unfinished (first INTEGER PRIMARY KEY, body TEXT NOT NULL);
+",
 ];
 
 /// The schema version of this program.

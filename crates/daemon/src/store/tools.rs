@@ -197,7 +197,10 @@ impl Store {
                 .optional()?;
             let aside =
                 writing.transaction.execute("DELETE FROM quarantine WHERE id = ?1", [id])?;
-            removed = aside > 0 || request.is_some();
+            // Also what is still to be added of a submission, if this is its first job.
+            let rest =
+                writing.transaction.execute("DELETE FROM unfinished WHERE first = ?1", [id])?;
+            removed = aside > 0 || rest > 0 || request.is_some();
             request
                 .map_or(Ok(()), |request| super::prune::delete(writing, &[(id, request)], next_job))
         })?;

@@ -3,7 +3,7 @@
 use super::{STARTS_KEPT, StoreError, int};
 use crate::job::StoredJob;
 use crate::request::JobRequest;
-use crate::scheduler::{Input, KeptRow, LearnedClass, Now, Start};
+use crate::scheduler::{Input, KeptRow, LearnedClass, Now, Start, Submission};
 use crate::tokens::{Token, TokenHash};
 use rusqlite::{Transaction, params};
 use serde::Serialize;
@@ -117,6 +117,27 @@ impl StoreTransaction<'_> {
         let (body, env) = (serde_json::to_string(request)?, serde_json::to_string(env)?);
         let bytes = stored_bytes(request, body.len() + env.len());
         insert.execute(params![int(first), body, env, uid, int(bytes)])?;
+        Ok(())
+    }
+
+    /// Keeps a submission until all of its jobs have been added; its request is kept already.
+    pub fn unfinished(&self, submission: &Submission, now: Now) -> Result<(), StoreError> {
+        let row = Submission {
+            request: JobRequest::default(),
+            submit_unix_us: submission.submit_unix_us.or(Some(now.unix_us)),
+            ..submission.clone()
+        };
+        let mut insert =
+            self.transaction.prepare_cached("INSERT OR REPLACE INTO unfinished VALUES (?1, ?2)")?;
+        insert.execute(params![int(row.first), serde_json::to_string(&row)?])?;
+        Ok(())
+    }
+
+    /// All jobs of a submission have been added.
+    pub fn finished(&self, first: u64) -> Result<(), StoreError> {
+        let mut delete =
+            self.transaction.prepare_cached("DELETE FROM unfinished WHERE first = ?1")?;
+        delete.execute([int(first)])?;
         Ok(())
     }
 

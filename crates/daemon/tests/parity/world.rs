@@ -198,6 +198,7 @@ fn setup(policy: &str) -> Setup {
         restore_s: 40.0,
         kill_grace_ms: 0,
         planned_per_user: None,
+        tasks_per_step: None,
         stop_grace_ms: 0,
         sockets: "/nowhere".into(),
         foreign_avoid: true,
@@ -260,6 +261,8 @@ pub(crate) fn daemon(
         bookings: Vec::new(),
         used: Default::default(),
         over: Default::default(),
+        failed_arrays: Default::default(),
+        unfinished: Vec::new(),
     };
     store.write(|writing| writing.start(&start)).unwrap();
     let (scheduler, outcome) = Scheduler::begin(start, policy, interference);

@@ -22,22 +22,26 @@ use std::sync::{Arc, mpsc};
 use tandem_backends::Device;
 use tandem_daemon::command::{Caller, CommandOutcome, Refusal, UserCommand};
 use tandem_daemon::cycle::{Cycle, Message};
-use tandem_daemon::job::JobState;
+use tandem_daemon::job::{JobState, StoredJob};
 use tandem_daemon::job_sockets::JobSockets;
 use tandem_daemon::journal::beliefs;
 use tandem_daemon::meter::{Meter, MeterOptions};
 use tandem_daemon::publish::Publisher;
 use tandem_daemon::request::{CheckedRequest, JobRequest, Param};
-use tandem_daemon::scheduler::{JobAction, Now, Scheduler, Setup};
+use tandem_daemon::scheduler::{Active, JobAction, Now, Scheduler, Setup};
 use tandem_daemon::store::{FileLayer, Store, StoreError, StoreOptions};
 use tandem_policies::PolicySpec;
 use tokio::sync::oneshot;
 
 /// Histories of an ordinary run.
 const SEEDS: u64 = 200;
-/// What happens in one history.
+/// What happens in the first days of a history.
 const STEPS: u32 = 50;
+/// How long a history is at least.
+const MONTH: u64 = 30 * 86_400 * SECOND;
 const SECOND: u64 = 1_000_000;
+/// The name of submissions of a hostile size.
+const HOSTILE: &str = "hostile";
 const POLICIES: [&str; 3] = ["fifo", "tandem", "srtf"];
 
 type Answer = oneshot::Receiver<Result<CommandOutcome, Refusal>>;
@@ -101,7 +105,7 @@ impl History {
             ..StoreOptions::default()
         };
         let mut store = Store::open_with(&file, options)?;
-        let setup = setup(policy);
+        let setup = setup(policy, self.seed);
         let mut backend =
             Box::new(Played { machine: self.machine.clone(), devices: setup.devices.clone() });
         let last = store.last_time()?;
@@ -199,8 +203,29 @@ impl History {
             }
             _ => {}
         }
+        if random.random_bool(0.02) {
+            // As large as may be. They are cancelled in the end.
+            request.command = vec!["train".to_owned(), "x".repeat(1_000_000)];
+            request.array = Some("0-199".to_owned());
+            (request.name, request.hold) = (Some(HOSTILE.to_owned()), true);
+        }
         let checked = CheckedRequest::new(request).unwrap();
         self.command(UserCommand::Submit(Box::new(checked)), true);
+    }
+
+    /// The rest of the month, in which less happens: hours and days pass, and now and then something goes wrong.
+    fn finish_month(&mut self) {
+        while self.now.at_us < MONTH {
+            if self.random.random_range(0..4) == 0 {
+                self.step();
+                continue;
+            }
+            if self.cycle.is_none() {
+                let _ = self.start().inspect_err(|_| self.disk.kill_process());
+            }
+            let most = self.random.random_range(1..=48);
+            self.pass_time(most * 3600 * SECOND);
+        }
     }
 
     /// Something goes wrong, or somebody asks for something, or time passes.
@@ -226,7 +251,7 @@ impl History {
                     self.command(UserCommand::Change(JobAction::Release, job), false);
                 }
             }
-            50..80 => self.pass_time(),
+            50..80 => self.pass_time(3600 * SECOND),
             80..86 => {
                 let faults = Faults {
                     write_fails: self.random.random_range(0..60),
@@ -259,10 +284,10 @@ impl History {
     }
 
     /// Time passes until something happens, or for a while.
-    fn pass_time(&mut self) {
+    fn pass_time(&mut self, most: u64) {
         let next = self.machine.lock().unwrap().next();
         let wake = self.cycle.as_ref().and_then(|cycle| cycle.wake()).map(|wake| wake.0);
-        let random = self.now.at_us + self.random.random_range(1..=3600 * SECOND);
+        let random = self.now.at_us + self.random.random_range(1..=most);
         let at =
             next.into_iter().chain(wake).chain([random]).min().unwrap().max(self.now.at_us + 1);
         self.now.unix_us += at - self.now.at_us;
@@ -277,16 +302,25 @@ impl History {
             self.start()
                 .unwrap_or_else(|error| panic!("seed {}: cannot start: {error}", self.seed));
         }
-        // Also jobs that were stored and whose submitter never heard of it.
-        let scheduler = &self.cycle.as_ref().expect("it was started").scheduler;
-        let held: Vec<u64> = scheduler.jobs().map(|active| active.job.id).collect();
-        for job in held {
-            self.command(UserCommand::Change(JobAction::Release, job), false);
-        }
         for _ in 0..20_000 {
             let scheduler = &self.cycle.as_ref().expect("nothing fails any more").scheduler;
-            if scheduler.jobs().next().is_none() {
+            if scheduler.active_jobs() == 0 {
                 return;
+            }
+            // Also jobs that were stored and whose submitter never heard of it, some of which are added only now.
+            let is_held = |active: &&Active| active.job.state == JobState::Held;
+            let is_hostile = |job: &StoredJob| job.request.name.as_deref() == Some(HOSTILE);
+            let held: Vec<(u64, bool)> = scheduler
+                .jobs()
+                .filter(is_held)
+                .map(|one| (one.job.id, is_hostile(&one.job)))
+                .collect();
+            for (job, is_hostile) in held {
+                let action = if is_hostile { JobAction::Cancel } else { JobAction::Release };
+                if is_hostile {
+                    self.cancelled.insert(job);
+                }
+                self.command(UserCommand::Change(action, job), false);
             }
             let next = self.machine.lock().unwrap().next();
             let wake = self.cycle.as_ref().and_then(|cycle| cycle.wake()).map(|wake| wake.0);
@@ -332,7 +366,7 @@ fn folder(seed: u64) -> String {
     format!("/faults/{seed}")
 }
 
-fn setup(policy: &str) -> Setup {
+fn setup(policy: &str, seed: u64) -> Setup {
     let device = |index: u32| Device {
         index,
         name: format!("device {index}"),
@@ -360,6 +394,8 @@ fn setup(policy: &str) -> Setup {
         measures_memory: false,
         keeps_queue: false,
         planned_per_user: Some(20),
+        // Of many jobs and of few in a step.
+        tasks_per_step: Some(if seed.is_multiple_of(2) { 3 } else { 50 }),
         people: Default::default(),
         process: Default::default(),
     }
@@ -371,6 +407,7 @@ fn run(seed: u64, runtime: &Arc<tokio::runtime::Runtime>) -> [u64; 3] {
     for _ in 0..STEPS {
         history.step();
     }
+    history.finish_month();
     history.settle();
     history.check();
     let starts = history.machine.lock().unwrap().starts.len() as u64;

@@ -57,6 +57,7 @@ pub(crate) fn setup(nodes: u32, each: u32, policy: &str) -> Setup {
         restore_s: 0.0,
         kill_grace_ms: 1000,
         planned_per_user: None,
+        tasks_per_step: None,
         stop_grace_ms: 1000,
         sockets: "/nowhere".into(),
         foreign_avoid: true,
@@ -77,6 +78,8 @@ pub(crate) fn start(setup: Setup, now: Now, jobs: Vec<Kept>) -> Start {
         bookings: Vec::new(),
         used: Default::default(),
         over: BTreeMap::new(),
+        failed_arrays: Default::default(),
+        unfinished: Vec::new(),
     }
 }
 
