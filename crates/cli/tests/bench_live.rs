@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{folder, listing, run_in, succeed_in};
+use common::{folder, listing, run_in, sample_job, succeed_in};
 
 #[test]
 fn what_is_acknowledged_outlives_the_daemon() {
@@ -52,6 +52,7 @@ fn start_times_are_scored_over_three_kinds_of_queue() {
 /// A short run of `tandem bench fidelity`: real jobs and the same ones in the simulator, one device each way.
 #[test]
 fn the_simulator_foretells_real_jobs() {
+    sample_job();
     let dir = folder();
     let sizes = ["--jobs", "5", "--classes", "2", "--devices", "1", "--mean", "2"];
     let args = ["bench", "fidelity", "--policies", "sjf,sjf-bsbf", "--out", "out", "--json"];

@@ -122,7 +122,8 @@ impl Daemon {
     /// Waits until the daemon answers.
     pub(super) fn client(&mut self) -> Result<Client, Failure> {
         let mut client = Client::new(Address::Unix(self.folder.path().join("daemon.sock")), None)?;
-        let patience = Instant::now() + Duration::from_secs(20);
+        // A machine with busy cores and disk takes this long at times.
+        let patience = Instant::now() + Duration::from_secs(60);
         loop {
             match client.info() {
                 Ok(_) => return Ok(client),
