@@ -67,8 +67,9 @@ impl Attack<'_> {
 
 fn job(fields: Value) -> Vec<u8> {
     let mut job = json!({"command": ["true"], "dir": "/", "stdout": "/dev/null"});
-    for (name, value) in fields.as_object().into_iter().flatten() {
-        job[name] = value.clone();
+    let Value::Object(fields) = fields else { unreachable!("fields are an object") };
+    for (name, value) in fields {
+        job[name] = value;
     }
     job.to_string().into_bytes()
 }

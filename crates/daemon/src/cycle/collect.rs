@@ -60,7 +60,7 @@ impl Cycle {
                 Message::WebhookDone { job } => intake.webhooks_done.push(job),
                 Message::Input(input) => intake.inputs.push(input),
                 Message::Ask { uid, question } => {
-                    self.requests.push(uid, UserRequest::Ask(question))
+                    self.requests.push(uid, UserRequest::Ask(question));
                 }
                 Message::Stop => intake.stops = true,
             }

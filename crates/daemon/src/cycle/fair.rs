@@ -53,9 +53,11 @@ mod tests {
     fn users_are_served_in_turn() {
         let mut queue = FairQueue::default();
         let (told, served) = std::sync::mpsc::channel();
-        let mut push = |queue: &mut FairQueue, uid: u32| {
+        let push = |queue: &mut FairQueue, uid: u32| {
             let told = told.clone();
-            let ask: StateQuery = Box::new(move |_| drop(told.send(uid)));
+            let ask: StateQuery = Box::new(move |_| {
+                let _ = told.send(uid);
+            });
             queue.push(uid, UserRequest::Ask(ask));
         };
         (0..100).for_each(|_| push(&mut queue, 7));

@@ -383,10 +383,12 @@ mod tests {
         assert!(classes.number("bob/net").is_some() && classes.number("net").is_some());
         classes.set_duty("bob/net", 0.25);
         assert_eq!(classes.get("bob/net").and_then(|class| class.duty), Some(0.25));
-        // Whoever comes late finds room, too.
-        (0..200).for_each(|class| drop(classes.number(&format!("cyd/{class}"))));
-        (0..200).for_each(|class| drop(classes.number(&format!("dan/{class}"))));
-        (0..200).for_each(|class| drop(classes.number(&format!("eve/{class}"))));
+        // A user who comes late finds room, too.
+        for user in ["cyd", "dan", "eve"] {
+            for class in 0..200 {
+                let _ = classes.number(&format!("{user}/{class}"));
+            }
+        }
         assert!(classes.number("late/net").is_some());
         let kept = ClassTable::new(classes.known);
         assert_eq!(kept.learned_of_users["ann"], LEARNED_MAX);
