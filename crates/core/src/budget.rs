@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_service_that_goes_first_needs_no_caps_unless_it_meets_another() {
         let first = |id, least_ppm| {
-            let plain = service(id, 40, least_ppm);
+            let plain = service(id, 80, least_ppm);
             JobSpec { promise: Promise { goes_first: true, ..plain.promise }, ..plain }
         };
         let (one, training) = (first(0, 950_000), spec(1, 100));

@@ -176,7 +176,7 @@ fn a_journal_of_an_earlier_version_is_identical_or_refused_in_one_line() {
     journal.execute("UPDATE journal SET body = '[]' WHERE kind = 'actions'", []).unwrap();
     let refusal = replay(&store).unwrap_err().to_string();
     assert_eq!(refusal.lines().count(), 1, "{refusal}");
-    assert!(refusal.contains("has version 1, this program replays version 4"), "{refusal}");
+    assert!(refusal.contains("has version 1, this program replays version 5"), "{refusal}");
     // A later version is refused before anything is decided.
     let later = "UPDATE journal SET body = json_set(body, '$.version', 99) WHERE kind = 'start'";
     journal.execute(later, []).unwrap();

@@ -7,6 +7,7 @@ use sqlite_vfs::{DatabaseHandle, LockKind, OpenOptions, Vfs, WalDisabled};
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -73,11 +74,15 @@ impl Disk {
     /// A disk for the files below a folder of this name.
     pub(crate) fn new(folder: &str, seed: u64) -> Self {
         LazyLock::force(&REGISTERED);
-        let random = ChaCha8Rng::seed_from_u64(seed);
-        let (files, faults) = (BTreeMap::new(), Faults::default());
-        let disk = Self(Arc::new(Mutex::new(DiskState { files, faults, random, is_dead: false })));
+        let disk = Self::empty(seed);
         DISKS.lock().unwrap().insert(folder.to_owned(), disk.clone());
         disk
+    }
+
+    fn empty(seed: u64) -> Self {
+        let random = ChaCha8Rng::seed_from_u64(seed);
+        let (files, faults) = (BTreeMap::new(), Faults::default());
+        Self(Arc::new(Mutex::new(DiskState { files, faults, random, is_dead: false })))
     }
 
     pub(crate) fn set(&self, faults: Faults) {
@@ -133,6 +138,9 @@ pub(crate) fn rewrite(path: &Path) -> Result<(), Error> {
     file.sync(false)
 }
 
+/// The folder of temporary files, which have no faults and end with their handles.
+const TEMPORARY: &str = "/temporary";
+
 struct Layer;
 
 fn disk_of(path: &str) -> Result<Disk, Error> {
@@ -163,7 +171,10 @@ impl Vfs for Layer {
     }
 
     fn temporary_name(&self) -> String {
-        "/none/temporary".to_owned()
+        // Files of their own, which SQLite sorts large results in.
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        DISKS.lock().unwrap().entry(TEMPORARY.to_owned()).or_insert_with(|| Disk::empty(0));
+        format!("{TEMPORARY}/{}", NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
     fn random(&self, buffer: &mut [i8]) {
@@ -179,6 +190,14 @@ struct Handle {
     disk: Disk,
     path: String,
     lock: LockKind,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.path.starts_with(TEMPORARY) {
+            self.disk.0.lock().unwrap().files.remove(&self.path);
+        }
+    }
 }
 
 impl Handle {

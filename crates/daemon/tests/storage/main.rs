@@ -40,6 +40,8 @@ const STEPS: u32 = 50;
 /// How long a history is at least.
 const MONTH: u64 = 30 * 86_400 * SECOND;
 const SECOND: u64 = 1_000_000;
+/// Turns in which nothing happens before jobs count as stuck.
+const IDLE_TURNS: u32 = 5;
 /// The name of submissions of a hostile size.
 const HOSTILE: &str = "hostile";
 const POLICIES: [&str; 3] = ["fifo", "tandem", "srtf"];
@@ -302,6 +304,7 @@ impl History {
             self.start()
                 .unwrap_or_else(|error| panic!("seed {}: cannot start: {error}", self.seed));
         }
+        let mut idle = 0;
         for _ in 0..20_000 {
             let scheduler = &self.cycle.as_ref().expect("nothing fails any more").scheduler;
             if scheduler.active_jobs() == 0 {
@@ -315,6 +318,7 @@ impl History {
                 .filter(is_held)
                 .map(|one| (one.job.id, is_hostile(&one.job)))
                 .collect();
+            idle = if held.is_empty() { idle + 1 } else { 0 };
             for (job, is_hostile) in held {
                 let action = if is_hostile { JobAction::Cancel } else { JobAction::Release };
                 if is_hostile {
@@ -324,18 +328,22 @@ impl History {
             }
             let next = self.machine.lock().unwrap().next();
             let wake = self.cycle.as_ref().and_then(|cycle| cycle.wake()).map(|wake| wake.0);
-            let Some(at) = next.into_iter().chain(wake).min() else { break };
-            let at = at.max(self.now.at_us + 1);
+            let next = next.into_iter().chain(wake).min();
+            idle = if next.is_some() { 0 } else { idle };
+            if idle > IDLE_TURNS {
+                break;
+            }
+            // A daemon whose store failed tries again after a while.
+            let at = next.unwrap_or(self.now.at_us + SECOND).max(self.now.at_us + 1);
             self.now.unix_us += at - self.now.at_us;
             self.now.at_us = at;
             self.turn(Vec::new());
         }
-        let stuck: Vec<String> = self
-            .cycle
-            .as_ref()
-            .map(|cycle| cycle.scheduler.jobs().map(|one| format!("{:?}", one.job)).collect())
-            .unwrap_or_default();
-        panic!("seed {}: jobs that cannot end: {stuck:#?}", self.seed);
+        let cycle = self.cycle.as_ref().expect("nothing fails any more");
+        let (wake, left) = (cycle.wake(), cycle.scheduler.active_jobs());
+        let stuck = cycle.scheduler.jobs().take(10);
+        let stuck: Vec<(u64, JobState)> = stuck.map(|one| (one.job.id, one.job.state)).collect();
+        panic!("seed {}: {left} jobs that cannot end, next turn at {wake:?}: {stuck:?}", self.seed);
     }
 
     /// What was promised is compared with what the machine did and with what the store says.
