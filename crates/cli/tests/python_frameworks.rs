@@ -24,6 +24,7 @@ const EACH_KIND: [&str; 7] = [
     "test_live.Torch.test_ddp",
     "test_live.HuggingFace.test_trainer",
     "test_live.Lightning.test_trainer",
+    "test_units.Epochs",
 ];
 
 #[test]

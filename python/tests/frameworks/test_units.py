@@ -51,6 +51,56 @@ class Ranks(unittest.TestCase):
                 Job()
 
 
+@needs("torch", "accelerate")
+class Epochs(unittest.TestCase):
+    """What an Accelerator's loop sees of its data and of random numbers."""
+
+    def seen(self, folder, stop_at=None):
+        import torch
+        from accelerate import Accelerator
+        from accelerate.utils import DataLoaderConfiguration, set_seed
+
+        from tandem.integrations.accelerate import Job
+
+        set_seed(1)
+        config = DataLoaderConfiguration(use_seedable_sampler=True)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        data = torch.utils.data.TensorDataset(torch.arange(16.0))
+        loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+        model, loader = accelerator.prepare(torch.nn.Linear(1, 1), loader)
+        job = Job(accelerator, model, checkpoint=folder)
+        begin, begun = job._begin, 0
+
+        def counted():
+            nonlocal begun
+            begun += 1
+            begin()
+            job._stopping = job._stopping or begun == stop_at
+
+        found = []
+        try:
+            with mock.patch.object(job, "_begin", counted):
+                for _ in range(3):
+                    for (x,) in job.batches(loader):
+                        found.append((x.tolist(), torch.rand(1).item()))
+        except SystemExit:
+            pass
+        return found
+
+    def test_a_stop_before_the_first_batch_of_an_epoch(self):
+        with tempfile.TemporaryDirectory() as alone:
+            expected = self.seen(os.path.join(alone, "state"))
+        self.assertEqual(len(expected), 12)
+        for stop_at in [2, 5, 9]:
+            with tempfile.TemporaryDirectory() as folder:
+                folder = os.path.join(folder, "state")
+                with mock.patch.dict(os.environ, {"TANDEM_JOB_ID": "7", "TANDEM_RUN": "1"}):
+                    first = self.seen(folder, stop_at)
+                self.assertEqual(len(first), stop_at - 1)
+                with mock.patch.dict(os.environ, {"TANDEM_JOB_ID": "7", "TANDEM_RUN": "2"}):
+                    self.assertEqual(first + self.seen(folder), expected, stop_at)
+
+
 class FixedJob:
     """Stands for a job that was told to compute in so many parts."""
 

@@ -63,8 +63,12 @@ class Job(torch.Job):
                 loader.iteration = getattr(loader, "iteration", 0) + 1  # type: ignore[attr-defined]
                 return
             loader = self._from_the_middle(loader)
+        before, begun = _random.state(), self.steps
         yield from super().batches(loader)
         if self.stopping and self._folder is not None:
+            if self.steps == begun:
+                # Beginning an epoch draws random numbers; the next run begins this one again.
+                _random.restore(before)
             self._save(self._folder)
             self.bye(done=False)
             sys.exit(0)
