@@ -16,7 +16,7 @@ fn interpreter() -> Option<PathBuf> {
 }
 
 /// Types and style, one job of each kind, and two ranks whose sub-batches change: two minutes on a quiet machine.
-const EACH_KIND: [&str; 7] = [
+const EACH_KIND: [&str; 8] = [
     "test_lint",
     "test_live.Torch.test_unmodified",
     "test_live.Torch.test_saves_on_a_signal",

@@ -2,7 +2,6 @@
 //! machine, with and without budgets.
 
 mod picture;
-mod small_models;
 
 use super::bench_session;
 use super::demo_live::Daemon;
@@ -11,7 +10,6 @@ use crate::failure::Failure;
 use crate::table;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
-use small_models::SmallModels;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tandem_daemon::client::Client;
@@ -24,9 +22,6 @@ const TRAINING_ALONE: Duration = Duration::from_secs(3);
 
 #[derive(Args)]
 pub(crate) struct BenchColocateArgs {
-    /// Instead of a service, this many small models beside each other, each sure of a part of the core
-    #[arg(long, value_name = "N", conflicts_with_all = ["rates", "request_ms", "slo", "chart"], value_parser = clap::value_parser!(u32).range(2..=4))]
-    pub(crate) small_models: Option<u32>,
     /// Requests per second, each rate measured by itself
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [5.0, 25.0, 45.0])]
     pub(crate) rates: Vec<f64>,
@@ -126,9 +121,6 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
         }
     }
     let train = sample_job::find()?;
-    if let Some(count) = args.small_models {
-        return run_small_models(args, count, &train);
-    }
     let mut all = Vec::new();
     for repeat in 1..=args.repeats {
         for &rate in &args.rates {
@@ -150,22 +142,6 @@ pub(crate) fn run(args: &BenchColocateArgs) -> Result<(), Failure> {
         return print(&json!({ "schema": 1, "slo": args.slo, "cells": cells }).to_string());
     }
     print(&as_table(&cells))
-}
-
-fn run_small_models(args: &BenchColocateArgs, count: u32, train: &Path) -> Result<(), Failure> {
-    let models = SmallModels {
-        count,
-        modes: &args.modes,
-        repeats: args.repeats,
-        settle: Duration::from_secs(args.settle.into()),
-        measured: Duration::from_secs(args.seconds.into()),
-        quiet: args.quiet,
-    };
-    let runs = models.run(train)?;
-    match args.json {
-        true => print(&models.json(&runs).to_string()),
-        false => print(&models.table(&runs)),
-    }
 }
 
 /// One run with a daemon of its own: first the training alone, then the service, then both.
@@ -221,7 +197,6 @@ impl ColocateBench<'_> {
         class: &str,
         arguments: &[String],
         as_service: Option<ServiceRequest>,
-        share: Option<f64>,
     ) -> Result<u64, Failure> {
         let program = self.train.to_string_lossy().into_owned();
         let request = JobRequest {
@@ -230,7 +205,6 @@ impl ColocateBench<'_> {
             dir: self.folder.to_owned(),
             env: std::env::vars().collect(),
             service: as_service,
-            share,
             ..JobRequest::default()
         };
         bench_session::submit(self.client, &request)
@@ -238,16 +212,7 @@ impl ColocateBench<'_> {
 
     fn submit_training(&mut self) -> Result<u64, Failure> {
         let arguments = ["--steps", "1000000000", "--print-every", "5"].map(str::to_owned);
-        self.submit("training", &arguments, None, None)
-    }
-
-    /// One of several small models, which have different sizes of batches.
-    fn submit_small(&mut self, model: u32, gap: &str, share: Option<f64>) -> Result<u64, Failure> {
-        let batch = (16 << model).to_string();
-        let arguments = ["--steps", "1000000000", "--print-every", "1", "--gap", gap, "--batch"];
-        let arguments = arguments.into_iter().chain([batch.as_str()]).map(str::to_owned);
-        let arguments: Vec<String> = arguments.collect();
-        self.submit(&format!("model-{model}"), &arguments, None, share)
+        self.submit("training", &arguments, None)
     }
 
     fn submit_service(
@@ -263,7 +228,7 @@ impl ColocateBench<'_> {
         // Without a promise the service is not protected, but its latency is measured all the same.
         let slo = (mode != SharingMode::Uncapped).then(|| args.slo.clone());
         let service = ServiceRequest { slo, ..ServiceRequest::default() };
-        self.submit("service", &[&arguments[..], &load].concat(), Some(service), None)
+        self.submit("service", &[&arguments[..], &load].concat(), Some(service))
     }
 
     fn wait(

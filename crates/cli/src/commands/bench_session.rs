@@ -9,7 +9,7 @@ use tandem_daemon::request::JobRequest;
 /// Time between two polls of the daemon or of an output file.
 pub(super) const POLL: Duration = Duration::from_millis(50);
 /// A wait that takes longer than this fails the run.
-pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Submits a request that makes one job, and returns its id.
 pub(super) fn submit(client: &mut Client, request: &JobRequest) -> Result<u64, Failure> {
