@@ -25,7 +25,7 @@ function job(id) {
   const line = world.jobs.has(id) ? world.line(world.jobs.get(id)) : (world.over.find((one) => one.id === id) ?? (id <= world.history ? world.old(id) : null));
   if (!line) return null;
   const rate = line.rate ?? null;
-  const own = { command: ["python", "train.py", "--lr", "<b>0.1</b>"], dir: "/home/ann/work", stdout: `/home/ann/work/tandem-${id}.out`, stderr: `/home/ann/work/tandem-${id}.out`, env: {} };
+  const own = { command: ["python", "train.py", "--lr", "<b>0.1</b>"], dir: "/home/ann/train", stdout: `/home/ann/train/tandem-${id}.out`, stderr: `/home/ann/train/tandem-${id}.out`, env: {} };
   return {
     ...line, private: line.user === "bob" ? undefined : own, may_change: line.user !== "bob", uid: 1000, pid: 4711, runs: 1, retried: 0, signal: null, share: 0.5, enforcement: "mps", sub_batches: 1,
     caps: ["report"], slowdown_predicted: rate && line.beside.length ? 1.2 : null, slowdown_measured: rate && line.beside.length ? 1 / rate : null,
