@@ -219,7 +219,7 @@ impl Daemon {
     pub(crate) fn memory_mib(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
         let status = status.expect("the daemon lives");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it has memory");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("it has memory");
         let kib = line.split_ascii_whitespace().nth(1).expect("a number");
         kib.parse::<u64>().expect("a number") >> 10
     }

@@ -91,28 +91,30 @@ impl StoreReader {
         let subqueries: Vec<String> =
             subqueries.iter().map(|one| format!("SELECT * FROM ({one})")).collect();
         let sql = format!(
-            "SELECT record, body, jobs.id FROM jobs JOIN requests ON requests.id = jobs.request
-             WHERE jobs.id IN ({}) ORDER BY jobs.id {order} LIMIT ?3",
+            "SELECT record, request, id FROM jobs WHERE id IN ({}) ORDER BY id {order} LIMIT ?3",
             subqueries.join(" UNION ALL ")
         );
         let mut select = self.connection.prepare_cached(&sql)?;
         let after = filter.after.map(int);
+        let mut body = self.connection.prepare_cached("SELECT body FROM requests WHERE id = ?1")?;
         let mut rows = select.query(params![filter.user, after, filter.limit])?;
         let mut jobs = Vec::new();
-        let mut last: Option<(String, Arc<JobRequest>)> = None;
+        let mut last: Option<(i64, Arc<JobRequest>)> = None;
         let mut bytes = 0;
         while let Some(row) = rows.next()? {
-            let body = row.get_ref(1)?.as_str().map_err(rusqlite::Error::from)?;
+            let id: i64 = row.get(1)?;
             // Tasks of a submission are adjacent and share their request.
             let request = match &last {
-                Some((text, request)) if text == body => request.clone(),
+                Some((known, request)) if *known == id => request.clone(),
                 _ => {
-                    bytes += body.len();
+                    let body: Option<String> = body.query_row([id], |row| row.get(0)).optional()?;
+                    let Some(body) = body else { continue };
+                    let request = Arc::new(decode_request(&body));
+                    bytes += body.len() + request.list_bytes();
                     if bytes > PAGE_BYTES_MAX && !jobs.is_empty() {
                         break;
                     }
-                    let request = Arc::new(decode_request(body));
-                    last = Some((body.to_owned(), Arc::clone(&request)));
+                    last = Some((id, Arc::clone(&request)));
                     request
                 }
             };
@@ -188,13 +190,20 @@ impl StoreReader {
     pub fn usage_by(&self, since_unix_us: u64, by: UsageBy) -> Result<Vec<GroupTotal>, StoreError> {
         let column = |wanted: bool, column: &'static str| if wanted { column } else { "NULL" };
         let month = "strftime('%Y-%m', coalesce(end_us / 1000000, unixepoch()), 'unixepoch')";
+        let account = "(SELECT json_extract(body, '$.account') FROM requests WHERE id = request)";
+        // Per request first: its text may be long, is read once, and is never sorted.
         let sql = format!(
-            "SELECT {}, {}, {}, count(*), sum(gpu_us), sum(shared_gpu_us)
-             FROM jobs JOIN requests ON requests.id = jobs.request
-             WHERE end_us IS NULL OR end_us >= ?1 GROUP BY 1, 2, 3 ORDER BY 3, 5 DESC, 1, 2",
+            "WITH per_request AS MATERIALIZED (
+                 SELECT {} AS user, request, {} AS month, count(*) AS jobs, sum(gpu_us) AS gpu_us,
+                     sum(shared_gpu_us) AS shared_gpu_us
+                 FROM jobs WHERE end_us IS NULL OR end_us >= ?1 GROUP BY 1, 2, 3),
+             with_account AS MATERIALIZED (
+                 SELECT user, {} AS account, month, jobs, gpu_us, shared_gpu_us FROM per_request)
+             SELECT user, account, month, sum(jobs), sum(gpu_us), sum(shared_gpu_us)
+             FROM with_account GROUP BY 1, 2, 3 ORDER BY 3, 5 DESC, 1, 2",
             column(by.user, "user"),
-            column(by.account, "json_extract(body, '$.account')"),
             column(by.month, month),
+            column(by.account, account),
         );
         let mut select = self.connection.prepare_cached(&sql)?;
         let total = |row: &rusqlite::Row<'_>| {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::job::JobState;
+use crate::job::{ArrayTask, JobState};
+use crate::request::JobRequest;
 
 fn job(id: u64) -> StoredJob {
     let state = JobState::ALL[(id * 7 % 11) as usize];
@@ -126,4 +127,66 @@ fn restores_in_one_second_keep_every_store() {
     assert_eq!(marked(&first).as_deref(), Some("first"));
     assert_eq!(marked(&second).as_deref(), Some("second"));
     assert_eq!(marked(&file), None);
+}
+
+#[test]
+fn usage_is_added_up_by_user_account_and_month() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.db");
+    let mut store = Store::open(&file).unwrap();
+    let ended = |id: u64, first: u64, user: &str| StoredJob {
+        id,
+        user: user.to_owned(),
+        state: JobState::Completed,
+        task: Some(ArrayTask { first, number: 0, at_a_time: None }),
+        // January and February of 1970.
+        end_us: Some(if id % 2 == 0 { 1_000_000 } else { 3_000_000_000_000 }),
+        ran_us: 10,
+        devices: vec![0],
+        ..StoredJob::default()
+    };
+    let account = |name: &str| JobRequest {
+        command: vec!["true".to_owned(), "x".repeat(1 << 20)],
+        account: Some(name.to_owned()),
+        ..JobRequest::default()
+    };
+    let written = store.write(|transaction| {
+        for (first, user, request) in [
+            (1, "ann", account("vision")),
+            (101, "ann", JobRequest::default()),
+            (201, "bob", account("vision")),
+        ] {
+            transaction.request(first, 1, &request, &BTreeMap::new())?;
+            for id in first..first + 100 {
+                let job = ended(id, first, user);
+                transaction.insert(&job)?;
+                transaction.update(&job)?;
+            }
+        }
+        Ok(())
+    });
+    written.unwrap();
+    let reader = StoreReader::open(&file).unwrap();
+    let of = |user, account, month| {
+        let by = UsageBy { user, account, month };
+        let totals = reader.usage_by(0, by).unwrap();
+        let row = |total: GroupTotal| {
+            let of = total.of.map(|name| name.unwrap_or_else(|| "-".to_owned())).join(" ");
+            format!("{of}: {} {}", total.jobs, total.gpu_us)
+        };
+        totals.into_iter().map(row).collect::<Vec<String>>()
+    };
+    assert_eq!(of(false, false, false), ["- - -: 300 3000"]);
+    assert_eq!(of(false, true, false), ["- vision -: 200 2000", "- - -: 100 1000"]);
+    assert_eq!(
+        of(true, true, true),
+        [
+            "ann - 1970-01: 50 500",
+            "ann vision 1970-01: 50 500",
+            "bob vision 1970-01: 50 500",
+            "ann - 1970-02: 50 500",
+            "ann vision 1970-02: 50 500",
+            "bob vision 1970-02: 50 500"
+        ]
+    );
 }

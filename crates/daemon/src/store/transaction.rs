@@ -230,8 +230,8 @@ impl StoreTransaction<'_> {
     }
 }
 
-/// What a request takes in the store with its jobs, given its own bytes.
+/// What a request takes in the store or in memory with its jobs, given its own bytes.
 pub(crate) fn stored_bytes(request: &JobRequest, bytes: usize) -> u64 {
     let tasks = request.tasks().map_or(1, |tasks| tasks.count());
-    bytes as u64 + JOB_BYTES * tasks as u64
+    (bytes + request.list_bytes()) as u64 + JOB_BYTES * tasks as u64
 }
