@@ -1,5 +1,6 @@
 //! A request for a job, as it is submitted and as it is stored.
 
+mod bounded;
 mod check;
 mod dependency;
 mod selector;
@@ -25,6 +26,9 @@ use utoipa::ToSchema;
 /// The longest name of a job or class, in bytes.
 pub(crate) const NAME_MAX: usize = 255;
 
+/// What a text takes in memory beyond its bytes: itself and the least that is allocated for it.
+const TEXT_BYTES: usize = size_of::<String>() + 32;
+
 /// The longest time between the request to end and the end by force, in seconds: it outlasts the time limit
 /// and the command to cancel.
 pub const KILL_GRACE_MAX_S: f64 = 3600.0;
@@ -40,13 +44,15 @@ pub const KILL_GRACE_MAX_S: f64 = 3600.0;
 #[schema(description = "A job as it is submitted.")]
 pub struct JobRequest {
     /// Program and arguments; empty for a job of a cluster, which has them.
-    #[schema(min_items = 1)]
+    #[serde(deserialize_with = "bounded::arguments")]
+    #[schema(min_items = 1, max_items = 65_536)]
     pub command: Vec<String>,
     /// A name for people; the program's if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(min_length = 1, max_length = 255)]
     pub name: Option<String>,
     /// The whole environment of the process.
+    #[serde(deserialize_with = "bounded::variables")]
     pub env: BTreeMap<String, String>,
     /// Working directory.
     #[schema(value_type = String)]
@@ -63,7 +69,8 @@ pub struct JobRequest {
     pub array: Option<String>,
     /// Values to try: every combination becomes a task, `{name}` in the command is replaced and
     /// `TANDEM_PARAM_NAME` set.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "bounded::params")]
+    #[schema(max_items = 64)]
     pub params: Vec<Param>,
     /// `afterok:1:2,afterany:3_4,afternotok:5_*,after:6`; all have to hold, `after` once the job has started.
     /// The first job of an array stands for all of its tasks.
@@ -163,6 +170,8 @@ pub struct Param {
     /// Its name.
     pub name: String,
     /// What to try.
+    #[serde(deserialize_with = "bounded::values")]
+    #[schema(max_items = 100_000)]
     pub values: Vec<String>,
 }
 
@@ -229,6 +238,12 @@ impl JobRequest {
             program.rsplit('/').next().unwrap_or(program).to_owned()
         };
         self.name.clone().unwrap_or_else(|| program().chars().take(NAME_MAX / 4).collect())
+    }
+
+    /// What its lists of texts take in memory beyond the texts.
+    pub(crate) fn list_bytes(&self) -> usize {
+        let values = self.params.iter().map(|param| param.values.len());
+        (self.command.len() + values.sum::<usize>()) * TEXT_BYTES
     }
 
     /// Whole GPUs of its gang.

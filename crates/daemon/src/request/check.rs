@@ -1,5 +1,6 @@
 //! What is wrong with a request, as far as it can be told without knowing the machine.
 
+use super::bounded::ARGUMENTS_MAX;
 use super::{BadRequest, DependencyName, JobRequest, KILL_GRACE_MAX_S, NAME_MAX, Param, bad};
 use tandem_core::{BUDGET_MIN, PPM_ONE, PRIORITY_MAX};
 
@@ -76,6 +77,10 @@ impl JobRequest {
         let nul = |text: &str| text.contains('\0');
         if self.command.iter().any(|argument| nul(argument)) {
             return Err(bad("command", "holds a NUL byte, which no program can be given"));
+        }
+        if self.command.len() > ARGUMENTS_MAX {
+            let problem = format!("has more than {ARGUMENTS_MAX} arguments; put them into a file");
+            return Err(bad("command", problem));
         }
         // As the kernel counts: even an empty argument takes something.
         let size: usize = self.command.iter().map(|argument| argument.len() + 1).sum();

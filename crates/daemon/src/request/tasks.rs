@@ -7,7 +7,7 @@ use thiserror::Error;
 /// The most tasks that one submission may have.
 pub const TASKS_MAX: usize = 100_000;
 /// The most parameters of a sweep.
-const PARAMS_MAX: usize = 64;
+pub(super) const PARAMS_MAX: usize = 64;
 
 /// The tasks of a submission, in order: every combination of parameters for each number of the array.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -121,11 +121,11 @@ fn small_requests_do_not_become_large_work() {
 fn many_empty_arguments_and_values_are_checked_quickly() {
     let values = vec![String::new(); 99_999];
     let params = vec![Param { name: "a".to_owned(), values }];
-    let command = [vec!["true".to_owned()], vec![String::new(); 1_000_000]].concat();
+    let command = [vec!["true".to_owned()], vec![String::new(); 65_535]].concat();
     let began = std::time::Instant::now();
     assert_eq!(JobRequest { command, params, ..request() }.check(), Ok(()));
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
-    let command = vec!["true".to_owned(); 300_000];
+    let command = vec!["x".repeat(20); 60_000];
     let refusal = JobRequest { command, ..request() }.check().expect_err("too long");
     assert_eq!(refusal.field, "command");
 }
@@ -153,4 +153,34 @@ impl JobRequest {
     fn with_array(self, array: Option<String>) -> Self {
         Self { array, ..self }
     }
+}
+
+/// Each of a million short texts takes more than fifty times the memory of the byte that brings it.
+#[test]
+fn long_lists_are_not_read_to_their_end() {
+    let refused = |text: &str| {
+        let refusal = serde_json::from_str::<JobRequest>(text).expect_err("too many");
+        let (message, column) = (refusal.to_string(), refusal.column());
+        assert!(column < text.len() / 2, "{message}");
+        message
+    };
+    let list = |item: &str, count: usize| vec![item; count].join(",");
+    let message = refused(&format!(r#"{{"command":[{}]}}"#, list(r#""x""#, 200_000)));
+    assert!(message.starts_with("more than 65536 arguments; put them into a file"), "{message}");
+    let variables: Vec<String> = (0..200_000).map(|n| format!(r#""A{n}":"""#)).collect();
+    let message = refused(&format!(r#"{{"env":{{{}}}}}"#, variables.join(",")));
+    assert!(message.starts_with("more than 65536 environment variables"), "{message}");
+    let values = list(r#""""#, 300_000);
+    let message = refused(&format!(r#"{{"params":[{{"name":"a","values":[{values}]}}]}}"#));
+    assert!(message.starts_with("more than 100000 values of a parameter"), "{message}");
+    let params = list(r#"{"name":"a","values":[""]}"#, 200);
+    let message = refused(&format!(r#"{{"params":[{params}]}}"#));
+    assert!(message.starts_with("more than 64 parameters"), "{message}");
+}
+
+#[test]
+fn many_short_arguments_count_with_the_memory_that_they_take() {
+    let request = JobRequest { command: vec!["x".to_owned(); 60_000], ..request() };
+    let checked = CheckedRequest::new(request).expect("it is not too long");
+    assert!(checked.request().stored_bytes > 3 << 20, "{}", checked.request().stored_bytes);
 }
