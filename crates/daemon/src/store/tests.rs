@@ -140,7 +140,7 @@ fn usage_is_added_up_by_user_account_and_month() {
         state: JobState::Completed,
         task: Some(ArrayTask { first, number: 0, at_a_time: None }),
         // January and February of 1970.
-        end_us: Some(if id % 2 == 0 { 1_000_000 } else { 3_000_000_000_000 }),
+        end_us: Some(if id.is_multiple_of(2) { 1_000_000 } else { 3_000_000_000_000 }),
         ran_us: 10,
         devices: vec![0],
         ..StoredJob::default()
