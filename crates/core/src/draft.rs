@@ -4,6 +4,7 @@
 
 use crate::budget::{BudgetMode, Budgets, GpuTenants};
 use crate::cluster::{Cluster, GpuId, GpuTypeId, PartitionId};
+use crate::gpus::Gpus;
 use crate::interference::Interference;
 use crate::job::{Job, JobId, JobSpec, Reason};
 use crate::occupancy::Occupancy;
@@ -280,13 +281,22 @@ impl<'a> Draft<'a> {
     /// none.
     pub fn place_exclusive(&mut self, job: JobId) -> bool {
         let (gpus, memory) = self.demand(job);
-        match self.occupancy().find(self.partition, gpus, memory, self.rules().placement) {
-            Some(gpus) => {
-                self.place(job, Placement::of(gpus));
-                true
-            }
-            None => false,
-        }
+        let found = self.occupancy().find(self.partition, gpus, memory, self.rules().placement);
+        self.place_if(job, found)
+    }
+
+    /// [`Draft::place_exclusive`] on GPUs of one type.
+    pub fn place_exclusive_on(&mut self, job: JobId, kind: GpuTypeId) -> bool {
+        let (gpus, memory) = self.demand(job);
+        let rule = self.rules().placement;
+        let found = self.occupancy().find_of_type(self.partition, gpus, memory, rule, kind);
+        self.place_if(job, found)
+    }
+
+    fn place_if(&mut self, job: JobId, found: Option<Gpus>) -> bool {
+        let Some(gpus) = found else { return false };
+        self.place(job, Placement::of(gpus));
+        true
     }
 
     /// Places a job, wherever it was before. The engine checks legality later.

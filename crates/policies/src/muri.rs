@@ -14,8 +14,8 @@
 
 use crate::Entry;
 use crate::kit::{
-    KeyedPolicy, Queue, Reviews, group_rates, interval, keyed, movable_jobs, partner, place_groups,
-    place_in_order, place_ranked, rank_all,
+    Group, KeyedPolicy, Queue, Reviews, group_rates, interval, keyed, movable_jobs, partner,
+    place_groups, place_in_order, place_ranked, rank_all,
 };
 use crate::spec::{PolicyParam, Value};
 use std::collections::BTreeMap;
@@ -157,6 +157,7 @@ impl Muri {
             }
         }
         let groups = groups.that_pay(draft, &ranked);
+        let groups: Vec<Group> = groups.into_iter().map(Group::anywhere).collect();
         place_groups(draft, &groups);
         place_ranked(draft, ranked.iter().copied());
     }
@@ -273,7 +274,7 @@ impl Groups {
             ranked.iter().enumerate().map(|(rank, &job)| (job, rank)).collect();
         let mut groups: Vec<Vec<JobId>> = Vec::new();
         for group in self.by_size.into_values().flatten() {
-            let total = group_rates(draft, &group).map(sum);
+            let total = group_rates(draft, &group, None).map(sum);
             if group.len() == 1 || total.is_some_and(|total| total >= 1_000_000) {
                 groups.push(group);
             } else {
@@ -295,7 +296,7 @@ fn edges(draft: &Draft<'_>, groups: &[Vec<JobId>], group_max: usize) -> Vec<(u32
                 continue;
             }
             let members: Vec<JobId> = first.iter().chain(second).copied().collect();
-            let Some(rates) = group_rates(draft, &members) else { continue };
+            let Some(rates) = group_rates(draft, &members, None) else { continue };
             let efficiency = sum(rates) / RESOURCES;
             edges.push((number(one), number(other), efficiency.max(1)));
         }

@@ -6,6 +6,8 @@
 mod common;
 
 pub(crate) use common::{cluster, generated, times};
+use std::sync::Arc;
+use tandem_core::Cluster;
 use tandem_policies::PolicySpec;
 use tandem_sim::{RunOptions, SimRun, Workload};
 
@@ -29,6 +31,11 @@ pub(crate) fn mean_jct_s(workload: &Workload, policy: &str) -> f64 {
 /// Runs jobs given as `id,submit_s,gpus,duration_s,gpu_util,memory_mib`; start and end of each in
 /// seconds.
 pub(crate) fn simulate(policy: &str, cluster_spec: &str, rows: &str) -> Vec<(f64, f64)> {
+    simulate_on(policy, cluster(cluster_spec), rows)
+}
+
+/// [`simulate`] on a cluster that no specification describes.
+pub(crate) fn simulate_on(policy: &str, cluster: Arc<Cluster>, rows: &str) -> Vec<(f64, f64)> {
     let columns = "job_id,submit_s,gpus,duration_s,gpu_util,memory_mib";
-    times(&run(&workload(cluster_spec, columns, rows), policy))
+    times(&run(&common::workload(&format!("{columns}\n{rows}"), cluster), policy))
 }

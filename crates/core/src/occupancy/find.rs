@@ -2,7 +2,7 @@
 
 use super::nodes::{StrictNodes, node_id};
 use super::{GpuCondition, Occupancy, PlacementRule, gpu_id};
-use crate::cluster::{GpuId, NodeId, PartitionId};
+use crate::cluster::{GpuId, GpuTypeId, NodeId, PartitionId};
 use crate::gpus::Gpus;
 use crate::units::Memory;
 use smallvec::SmallVec;
@@ -73,13 +73,39 @@ impl Occupancy {
         memory: Memory,
         rule: PlacementRule,
     ) -> Option<Gpus> {
-        let (roomy, tight): (Vec<GpuId>, Vec<GpuId>) =
-            self.free_gpus(partition).partition(|&gpu| self.has_memory(gpu, memory));
-        if roomy.len() < gpus as usize {
+        self.find_among(partition, gpus, memory, rule, |gpu| self.has_memory(gpu, memory))
+    }
+
+    /// [`Occupancy::find`] on GPUs of one type. It scans all GPUs.
+    pub fn find_of_type(
+        &self,
+        partition: PartitionId,
+        gpus: u32,
+        memory: Memory,
+        rule: PlacementRule,
+        kind: GpuTypeId,
+    ) -> Option<Gpus> {
+        self.find_among(partition, gpus, memory, rule, |gpu| {
+            self.cluster.gpu(gpu).kind == kind && self.has_memory(gpu, memory)
+        })
+    }
+
+    /// [`Occupancy::find`] on suitable GPUs, which have the memory. The others count as drained.
+    fn find_among(
+        &self,
+        partition: PartitionId,
+        gpus: u32,
+        memory: Memory,
+        rule: PlacementRule,
+        is_suitable: impl Fn(GpuId) -> bool,
+    ) -> Option<Gpus> {
+        let (suitable, others): (Vec<GpuId>, Vec<GpuId>) =
+            self.free_gpus(partition).partition(|&gpu| is_suitable(gpu));
+        if suitable.len() < gpus as usize {
             return None;
         }
         let mut open = self.clone();
-        tight.into_iter().for_each(|gpu| open.set_condition(gpu, GpuCondition::Drained));
+        others.into_iter().for_each(|gpu| open.set_condition(gpu, GpuCondition::Drained));
         open.unreserved_memory_min[partition.index()] = memory;
         open.find(partition, gpus, memory, rule)
     }

@@ -1,7 +1,7 @@
 //! Gavel (OSDI'20): a linear program divides the GPU time among jobs and pairs of jobs, and rounds realise it.
 //!
 //! From the paper: the allocation X gives every job, and with packing every pair, the fraction of time during
-//! which it runs. `objective=fairness` maximises the smallest normalised throughput, weighted by
+//! which it runs on each GPU type. `objective=fairness` maximises the smallest normalised throughput, weighted by
 //! GPUs; `objective=jct` minimises the total completion time. A new allocation is
 //! computed when jobs come or go. In each round the combinations run whose fraction is largest relative to
 //! the rounds that they have received.
@@ -10,21 +10,21 @@
 //! fairness of the poorest job the rest of the capacity goes to total throughput, by a small term instead of
 //! further programs. The program has at most [`JOBS_MAX`] jobs, the poorest or the shortest, and for each at
 //! most [`PARTNERS_MAX`] partners of its gang size, the best. GPUs that a round leaves free go to pending jobs
-//! in order of submission. The rates of a pair do not depend on the GPU type; all GPUs of a partition count
-//! the same. A job that is restoring is not moved.
+//! in order of submission. All jobs are equally fast on a GPU type. A gang that no type can hold runs on
+//! several, at the speed of the slowest. A job that is restoring is not moved.
 
 mod program;
 
 use crate::Entry;
 use crate::kit::{
-    KeyedPolicy, Queue, Reviews, group_rates, interval, keyed, movable_jobs, partner, place_groups,
-    place_in_order, place_ranked, remaining_ms,
+    Group, KeyedPolicy, Queue, Reviews, group_rates, interval, keyed, movable_jobs, partner,
+    place_groups, place_in_order, place_ranked, remaining_ms,
 };
 use crate::spec::{PolicyParam, Value};
 use program::{Combination, Program};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use tandem_core::{Draft, Job, JobId, Reason, Time};
+use tandem_core::{Draft, GpuId, GpuTypeId, Job, JobId, Reason, Time};
 
 /// Jobs of one program.
 const JOBS_MAX: usize = 64;
@@ -72,6 +72,8 @@ struct Gavel {
 /// What the allocation gives a combination, and what it has received.
 struct Share {
     jobs: Vec<JobId>,
+    /// The GPU type; `None` for a gang on several.
+    kind: Option<GpuTypeId>,
     fraction: f64,
     rounds: u32,
 }
@@ -91,7 +93,9 @@ impl KeyedPolicy for Gavel {
 
     fn plan(&mut self, queue: &mut Queue<()>, draft: &mut Draft<'_>) {
         let shares = draft.placed().any(|job| partner(draft, job.id()).is_some());
-        if queue.is_empty() && !shares {
+        // On GPUs of several types jobs also take turns where each has a GPU.
+        let may_swap = draft.placed().next().is_some() && Kinds::of(draft).0.len() > 1;
+        if queue.is_empty() && !shares && !may_swap {
             return;
         }
         if self.reviews.begin(draft.now()) {
@@ -133,7 +137,8 @@ impl Gavel {
             (if self.minimises_jct { jct } else { attained }, job.id())
         });
         chosen.truncate(JOBS_MAX);
-        let combinations = self.combinations(draft, &chosen);
+        let kinds = Kinds::free(draft);
+        let combinations = self.combinations(draft, &chosen, &kinds);
         let value = |&job: &JobId| {
             let job = draft.job(job);
             match self.minimises_jct {
@@ -142,7 +147,7 @@ impl Gavel {
             }
         };
         let program = Program {
-            capacity: f64::from(draft.free_count()),
+            capacities: kinds.0.iter().map(|kind| f64::from(kind.gpus)).collect(),
             values: chosen.iter().map(value).collect(),
             maximises_least: !self.minimises_jct,
             combinations,
@@ -150,56 +155,47 @@ impl Gavel {
         let fractions = program.solve();
         let shares = program.combinations.iter().zip(fractions).map(|(combination, fraction)| {
             let jobs = combination.members.iter().map(|&(index, _)| chosen[index]).collect();
-            Share { jobs, fraction, rounds: 0 }
+            let kind = match combination.gpus[..] {
+                [(kind, _)] => Some(kinds.0[kind].id),
+                _ => None,
+            };
+            Share { jobs, kind, fraction, rounds: 0 }
         });
         shares.filter(|share| share.fraction > 1e-6).collect()
     }
 
-    /// Every job alone, and with packing each with its best partners.
-    fn combinations(&self, draft: &Draft<'_>, jobs: &[JobId]) -> Vec<Combination> {
-        let gpus = |index: usize| draft.job(jobs[index]).spec.gpus;
-        let alone =
-            |index| Combination { gpus: f64::from(gpus(index)), members: vec![(index, 1.0)] };
-        let mut all: Vec<Combination> = (0..jobs.len()).map(alone).collect();
+    /// Every job alone, and with packing each with its best partners, on every GPU type.
+    fn combinations(&self, draft: &Draft<'_>, jobs: &[JobId], kinds: &Kinds) -> Vec<Combination> {
+        let gang = |index: usize| draft.job(jobs[index]).spec.gpus;
+        let mut all: Vec<Combination> = (0..jobs.len())
+            .flat_map(|index| {
+                let homes = kinds.homes(gang(index));
+                homes.into_iter().map(move |home| Combination {
+                    gpus: home.gpus,
+                    members: vec![(index, home.speed)],
+                })
+            })
+            .collect();
         if !self.packs {
             return all;
         }
-        let mut pairs: BTreeSet<(usize, usize)> = BTreeSet::new();
-        let mut rates: BTreeMap<(usize, usize), (f64, f64)> = BTreeMap::new();
-        for one in 0..jobs.len() {
-            for other in one + 1..jobs.len() {
-                if gpus(one) != gpus(other) {
+        for (position, kind) in kinds.0.iter().enumerate() {
+            for (pair, rates) in best_pairs(draft, jobs, kind.id) {
+                let (one, other) = pair;
+                if gang(one) > kind.gpus && kinds.0.len() > 1 {
                     continue;
                 }
-                let Some(both) = group_rates(draft, &[jobs[one], jobs[other]]) else { continue };
-                let both = (both[0].as_f64(), both[1].as_f64());
-                // A pair that does less than one job is never part of an optimum.
-                if both.0 + both.1 > 1.0 {
-                    rates.insert((one, other), both);
-                }
+                let gpus = vec![(position, f64::from(gang(one)))];
+                let members = vec![(one, rates.0 * kind.speed), (other, rates.1 * kind.speed)];
+                all.push(Combination { gpus, members });
             }
         }
-        for job in 0..jobs.len() {
-            let of_job = rates.iter().filter(|((one, other), _)| *one == job || *other == job);
-            let mut of_job: Vec<_> = of_job.collect();
-            of_job.sort_by(|one, other| {
-                let sum = |rates: &(f64, f64)| rates.0 + rates.1;
-                sum(other.1).total_cmp(&sum(one.1)).then(one.0.cmp(other.0))
-            });
-            pairs.extend(of_job.iter().take(PARTNERS_MAX).map(|(pair, _)| **pair));
-        }
-        let pair = |(one, other): (usize, usize)| {
-            let (of_one, of_other) = rates[&(one, other)];
-            let members = vec![(one, of_one), (other, of_other)];
-            Combination { gpus: f64::from(gpus(one)), members }
-        };
-        all.extend(pairs.into_iter().map(pair));
         all
     }
 
     /// The combinations of this round: the highest priority first, each job once, as far as the GPUs suffice.
-    fn choose(&mut self, draft: &Draft<'_>) -> Vec<Vec<JobId>> {
-        let mut free = draft.free_count();
+    fn choose(&mut self, draft: &Draft<'_>) -> Vec<Group> {
+        let mut free = Kinds::free(draft);
         let mut order: Vec<usize> = (0..self.allocation.len()).collect();
         order.sort_by(|&one, &other| {
             let (one, other) = (&self.allocation[one], &self.allocation[other]);
@@ -213,25 +209,147 @@ impl Gavel {
         for index in order {
             let share = &mut self.allocation[index];
             let gpus = draft.job(share.jobs[0]).spec.gpus;
-            if gpus > free || share.jobs.iter().any(|job| taken.contains(job)) {
+            if share.jobs.iter().any(|job| taken.contains(job)) {
                 continue;
             }
             // What its jobs tolerate may have changed since the allocation.
-            if group_rates(draft, &share.jobs).is_none() {
+            if group_rates(draft, &share.jobs, share.kind).is_none() || !free.take(gpus, share.kind)
+            {
                 continue;
             }
-            free -= gpus;
             share.rounds += 1;
             taken.extend(&share.jobs);
-            groups.push(share.jobs.clone());
+            groups.push(Group { jobs: share.jobs.clone(), kind: share.kind });
         }
         groups
     }
 }
 
+/// Pairs of jobs by position, with their rates relative to each alone.
+type Pairs = BTreeMap<(usize, usize), (f64, f64)>;
+
+/// For every job its best partners on GPUs of a type.
+fn best_pairs(draft: &Draft<'_>, jobs: &[JobId], kind: GpuTypeId) -> Pairs {
+    let gang = |index: usize| draft.job(jobs[index]).spec.gpus;
+    let mut rates = Pairs::new();
+    for one in 0..jobs.len() {
+        for other in one + 1..jobs.len() {
+            if gang(one) != gang(other) {
+                continue;
+            }
+            let both = group_rates(draft, &[jobs[one], jobs[other]], Some(kind));
+            let Some(both) = both else { continue };
+            let both = (both[0].as_f64(), both[1].as_f64());
+            // A pair that does less than one job is never part of an optimum.
+            if both.0 + both.1 > 1.0 {
+                rates.insert((one, other), both);
+            }
+        }
+    }
+    let mut best: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for job in 0..jobs.len() {
+        let of_job = rates.iter().filter(|((one, other), _)| *one == job || *other == job);
+        let mut of_job: Vec<_> = of_job.collect();
+        of_job.sort_by(|one, other| {
+            let sum = |rates: &(f64, f64)| rates.0 + rates.1;
+            sum(other.1).total_cmp(&sum(one.1)).then(one.0.cmp(other.0))
+        });
+        best.extend(of_job.iter().take(PARTNERS_MAX).map(|(pair, _)| **pair));
+    }
+    rates.retain(|pair, _| best.contains(pair));
+    rates
+}
+
+/// A GPU type of the partition.
+struct Kind {
+    id: GpuTypeId,
+    /// Relative to the fastest type of the partition.
+    speed: f64,
+    gpus: u32,
+}
+
+/// Where a gang can run: GPU types by position with the number of GPUs of each, and its speed there.
+struct Home {
+    gpus: Vec<(usize, f64)>,
+    speed: f64,
+}
+
+/// The GPU types of a partition in the order of their ids.
+struct Kinds(Vec<Kind>);
+
+impl Kinds {
+    /// All types, and how many GPUs of each are free under the plan so far.
+    fn free(draft: &Draft<'_>) -> Self {
+        let mut kinds = Self::of(draft);
+        if let [kind] = &mut kinds.0[..] {
+            kind.gpus = draft.free_count();
+            return kinds;
+        }
+        for gpu in draft.occupancy().free_gpus(draft.partition()) {
+            let id = draft.cluster().gpu(gpu).kind;
+            kinds.0.iter_mut().filter(|kind| kind.id == id).for_each(|kind| kind.gpus += 1);
+        }
+        kinds
+    }
+
+    /// All types, without GPUs.
+    fn of(draft: &Draft<'_>) -> Self {
+        let cluster = draft.cluster();
+        let nodes = cluster.partition(draft.partition()).nodes.clone();
+        let of_node =
+            |node: u32| cluster.gpu(GpuId(cluster.nodes()[node as usize].gpus.start)).kind;
+        let ids: BTreeSet<GpuTypeId> = nodes.map(of_node).collect();
+        let factor = |id: GpuTypeId| cluster.types()[id.index()].factor.as_f64();
+        let fastest = ids.iter().map(|&id| factor(id)).fold(f64::MIN_POSITIVE, f64::max);
+        let kind = |&id: &GpuTypeId| Kind { id, speed: factor(id) / fastest, gpus: 0 };
+        Self(ids.iter().map(kind).collect())
+    }
+
+    /// The types that can hold a gang, or if none can, all of them together.
+    fn homes(&self, gang: u32) -> Vec<Home> {
+        let gang_gpus = f64::from(gang);
+        if let [only] = &self.0[..] {
+            return vec![Home { gpus: vec![(0, gang_gpus)], speed: only.speed }];
+        }
+        let kinds = || self.0.iter().enumerate();
+        let home = |(position, kind): (usize, &Kind)| Home {
+            gpus: vec![(position, gang_gpus)],
+            speed: kind.speed,
+        };
+        let homes: Vec<Home> = kinds().filter(|(_, kind)| kind.gpus >= gang).map(home).collect();
+        let free: u32 = self.0.iter().map(|kind| kind.gpus).sum();
+        if !homes.is_empty() || free == 0 {
+            return homes;
+        }
+        let part = |kind: &Kind| gang_gpus * f64::from(kind.gpus) / f64::from(free);
+        let gpus = kinds().map(|(position, kind)| (position, part(kind))).collect();
+        let slowest = self.0.iter().map(|kind| kind.speed).fold(1.0, f64::min);
+        vec![Home { gpus, speed: slowest }]
+    }
+
+    /// Takes GPUs of a type, or of any type the most frequent first; `false` if there are too few.
+    fn take(&mut self, gpus: u32, kind: Option<GpuTypeId>) -> bool {
+        let mut usable: Vec<&mut Kind> =
+            self.0.iter_mut().filter(|one| kind.is_none_or(|kind| kind == one.id)).collect();
+        if usable.iter().map(|kind| kind.gpus).sum::<u32>() < gpus {
+            return false;
+        }
+        usable.sort_by_key(|kind| Reverse(kind.gpus));
+        let mut left = gpus;
+        for kind in usable {
+            let taken = kind.gpus.min(left);
+            kind.gpus -= taken;
+            left -= taken;
+        }
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::testing::{mean_jct_s, run, simulate, workload};
+    use crate::testing::{mean_jct_s, run, simulate, simulate_on, workload};
+    use std::sync::Arc;
+    use tandem_core::{Cluster, ClusterBuilder, Memory, Ratio};
 
     #[test]
     fn a_pair_that_gains_runs_together_and_without_packing_jobs_take_turns() {
@@ -270,5 +388,43 @@ mod tests {
         let rows = "a,0,1,3000,100,\nb,0,1,400,100,\nc,0,1,900,100,\nd,0,1,2000,100,\n";
         let workload = workload("1x1", columns, rows);
         assert!(mean_jct_s(&workload, "gavel:objective=jct") < mean_jct_s(&workload, "gavel"));
+    }
+
+    /// One partition: nodes of fast GPUs and of GPUs of half the speed.
+    fn fast_and_slow(fast_gpus: u32, slow_gpus: u32) -> Arc<Cluster> {
+        let mut builder = ClusterBuilder::default();
+        let fast = builder.gpu_type("fast", Ratio::ONE);
+        let slow = builder.gpu_type("slow", Ratio::new(1, 2));
+        builder.partition("all");
+        builder.node(fast_gpus, fast, Memory::from_mib(24_576));
+        builder.node(slow_gpus, slow, Memory::from_mib(24_576));
+        Arc::new(builder.taking_every_job().build())
+    }
+
+    #[test]
+    fn jobs_take_turns_on_the_fast_gpu() {
+        // Half of the time on each GPU is 0.75 of the fast one for both, in rounds of 360 s. Work done by 360 s:
+        // a 360, b 180. Both move, restore 40 s; by 720 s: a 360 + 160, b 180 + 320. Both move back; a ends at
+        // 720 + 40 + 200. By 1080 s b has 500 + 160; alone it gets the fast GPU and ends at 1080 + 40 + 60.
+        let rows = "a,0,1,720,100,\nb,0,1,720,100,\n";
+        let times = simulate_on("gavel:packing=false", fast_and_slow(1, 1), rows);
+        assert_eq!(times, [(0.0, 960.0), (0.0, 1180.0)]);
+    }
+
+    #[test]
+    fn the_jct_objective_gives_the_fast_gpu_to_the_shorter_job() {
+        // From the second round on. The long job moves away: work done 360 + 160 by 720 s.
+        let rows = "long,0,1,7200,100,\nshort,10,1,300,100,\n";
+        let times = simulate_on("gavel:objective=jct", fast_and_slow(1, 1), rows);
+        assert_eq!(times[0].0, 0.0);
+        // By 360 s short has done 175 on the slow GPU; then 40 s of restore and 125 on the fast one.
+        assert_eq!(times[1], (10.0, 525.0));
+    }
+
+    #[test]
+    fn a_gang_that_no_type_can_hold_runs_on_several_at_the_slowest_speed() {
+        let rows = "wide,0,3,100,100,\nnarrow,0,1,1000,100,\n";
+        let times = simulate_on("gavel:packing=false", fast_and_slow(2, 2), rows);
+        assert_eq!(times[0], (0.0, 200.0));
     }
 }

@@ -30,7 +30,7 @@ mod reviews;
 mod scatter;
 
 pub use finish::{Finish, Side};
-pub use groups::{group_rates, movable_jobs, place_groups};
+pub use groups::{Group, group_rates, movable_jobs, place_groups};
 pub use hosts::{Host, Hosts, hosts_by_size};
 pub use keyed::{KeyedPolicy, keyed};
 pub use pairing::{PairCandidates, PairLimits, PairOffer, PairRates, partner, sub_batches_on};
