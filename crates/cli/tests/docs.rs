@@ -153,6 +153,38 @@ fn every_page_of_the_site_is_in_its_summary() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// Lines of text right below a table or a list, where a renderer makes them a row or a part of the last item.
+fn swallowed(text: &str) -> Vec<&str> {
+    let is_item = |line: &str| {
+        let after_number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        line.starts_with("- ") || after_number != line && after_number.starts_with(". ")
+    };
+    let mut found = Vec::new();
+    let (mut in_code, mut above) = (false, "");
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        if !in_code && !is_fence && !line.trim().is_empty() {
+            let below_row = above.starts_with('|') && !line.starts_with('|');
+            let below_item = is_item(above) && !line.starts_with(' ') && !is_item(line);
+            if below_row || below_item {
+                found.push(line);
+            }
+        }
+        in_code ^= is_fence;
+        above = if in_code || is_fence { "" } else { line };
+    }
+    found
+}
+
+#[test]
+fn an_empty_line_ends_every_table_and_list() {
+    assert_eq!(swallowed("| a |\ntext\n\n- b\n  more\ntext\n- c\ntext\n"), ["text", "text"]);
+    assert!(swallowed("| a |\n\n1. b\n2. c\n```\n- d\ne\n```\n").is_empty());
+    for (page, text) in pages() {
+        assert_eq!(swallowed(&text), [""; 0], "{}", page.display());
+    }
+}
+
 /// Code blocks of a page with their language.
 fn blocks(text: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
