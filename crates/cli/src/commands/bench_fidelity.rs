@@ -2,6 +2,7 @@
 //! their JCTs. The simulator knows only what the daemon measured before the run.
 
 mod live;
+mod others;
 mod picture;
 mod stream;
 
@@ -12,6 +13,7 @@ use crate::files::{Folder, OutputFile};
 use crate::table;
 use clap::Args;
 use live::Learned;
+use others::CoreTimes;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use tandem_sim::interference::PairTable;
 use tandem_sim::trace::{ReadOptions, read};
 use tandem_sim::{RunOptions, Workload, WorkloadOptions, WorldOptions};
 
-/// How long other programs are watched, before and after every policy.
+/// How long all programs are watched before and after every policy.
 const SAMPLE: Duration = Duration::from_secs(2);
 /// A machine is busy if other programs use more than this fraction of its cores.
 const BUSY: f64 = 0.1;
@@ -81,7 +83,7 @@ struct PolicyFidelity {
 /// All results.
 struct FidelityReport {
     policies: Vec<PolicyFidelity>,
-    /// Largest fraction of the cores that other programs used before, between and after the runs.
+    /// Largest fraction of the cores that other programs used, before, between and during the runs.
     used_by_others: f64,
     /// Fraction of CPU time that the hypervisor took during the run (steal).
     stolen: f64,
@@ -110,6 +112,7 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
     }
     say("measuring every class alone and every pair ...");
     let learned = live::learn(&train, args.devices, args.classes.into(), args.quiet)?;
+    used_by_others = used_by_others.max(learned.used_by_others);
     let options = StreamOptions {
         jobs: args.jobs as usize,
         devices: args.devices,
@@ -126,9 +129,13 @@ pub(crate) fn run(args: &BenchFidelityArgs) -> Result<(), Failure> {
         say(&format!("{policy}: {} real jobs ...", args.jobs));
         let real = live::run(&policy, args.devices, &train, &learned, &stream, args.quiet)?;
         // No job of ours runs here.
-        used_by_others = used_by_others.max(CoreTimes::now().used_after(SAMPLE));
+        used_by_others =
+            used_by_others.max(real.used_by_others).max(CoreTimes::now().used_after(SAMPLE));
         let simulated = simulate(folder, spec, args.devices, learned.memory_bytes)?;
-        policies.push(PolicyFidelity { policy, jobs: real.into_iter().zip(simulated).collect() });
+        policies.push(PolicyFidelity {
+            policy,
+            jobs: real.jcts_s.into_iter().zip(simulated).collect(),
+        });
     }
     let report = FidelityReport { policies, used_by_others, stolen: before.stolen_since() };
     if args.out.is_some() {
@@ -287,52 +294,14 @@ impl FidelityReport {
         let quiet = if self.is_busy() { "busy" } else { "quiet" };
         format!(
             "{table}\n\nMean JCT live and simulated, and the error per job. Target: mean within {}, median of \
-             jobs within {}.\n{order}\nThe machine was {quiet}: other programs used up to {} of its cores between the runs, the \
-             hypervisor took {} of the CPU time during it.",
+             jobs within {}.\n{order}\nThe machine was {quiet}: other programs used up to {} of its cores, the \
+             hypervisor took {} of the CPU time.",
             percent(MEAN_ERROR_MAX),
             percent(JOB_ERROR_MAX),
             percent(self.used_by_others),
             percent(self.stolen)
         )
     }
-}
-
-/// CPU times of all cores since boot, in ticks.
-struct CoreTimes {
-    total: f64,
-    idle: f64,
-    stolen: f64,
-}
-
-impl CoreTimes {
-    fn now() -> Self {
-        Self::parse(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
-    }
-
-    /// The first line: `cpu user nice system idle iowait irq softirq steal ...`.
-    fn parse(text: &str) -> Self {
-        let line = text.lines().next().unwrap_or_default();
-        let times: Vec<f64> =
-            line.split_whitespace().skip(1).take(8).flat_map(str::parse).collect();
-        let at = |index: usize| times.get(index).copied().unwrap_or(0.0);
-        Self { total: times.iter().sum(), idle: at(3) + at(4), stolen: at(7) }
-    }
-
-    /// The used fraction of CPU time over the next `time`.
-    fn used_after(&self, time: Duration) -> f64 {
-        std::thread::sleep(time);
-        let later = Self::now();
-        1.0 - ratio(later.idle - self.idle, later.total - self.total)
-    }
-
-    fn stolen_since(&self) -> f64 {
-        let later = Self::now();
-        ratio(later.stolen - self.stolen, later.total - self.total)
-    }
-}
-
-fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -355,11 +324,5 @@ mod tests {
         let (live, simulated) = report.rankings();
         assert_eq!((live, simulated), (vec!["other", "one"], vec!["one", "other"]));
         assert!(report.text().contains("live: other, one; simulated: one, other"));
-    }
-
-    #[test]
-    fn cpu_times_are_read_by_their_places() {
-        let times = CoreTimes::parse("cpu  10 0 5 70 5 0 0 10 3 0\ncpu0 1 1 1 1\n");
-        assert_eq!((times.total, times.idle, times.stolen), (100.0, 75.0, 10.0));
     }
 }

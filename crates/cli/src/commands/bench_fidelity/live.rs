@@ -1,5 +1,6 @@
 //! The live half of `tandem bench fidelity`: classes and pairs are measured first, then the stream runs.
 
+use super::others::Watch;
 use super::stream::{CLASSES, MeasuredClass, StreamEntry, TrainingClass, request};
 use crate::commands::bench_session::{self, POLL};
 use crate::commands::demo_live::Daemon;
@@ -29,6 +30,8 @@ pub(super) struct Learned {
     pub(super) classes: Vec<ClassInfo>,
     pub(super) measured: Vec<MeasuredClass>,
     pub(super) memory_bytes: u64,
+    /// The fraction of the cores that other programs used meanwhile.
+    pub(super) used_by_others: f64,
     /// The daemon that learned. Daemons of the run start from a copy of its state.
     daemon: Daemon,
 }
@@ -57,6 +60,7 @@ pub(super) fn learn(
     let mut daemon = Daemon::start(MEASURING_POLICY, devices, None)?;
     let client = daemon.client()?;
     let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
+    let watch = Watch::start(daemon.folder.path());
     for _ in 1..devices {
         let filler = request(train, &session.folder, &CLASSES[0], ENDLESS);
         let class = Some("filler".to_owned());
@@ -87,8 +91,9 @@ pub(super) fn learn(
     let measured = measured.collect();
     let devices = session.client.devices()?.value.devices;
     let memory_bytes = devices.iter().map(|device| device.memory_bytes).min().unwrap_or(0);
+    let used_by_others = watch.stop();
     daemon.end();
-    Ok(Learned { classes, measured, memory_bytes, daemon })
+    Ok(Learned { classes, measured, memory_bytes, used_by_others, daemon })
 }
 
 impl LearningSession<'_> {
@@ -177,7 +182,15 @@ impl LearningSession<'_> {
     }
 }
 
-/// Runs the stream under a policy; the JCT of every task in order of submission.
+/// A stream that ran on this machine.
+pub(super) struct RealRun {
+    /// The JCT of every task, in order of submission.
+    pub(super) jcts_s: Vec<f64>,
+    /// The fraction of the cores that other programs used meanwhile.
+    pub(super) used_by_others: f64,
+}
+
+/// Runs the stream under a policy.
 pub(super) fn run(
     policy: &str,
     devices: u32,
@@ -185,10 +198,11 @@ pub(super) fn run(
     learned: &Learned,
     stream: &[StreamEntry],
     quiet: bool,
-) -> Result<Vec<f64>, Failure> {
+) -> Result<RealRun, Failure> {
     let mut daemon = Daemon::start(policy, devices, Some(&learned.state()))?;
     let client = daemon.client()?;
     let mut session = LearningSession { client, train, folder: daemon.folder.path().to_owned() };
+    let watch = Watch::start(daemon.folder.path());
     let tasks = stream.iter().map(|one| one.tasks).sum::<usize>();
     let progress = ProgressDisplay::start(tasks as u64, quiet);
     let began = Instant::now();
@@ -201,29 +215,34 @@ pub(super) fn run(
     }
     let work_s: f64 = stream.iter().map(|one| one.duration_s * one.tasks as f64).sum();
     let limit = Duration::from_secs_f64(10.0 * work_s + 60.0);
-    let mut completion = Vec::new();
+    let mut jcts_s = Vec::new();
     for id in ids {
-        loop {
-            let job = session.job(id)?;
-            match job.line.state {
-                JobState::Completed => {
-                    completion.push(jct(&job)?);
-                    break;
-                }
-                state if state.is_over() => {
-                    return Err(Failure::failed(format!("job {id} is {}", state.name())));
-                }
-                _ if began.elapsed() > limit => {
-                    return Err(Failure::failed(
-                        "the jobs take more than ten times as long as alone",
-                    ));
-                }
-                _ => std::thread::sleep(POLL),
-            }
-        }
+        jcts_s.push(jct(&completed(&mut session, id, began + limit)?)?);
         progress.done.fetch_add(1, Ordering::Relaxed);
     }
-    Ok(completion)
+    Ok(RealRun { jcts_s, used_by_others: watch.stop() })
+}
+
+/// Waits until a job has completed.
+fn completed(
+    session: &mut LearningSession<'_>,
+    id: u64,
+    latest: Instant,
+) -> Result<JobInfo, Failure> {
+    loop {
+        let job = session.job(id)?;
+        match job.line.state {
+            JobState::Completed => return Ok(job),
+            state if state.is_over() => {
+                return Err(Failure::failed(format!("job {id} is {}", state.name())));
+            }
+            _ if Instant::now() > latest => {
+                let problem = "the jobs take more than ten times as long as alone";
+                return Err(Failure::failed(problem));
+            }
+            _ => std::thread::sleep(POLL),
+        }
+    }
 }
 
 fn jct(job: &JobInfo) -> Result<f64, Failure> {
