@@ -105,6 +105,51 @@ fn writes_markdown_and_chart_and_runs_nothing_twice() {
     assert_eq!(lines(dir.path()).len(), 2 * all);
 }
 
+/// Grey in the chart is what no policy can reach, whatever number of jobs it lets run on a GPU.
+#[test]
+fn the_grey_area_ends_at_the_lowest_bound_of_all_policies() {
+    let dir = data();
+    // More work at once than one GPU can do alone.
+    let job = |id: u32| format!("{id},0,1,1000,TinyNet,toy-images,32,0,2100,38\n");
+    let header = "job_id,submit_s,gpus,duration_s,model,dataset,batch,amp,memory_mib,gpu_util\n";
+    let jobs: String = (0..12).map(job).collect();
+    write(dir.path(), "own.csv", format!("{header}{jobs}"));
+    let mut args = arguments(&["--quiet"]);
+    args.retain(|arg| *arg != "cluster.toml");
+    let cluster = args.iter().position(|arg| *arg == "--cluster").unwrap();
+    args.insert(cluster + 1, "1x1");
+    succeed_in(dir.path(), &args);
+    let csv = read(&dir.path().join("results.csv"));
+    let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+    let column = |name: &str| rows[0].iter().position(|head| *head == name).unwrap();
+    let least = |load: &str, name: &str, policies: &[&str]| {
+        let is_here = |row: &&Vec<&str>| {
+            row[..6] == ["own", "lucid", load, "0", "true", "true"]
+                && row[column("gpu_mib")].is_empty()
+                && policies.contains(&row[column("policy")])
+        };
+        let values = rows.iter().filter(is_here);
+        values.map(|row| row[column(name)].parse().unwrap()).fold(f64::INFINITY, f64::min)
+    };
+    let chart = read(&dir.path().join("results.svg"));
+    let path = |after: &str, class: &str| {
+        let at = chart.split(after).nth(1).unwrap();
+        let at = at.split(&format!("class=\"{class}\" d=\"")).nth(1).unwrap();
+        let words = at.split('"').next().unwrap().split(['M', 'V', 'L', 'H', 'h', 'z', ' ']);
+        words.filter_map(|word| word.parse().ok()).collect::<Vec<f64>>()
+    };
+    // M left floor V y L x y L x y H right V floor z; the height of the best policy that does not share.
+    let (bound, par) = (path("<clipPath", "bound"), path("<clipPath", "par")[1]);
+    for (load, y) in [("1", bound[4]), ("1.5", bound[6])] {
+        let reach = least(load, "bound_sharing_s", &["srtf", "sjf-bsbf", "gshare"])
+            / least(load, "mean_jct_s", &["srtf"]);
+        let wanted = bound[1] - (bound[1] - par) * reach;
+        assert!((y - wanted).abs() < 0.15, "load {load}: {y} instead of {wanted}");
+    }
+    let exclusive = least("1.5", "bound_exclusive_s", &["srtf"]);
+    assert!(least("1.5", "bound_sharing_s", &["gshare"]) < exclusive, "nothing is tested");
+}
+
 #[test]
 fn goes_on_after_a_torn_line_and_starts_over_when_an_input_changes() {
     let dir = data();

@@ -101,6 +101,16 @@ impl CaseResults {
         means.min_by(|one, other| one.1.total_cmp(&other.1))
     }
 
+    /// The lowest of the bounds of `policies`, which none of them can fall below.
+    pub(super) fn least<'a>(
+        &self,
+        case: &QualityCase,
+        policies: impl IntoIterator<Item = &'a str>,
+    ) -> f64 {
+        let bounds = policies.into_iter().map(|policy| self.of(case, policy).least_sharing_s);
+        bounds.fold(f64::INFINITY, f64::min)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&QualityCase, &str, &Figures)> {
         let cases = self.0.iter();
         cases.flat_map(|(case, policies)| {

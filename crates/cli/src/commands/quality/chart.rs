@@ -215,10 +215,9 @@ impl ChartPanel<'_> {
         svg + "\n"
     }
 
-    /// The area below the lower bound.
+    /// The area below the lower bounds of all policies.
     fn bound(&self, spread: &str) -> String {
-        let any = self.plan.names().next().unwrap_or_default();
-        let least = self.points(spread, |case| self.found.of(case, any).least_sharing_s);
+        let least = self.points(spread, |case| self.found.least(case, self.plan.names()));
         let Some(first) = least.first() else { return String::new() };
         // To the edges, so that a single load shows too.
         let (left, floor) = (self.corner.0, self.y(0.0));

@@ -166,8 +166,12 @@ pub(super) fn conclusion(plan: &QualityPlan, found: &CaseResults) -> String {
     if let Some((case, (best, mean))) =
         focus.and_then(|case| Some((case, found.best(case, plan.names())?)))
     {
-        let below = signed(percent(found.of(case, best).least_sharing_s, mean));
-        text += &format!(" In {} the lower bound is {below} from the best policy.", case.name());
+        let below = -percent(found.of(case, best).least_sharing_s, mean);
+        let jobs = plan.tenants_max_of(best);
+        text += &format!(
+            " On {}, no schedule with up to {jobs} on a GPU can be more than {below:.1} % below `{best}` (lower bound).",
+            case.name()
+        );
     }
     text + "\n\n"
 }

@@ -5,6 +5,7 @@ use super::case::QualityCase;
 use super::inputs::Inputs;
 use crate::commands::simulate::every_policy;
 use crate::failure::Failure;
+use crate::units;
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use tandem_policies::{PolicyParam, PolicySpec, Value};
@@ -103,6 +104,12 @@ impl QualityPlan {
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.policies.iter().map(|policy| policy.text.as_str())
+    }
+
+    /// How many jobs the policy of that name lets run on a GPU, in words.
+    pub(super) fn tenants_max_of(&self, name: &str) -> String {
+        let policy = self.policies.iter().find(|policy| policy.text == name);
+        units::counted(policy.map_or(1, PolicySpec::tenants_max), "job")
     }
 
     pub(super) fn exclusive(&self) -> impl Iterator<Item = &str> {
