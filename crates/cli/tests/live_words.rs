@@ -294,3 +294,29 @@ fn the_daemon_is_started_and_stopped_by_command() {
         "{unit}"
     );
 }
+
+#[test]
+fn stop_waits_for_cancelled_jobs_and_counts_those_that_go_on() {
+    let dir = common::folder();
+    let socket = dir.path().join("t.sock");
+    let state = dir.path().join("state");
+    let tandem = |args: &[&str]| finish(&mut isolated(dir.path(), args, &socket));
+    let start = ["daemon", "start", "--fake-gpus", "1", "--state", state.to_str().unwrap()];
+    let start = [&start[..], &["--socket", socket.to_str().unwrap()]].concat();
+    let runs = || tandem(&["daemon", "status", "--json"]).json()["jobs"]["running"] == 1;
+    for is_cancelled in [true, false] {
+        assert_eq!(tandem(&start).code, Some(0));
+        assert_eq!(tandem(&["submit", "--", "sleep", "600"]).code, Some(0));
+        until("the job runs", runs);
+        if is_cancelled {
+            assert_eq!(tandem(&["cancel", "all"]).code, Some(0));
+        }
+        let stopped = tandem(&["daemon", "stop"]);
+        assert_eq!(stopped.code, Some(0), "{stopped:?}");
+        let says = stopped.stderr.trim_end().split_once("; ").map(|(_, jobs)| jobs);
+        assert_eq!(says, (!is_cancelled).then_some("1 job goes on without it"), "{stopped:?}");
+    }
+    assert_eq!(tandem(&start).code, Some(0));
+    assert_eq!(tandem(&["cancel", "all"]).code, Some(0));
+    assert_eq!(tandem(&["daemon", "stop"]).code, Some(0));
+}

@@ -20,6 +20,8 @@ use tandem_daemon::config::Config;
 /// How long a daemon may take to answer after its start, and to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
+/// How long `stop` waits for jobs that were cancelled, so that `cancel all` right before it leaves nothing.
+const ENDING: Duration = Duration::from_secs(5);
 
 pub(super) fn run(control: &DaemonControl) -> Result<(), Failure> {
     match control {
@@ -184,14 +186,30 @@ fn is_alive(pid: u32) -> bool {
 }
 
 fn stop(args: &ClientArgs) -> Result<(), Failure> {
-    let (info, pid) = running(args)?;
+    let (mut info, pid) = running(args)?;
+    let count = |info: &DaemonInfo, state: &str| info.jobs.get(state).copied().unwrap_or(0);
+    let deadline = Instant::now() + ENDING;
+    while count(&info, "completing") > 0 && Instant::now() < deadline {
+        std::thread::sleep(POLL);
+        info = running(args)?.0;
+    }
     end(&info, pid)?;
-    let left: u64 =
-        ["running", "paused", "completing"].iter().filter_map(|state| info.jobs.get(*state)).sum();
-    let jobs = if left == 0 { String::new() } else { format!("; {left} jobs go on without it") };
-    remark(&format!("tandem: stopped process {}{jobs}", info.pid), args.json);
+    let ending = count(&info, "completing");
+    let going_on = count(&info, "running") + count(&info, "paused");
+    let mut text = format!("tandem: stopped process {}", info.pid);
+    for (jobs, one, several) in [
+        (going_on, "goes on without it", "go on without it"),
+        (ending, "has not ended yet", "have not ended yet"),
+    ] {
+        if jobs > 0 {
+            let verb = if jobs == 1 { one } else { several };
+            text += &format!("; {} {verb}", units::counted(jobs, "job"));
+        }
+    }
+    remark(&text, args.json);
     if args.json {
-        print(&serde_json::json!({ "schema": 1, "pid": info.pid, "jobs": left }).to_string())?;
+        let jobs = going_on + ending;
+        print(&serde_json::json!({ "schema": 1, "pid": info.pid, "jobs": jobs }).to_string())?;
     }
     Ok(())
 }
