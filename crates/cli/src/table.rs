@@ -50,19 +50,26 @@ pub(crate) fn compared_with(runs: &[SimRun], label: &str, base: usize) -> String
 /// The lower bound on the mean JCT, and the gap of the best policy to it.
 pub(crate) fn left(bound: LowerBound, runs: &[SimRun]) -> String {
     let LowerBound { exclusive_s, sharing_s, tenants_max } = bound;
-    let mut text = format!(
-        "no policy with at most {} on a GPU can have a mean JCT below {} s, and none that does not share GPUs below {} s",
-        units::counted(tenants_max, "job"),
-        seconds(sharing_s),
-        seconds(exclusive_s)
-    );
+    let tenants = units::counted(tenants_max, "job");
+    let (alone, shared) = (seconds(exclusive_s), seconds(sharing_s));
+    let (mut text, which) = if alone == shared {
+        let text = format!(
+            "No schedule with up to {tenants} on a GPU can have a mean JCT below {shared} s"
+        );
+        (text, "that")
+    } else {
+        let text = format!(
+            "No schedule can have a mean JCT below {alone} s without sharing, or below {shared} s with up to {tenants} on a GPU"
+        );
+        (text, "the latter")
+    };
     let best =
         runs.iter().min_by(|one, other| one.metrics.avg_jct_s.total_cmp(&other.metrics.avg_jct_s));
     if let Some(best) = best.filter(|_| sharing_s > 0.0) {
         let above = (best.metrics.avg_jct_s / sharing_s - 1.0) * 100.0;
-        text += &format!("; {} is {above:.1} % above the former", best.policy);
+        text += &format!("; {} is {above:.1} % above {which}", best.policy);
     }
-    text
+    text + "."
 }
 
 /// A table with a rule under its header; all columns but the first are numbers.
