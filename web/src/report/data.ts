@@ -55,7 +55,7 @@ export interface Report {
   jobs: number;
   gpus: number;
   partitions: number;
-  lower_bound: { exclusive_s: number; sharing_s: number };
+  lower_bound: { exclusive_s: number; sharing_s: number; tenants_max: number };
   notes: string[];
   runs: PlainRun[];
   series: { from_s: number; to_s: number };

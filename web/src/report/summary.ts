@@ -2,7 +2,7 @@
 
 import { el } from "../charts/dom.ts";
 import type { Child } from "../charts/dom.ts";
-import { dur, exact, num, pct, times } from "../charts/format.ts";
+import { count, dur, exact, num, pct, times } from "../charts/format.ts";
 import type { Metrics, Run } from "./data.ts";
 import { headline } from "./headline.ts";
 import { find } from "./page.ts";
@@ -87,11 +87,17 @@ function addHeader({ data, runs, standing }: Page): void {
 }
 
 function addBounds({ data, standing: { hero } }: Page): void {
-  const { exclusive_s: alone, sharing_s: shared } = data.lower_bound;
-  const above = shared > 0 ? `; ${hero.policy} is ${pct(hero.metrics.avg_jct_s / shared - 1)} above the former. ` : ". ";
+  const { exclusive_s: alone, sharing_s: shared, tenants_max: most } = data.lower_bound;
+  const withSharing = `up to ${count(most, "job")} on a GPU`;
+  const bounds =
+    alone === shared
+      ? `no schedule with ${withSharing} can have a mean JCT below ${dur(shared)}`
+      : `no schedule can have a mean JCT below ${dur(alone)} without sharing, or below ${dur(shared)} with ${withSharing}`;
+  const above = pct(hero.metrics.avg_jct_s / shared - 1);
+  const which = alone === shared ? "that" : "the latter";
   find("#left").append(
     el("b", {}, "How much is left: "),
-    `no policy can have a mean JCT below ${dur(shared)}, and none that does not share GPUs below ${dur(alone)}${above}`,
+    bounds + (shared > 0 ? `; ${hero.policy} is ${above} above ${which}. ` : ". "),
     "The bounds leave gangs, the cost of stopping and most of the interference out of account, so part of that cannot be had.",
   );
 }
