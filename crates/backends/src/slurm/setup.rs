@@ -8,6 +8,8 @@ use thiserror::Error;
 
 const PLUGIN: &str = include_str!("files/tandem.lua");
 const SUBMIT: &str = include_str!("files/job_submit.lua");
+const STEPS: &str = include_str!("files/steps.lua");
+const CLI_FILTER: &str = include_str!("files/cli_filter.lua");
 const PROLOG: &str = include_str!("files/prolog.sh");
 const EPILOG: &str = include_str!("files/epilog.sh");
 const TASK_PROLOG: &str = include_str!("files/task-prolog.sh");
@@ -58,8 +60,8 @@ pub struct SetupFile {
     pub is_executable: bool,
 }
 
-/// The files to install. All are in the folder `tandem`, except for job_submit.lua, which Slurm expects beside
-/// slurm.conf.
+/// The files to install. All are in the folder `tandem`, except for job_submit.lua and cli_filter.lua, which
+/// Slurm expects beside slurm.conf.
 pub fn files(setup: &SetupOptions) -> Result<Vec<SetupFile>, SetupError> {
     let ours = setup.folder.join("tandem");
     let relay = setup.report_to.as_ref();
@@ -90,7 +92,9 @@ pub fn files(setup: &SetupOptions) -> Result<Vec<SetupFile>, SetupError> {
     Ok(vec![
         file(ours.join("tandem.lua"), fill(PLUGIN)),
         file(ours.join("tandem.conf"), conf(&ours)),
+        file(ours.join("steps.lua"), fill(STEPS)),
         file(setup.folder.join("job_submit.lua"), fill(SUBMIT)),
+        file(setup.folder.join("cli_filter.lua"), fill(&CLI_FILTER.replace("@STEPS@", STEPS))),
         script("prolog.sh", PROLOG),
         script("epilog.sh", EPILOG),
         script("task-prolog.sh", TASK_PROLOG),
@@ -107,6 +111,7 @@ fn conf(ours: &Path) -> String {
     format!(
         "# For slurm.conf: `Include {ours}/tandem.conf`, or these lines themselves.\n\
          JobSubmitPlugins=lua\n\
+         CliFilterPlugins=lua\n\
          PrologFlags=Alloc\n\
          Prolog={ours}/prolog.sh\n\
          Epilog={ours}/epilog.sh\n\

@@ -25,55 +25,78 @@ static ONE: Mutex<()> = Mutex::new(());
 pub(crate) const ANN: &str = "tandem-ann";
 pub(crate) const BEN: &str = "tandem-ben";
 
+/// The versions of Slurm that tests run on: the machine's own, which is 22.05 on Debian 12, and later ones.
+pub(crate) const VERSIONS: [Option<&str>; 3] = [None, Some("24.11"), Some("26.05")];
+
+/// What a cluster consists of.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape<'a> {
+    /// Another version than the machine's own.
+    pub(crate) version: Option<&'a str>,
+    pub(crate) nodes: usize,
+    pub(crate) gpus: usize,
+    /// The partition that Tandem manages.
+    pub(crate) partition: &'a str,
+    /// More lines of slurm.conf.
+    pub(crate) lines: &'a str,
+    /// Licenses of the site.
+    pub(crate) licenses: &'a str,
+    /// Jobs report to the daemon.
+    pub(crate) reports: bool,
+}
+
+impl Default for Shape<'_> {
+    fn default() -> Self {
+        let (partition, lines, licenses) = ("tandem", "", "");
+        Self { version: None, nodes: 2, gpus: 2, partition, lines, licenses, reports: true }
+    }
+}
+
 /// A cluster, which stops when it is dropped.
 pub(crate) struct Cluster {
     dir: TempDir,
     pub(crate) gpus: usize,
     pub(crate) daemon: ClusterDaemon,
+    partition: String,
+    reports: bool,
+    /// The process that holds the namespace of another version.
+    namespace: Option<u32>,
     ids: BTreeMap<String, (u32, u32)>,
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Cluster {
-    /// Starts it; `None` if it cannot, with a line that says why.
+    /// Starts it with the machine's own Slurm; `None` if it cannot, with a line that says why.
     pub(crate) fn up(nodes: usize, gpus: usize) -> Option<Self> {
+        Self::shaped(&Shape { nodes, gpus, ..Shape::default() })
+    }
+
+    /// Starts it; `None` if it cannot, with a line that says why.
+    pub(crate) fn shaped(shape: &Shape) -> Option<Self> {
         let alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        if !rustix::process::geteuid().is_root() {
-            skipped("Slurm's daemons need root");
-            return None;
-        }
-        let found = |program: &str| {
-            let path = std::env::var_os("PATH").unwrap_or_default();
-            std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-        };
-        if let Some(missing) =
-            ["slurmctld", "slurmd", "squeue", "munged"].iter().find(|one| !found(one))
-        {
-            skipped(&format!("{missing} is missing; scripts/slurm-cluster packages installs it"));
+        if let Err(why) = can_run(shape.version) {
+            skipped(&why);
             return None;
         }
         // A short path, because of its sockets; readable, because jobs of both users write there.
         let dir =
             tempfile::Builder::new().prefix("tandem-slurm-").tempdir_in("/tmp").expect("a folder");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("its mode");
-        let daemon = ClusterDaemon::new(dir.path());
-        let mut cluster = Self { dir, gpus, daemon, ids: BTreeMap::new(), _alone: alone };
+        let mut cluster = Self {
+            gpus: shape.gpus,
+            daemon: ClusterDaemon::new(dir.path()),
+            partition: shape.partition.to_owned(),
+            reports: shape.reports,
+            namespace: None,
+            ids: BTreeMap::new(),
+            _alone: alone,
+            dir,
+        };
         let out = cluster.path("out");
         fs::create_dir(&out).expect("a folder for output");
         fs::set_permissions(&out, Permissions::from_mode(0o1777)).expect("its mode");
-        let slurm = cluster.path("slurm");
-        let program = env!("CARGO_BIN_EXE_tandem");
-        let text = gpus.to_string();
-        let install =
-            ["slurm", "install", "--gpus", &text, "--program", program, "--report-to", RELAYS];
-        cluster.ok(cluster.program(program).args(install).arg("--dir").arg(&slurm));
-        let port = 17_100 + std::process::id() % 1000 * 10;
-        let mut up = cluster.script();
-        up.arg("up").arg("--users").args(["--nodes", &nodes.to_string(), "--gpus", &text]);
-        up.args(["--port", &port.to_string()])
-            .arg("--include")
-            .arg(slurm.join("tandem/tandem.conf"));
-        cluster.ok(up.arg("--dir").arg(&slurm));
+        cluster.install(shape);
+        cluster.start_slurm(shape);
         for user in [ANN, BEN] {
             let id = |what: &str| {
                 let answer = cluster.ok(Command::new("id").args([what, user]));
@@ -83,6 +106,47 @@ impl Cluster {
             cluster.ids.insert(user.to_owned(), ids);
         }
         Some(cluster)
+    }
+
+    /// Writes Tandem's files for Slurm.
+    fn install(&self, shape: &Shape) {
+        let program = env!("CARGO_BIN_EXE_tandem");
+        let mut install = self.program(program);
+        install.args(["slurm", "install", "--program", program]);
+        install.args(["--gpus", &shape.gpus.to_string(), "--partition", shape.partition]);
+        if shape.reports {
+            install.args(["--report-to", RELAYS]);
+        }
+        self.ok(install.arg("--dir").arg(self.path("slurm")));
+    }
+
+    fn start_slurm(&mut self, shape: &Shape) {
+        let slurm = self.path("slurm");
+        let mut lines = String::new();
+        let ours = fs::read_to_string(slurm.join("tandem/tandem.conf")).expect("it is installed");
+        for line in ours.lines().chain(shape.lines.lines()) {
+            // A second line of licenses would replace the first.
+            let more = if line.starts_with("Licenses=") && !shape.licenses.is_empty() {
+                format!(",{}", shape.licenses)
+            } else {
+                String::new()
+            };
+            lines += &format!("{line}{more}\n");
+        }
+        if !shape.licenses.is_empty() && !lines.contains("Licenses=") {
+            lines += &format!("Licenses={}\n", shape.licenses);
+        }
+        let include = self.path("lines.conf");
+        fs::write(&include, lines).expect("a file");
+        let port = 17_100 + std::process::id() % 1000 * 10;
+        let mut up = self.script();
+        up.args(["up", "--users", "--port", &port.to_string()]);
+        up.args(["--nodes", &shape.nodes.to_string(), "--gpus", &shape.gpus.to_string()]);
+        up.args(shape.version.iter().flat_map(|version| ["--version", version]));
+        self.ok(up.arg("--include").arg(include).arg("--dir").arg(&slurm));
+        self.namespace = fs::read_to_string(slurm.join("namespace.pid"))
+            .ok()
+            .map(|pid| pid.trim().parse().expect("a process"));
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -104,13 +168,13 @@ impl Cluster {
         file
     }
 
+    /// The script runs outside of the namespace, which it makes.
     fn script(&self) -> Command {
-        self.program(workspace().join("scripts/slurm-cluster"))
+        self.isolated(Command::new(workspace().join("scripts/slurm-cluster")))
     }
 
-    /// A program with an environment that leads to this cluster and this daemon only.
-    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
+    /// An environment that leads to this cluster and this daemon only.
+    fn isolated(&self, mut command: Command) -> Command {
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
@@ -120,15 +184,46 @@ impl Cluster {
             .env("LC_ALL", "C")
             .current_dir("/")
             .stdin(Stdio::null());
+        // Where the programs of other versions are kept.
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+        if let Some(cache) = cache.or(home) {
+            command.env("XDG_CACHE_HOME", cache);
+        }
         command
+    }
+
+    /// A program of this cluster.
+    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        self.isolated(self.inside(program, None))
     }
 
     /// The same, run by a user.
     pub(crate) fn by(&self, user: &str, program: &str) -> Command {
-        let (uid, gid) = self.ids[user];
-        let mut command = self.program(program);
-        command.uid(uid).gid(gid);
+        self.isolated(self.inside(program, Some(self.ids[user])))
+    }
+
+    /// A program, where the programs of this version are.
+    fn inside(&self, program: impl AsRef<OsStr>, ids: Option<(u32, u32)>) -> Command {
+        let Some(holder) = self.namespace else {
+            let mut command = Command::new(program);
+            if let Some((uid, gid)) = ids {
+                command.uid(uid).gid(gid);
+            }
+            return command;
+        };
+        let mut command = Command::new("nsenter");
+        command.args(["--mount", "--target", &holder.to_string()]);
+        if let Some((uid, gid)) = ids {
+            command.args(["--setuid", &uid.to_string(), "--setgid", &gid.to_string()]);
+        }
+        command.arg("--").arg(program);
         command
+    }
+
+    /// The user's and group's ids of a user.
+    pub(crate) fn ids(&self, user: &str) -> (u32, u32) {
+        self.ids[user]
     }
 
     /// The output of a command, which must succeed.
@@ -214,14 +309,17 @@ impl Cluster {
 
     /// Starts the daemon.
     pub(crate) fn start_daemon(&mut self) {
-        let settings = [
+        let mut settings = vec![
             "slurm.poll_s=0.5".to_owned(),
             "slurm.job_memory_mib=8000".to_owned(),
             "daemon.log=debug".to_owned(),
+            format!("slurm.partition={}", self.partition),
             format!("slurm.secret_file={}", self.path("slurm/tandem/secret").display()),
-            format!("slurm.listen={RELAYS}"),
             format!("slurm.completions={}", self.path("slurm/jobcomp.log").display()),
         ];
+        if self.reports {
+            settings.push(format!("slurm.listen={RELAYS}"));
+        }
         let tandem = self.program(env!("CARGO_BIN_EXE_tandem"));
         let listens = self.daemon.start(tandem, "slurm", &settings, PATIENCE);
         assert!(listens, "{}", self.log());
@@ -264,6 +362,30 @@ impl Drop for Cluster {
         self.kill_daemon();
         let slurm = self.path("slurm");
         let _ = self.script().arg("down").arg("--dir").arg(slurm).output();
+    }
+}
+
+/// Why a version of Slurm cannot be run here.
+fn can_run(version: Option<&str>) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("Slurm's daemons need root".to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
+    if let Some(version) = version {
+        let script = workspace().join("scripts/slurm-cluster");
+        let output = Command::new(script).args(["packages", "--version", version]).output();
+        let output = output.expect("the script can be run");
+        let message = text(&output.stderr);
+        let why = message.lines().last().unwrap_or("it cannot be had");
+        return if output.status.success() { Ok(()) } else { Err(why.to_owned()) };
+    }
+    match ["slurmctld", "slurmd", "squeue", "munged"].iter().find(|one| !found(one)) {
+        None => Ok(()),
+        Some(missing) => {
+            Err(format!("{missing} is missing; scripts/slurm-cluster packages installs it"))
+        }
     }
 }
 

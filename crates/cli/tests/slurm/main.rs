@@ -5,6 +5,8 @@ mod cluster;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;
+mod forms;
+mod matrix;
 mod pages;
 mod reports;
 mod scale;
