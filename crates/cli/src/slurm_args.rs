@@ -22,6 +22,15 @@ pub(crate) enum SlurmCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Check Slurm and its configuration, with advice; exit code 1 if something is to be done
+    Doctor {
+        /// Partition whose GPU jobs Tandem places
+        #[arg(long, default_value = "tandem")]
+        partition: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Forward the reports of a job on a node to the daemon; started by the prolog
     #[command(hide = true)]
     Relay(RelayArgs),

@@ -4,6 +4,8 @@ use super::commands::{self, CallError};
 use super::jobs::JobList;
 use super::list_jobs;
 use super::nodes::{self, SlurmNode};
+use super::setup;
+use std::path::{Path, PathBuf};
 
 /// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,21 +43,45 @@ pub fn check(partition: &str) -> Vec<SetupCheck> {
 
 fn check_config(config: &ScontrolConfig, partition: &str) -> Vec<SetupCheck> {
     let gres_types = config.has("GresTypes", "shard").and_then(|_| config.has("GresTypes", "gpu"));
-    let prolog = match config.value("TaskProlog") {
-        Some(path) if !path.is_empty() && path != "(null)" => Ok(path),
-        _ => Err("there is no TaskProlog: srun inside of shared jobs fails; see \
-                  `tandem slurm install --print`"
-            .to_owned()),
-    };
     let checks = [
         ("plugin", config.has("JobSubmitPlugins", "lua")),
         ("gres types", gres_types),
         ("select", config.has("SelectType", "select/cons_tres")),
-        ("prolog", prolog),
+        ("steps", config.has("CliFilterPlugins", "lua")),
+        ("files", files(config.folder().as_deref())),
         ("hold", hold(partition)),
         ("rights", rights(config.value("SlurmUser").as_deref())),
     ];
     checks.into_iter().map(|(name, found)| SetupCheck { name, found }).collect()
+}
+
+/// The files of Slurm's folder on this machine.
+fn files(folder: Option<&Path>) -> Result<String, String> {
+    let Some(folder) = folder.filter(|folder| folder.join("slurm.conf").exists()) else {
+        return Ok("slurm.conf is on another machine; run this there as well".to_owned());
+    };
+    let shown = folder.display();
+    if !folder.join("tandem/tandem.lua").exists() {
+        return Err(format!("{shown} has no folder tandem; tandem slurm install --dir {shown}"));
+    }
+    for (name, module) in [("job_submit.lua", "tandem.lua"), ("cli_filter.lua", "steps.lua")] {
+        let plugin = folder.join(name);
+        let calls = |text: String| text.contains("Tandem") || text.contains(module);
+        if !std::fs::read_to_string(&plugin).is_ok_and(calls) {
+            let plugin = plugin.display();
+            return Err(format!(
+                "{plugin} does not call Tandem; it has to load {shown}/tandem/{module}"
+            ));
+        }
+    }
+    let outstanding = setup::outstanding(folder).map_err(|error| error.to_string())?;
+    match &outstanding[..] {
+        [] => Ok(format!("{shown} loads Tandem's lines")),
+        edits => {
+            let edits: Vec<String> = edits.iter().map(ToString::to_string).collect();
+            Err(format!("Tandem's lines are not complete; {}", edits.join(". ")))
+        }
+    }
 }
 
 /// The output of `scontrol show config`.
@@ -71,6 +97,11 @@ impl ScontrolConfig {
     pub(super) fn value(&self, name: &str) -> Option<String> {
         let line = self.0.lines().find(|line| line.split(['=', ' ']).next() == Some(name))?;
         Some(line.split_once('=')?.1.trim().to_owned())
+    }
+
+    /// The folder of slurm.conf.
+    fn folder(&self) -> Option<PathBuf> {
+        Some(PathBuf::from(self.value("SLURM_CONF")?).parent()?.to_owned())
     }
 
     /// The value of a parameter that must contain a word.

@@ -18,6 +18,7 @@ mod nodes;
 mod reconcile;
 mod release;
 mod setup;
+mod site_conf;
 mod step;
 mod syntax;
 #[cfg(test)]
@@ -28,8 +29,9 @@ pub use commands::CallError;
 pub use nodes::NodeListError;
 pub use release::{ReleaseReport, release_all};
 pub use setup::{
-    SetupError, SetupFile, SetupOptions, default_slurm_uid, detect, files, gres_lines,
+    Setup, SetupError, SetupFile, SetupOptions, default_slurm_uid, detect, gres_lines, setup,
 };
+pub use site_conf::{SiteConfError, SiteEdit};
 
 use crate::cluster::control_loop::{ControlLoop, HoldsJobs, retry};
 use crate::event::BackendEvent;

@@ -3,6 +3,7 @@
 use super::SlurmError;
 use super::checks::{ScontrolConfig, uid_of};
 use super::nodes;
+use super::site_conf::{Joined, Need, SiteConf, SiteConfError, SiteEdit};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -44,6 +45,9 @@ pub enum SetupError {
         /// Its value.
         text: String,
     },
+    /// The site's slurm.conf cannot be read.
+    #[error(transparent)]
+    SiteConf(#[from] SiteConfError),
     /// Slurm's configuration cannot be read.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
@@ -58,21 +62,33 @@ pub struct SetupFile {
     pub content: String,
     /// It must be executable.
     pub is_executable: bool,
+    /// What a site with a file of its own at this place has to do instead.
+    pub instead: Option<String>,
 }
 
-/// The files to install. All are in the folder `tandem`, except for job_submit.lua and cli_filter.lua, which
-/// Slurm expects beside slurm.conf.
-pub fn files(setup: &SetupOptions) -> Result<Vec<SetupFile>, SetupError> {
-    let ours = setup.folder.join("tandem");
-    let relay = setup.report_to.as_ref();
+/// What to install, and what the operators have to do themselves.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The files.
+    pub files: Vec<SetupFile>,
+    /// Lines of the site that ours would replace.
+    pub edits: Vec<SiteEdit>,
+    /// The line that loads ours.
+    pub include: String,
+}
+
+/// The files to install. All are in the folder `tandem`, except for those that Slurm expects beside slurm.conf.
+pub fn setup(options: &SetupOptions) -> Result<Setup, SetupError> {
+    let ours = options.folder.join("tandem");
+    let relay = options.report_to.as_ref();
     let words: [(&'static str, &'static str, String); 7] = [
-        ("partition", "@PARTITION@", setup.partition.clone()),
-        ("gpus", "@GPUS@", setup.gpus.to_string()),
-        ("uid", "@SLURM_UID@", setup.slurm_uid.to_string()),
+        ("partition", "@PARTITION@", options.partition.clone()),
+        ("gpus", "@GPUS@", options.gpus.to_string()),
+        ("uid", "@SLURM_UID@", options.slurm_uid.to_string()),
         ("folder", "@FOLDER@", text(&ours)),
-        ("program", "@PROGRAM@", text(&setup.program)),
+        ("program", "@PROGRAM@", text(&options.program)),
         ("address", "@ADDRESS@", relay.cloned().unwrap_or_default()),
-        ("secret file", "@SECRET@", text(&setup.secret_file)),
+        ("secret file", "@SECRET@", text(&options.secret_file)),
     ];
     let is_safe =
         |character: char| character.is_ascii_alphanumeric() || "/._-+@:[]".contains(character);
@@ -84,39 +100,106 @@ pub fn files(setup: &SetupOptions) -> Result<Vec<SetupFile>, SetupError> {
     let fill = |template: &str| {
         words.iter().fold(template.to_owned(), |text, (_, mark, word)| text.replace(mark, word))
     };
-    let file = |path: PathBuf, content: String| SetupFile { path, content, is_executable: false };
+    let file = |path: PathBuf, content: String| SetupFile {
+        path,
+        content,
+        is_executable: false,
+        instead: None,
+    };
     let script = |name: &str, template: &str| SetupFile {
         is_executable: true,
         ..file(ours.join(name), fill(template))
     };
-    Ok(vec![
+    // Where a site may have a plugin of its own.
+    let plugin = |name: &str, template: &str, module: &str, calls: &str| SetupFile {
+        instead: Some(format!(
+            "call Tandem from it: local tandem = dofile(\"{}\"), then {calls}",
+            ours.join(module).display()
+        )),
+        ..file(options.folder.join(name), fill(template))
+    };
+    let site = SiteConf::read(&options.folder)?;
+    let (lines, edits) = conf(&site, &ours, relay.is_some());
+    let beside = site.is_configless().then(|| options.folder.join("tandem.conf"));
+    let mut files = vec![
         file(ours.join("tandem.lua"), fill(PLUGIN)),
-        file(ours.join("tandem.conf"), conf(&ours)),
         file(ours.join("steps.lua"), fill(STEPS)),
-        file(setup.folder.join("job_submit.lua"), fill(SUBMIT)),
-        file(setup.folder.join("cli_filter.lua"), fill(&CLI_FILTER.replace("@STEPS@", STEPS))),
+        file(ours.join("tandem.conf"), lines.clone()),
+        plugin("job_submit.lua", SUBMIT, "tandem.lua", "tandem.submit and tandem.modify"),
+        plugin(
+            "cli_filter.lua",
+            &CLI_FILTER.replace("@STEPS@", STEPS),
+            "steps.lua",
+            "tandem.pre_submit(options) in slurm_cli_pre_submit",
+        ),
         script("prolog.sh", PROLOG),
         script("epilog.sh", EPILOG),
         script("task-prolog.sh", TASK_PROLOG),
-    ])
+    ];
+    files.extend(beside.map(|path| file(path, lines)));
+    Ok(Setup { files, edits, include: include(&site, &ours) })
 }
 
 fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Lines for slurm.conf.
-fn conf(ours: &Path) -> String {
-    let ours = ours.display();
-    format!(
-        "# For slurm.conf: `Include {ours}/tandem.conf`, or these lines themselves.\n\
-         JobSubmitPlugins=lua\n\
-         CliFilterPlugins=lua\n\
-         PrologFlags=Alloc\n\
-         Prolog={ours}/prolog.sh\n\
-         Epilog={ours}/epilog.sh\n\
-         TaskProlog={ours}/task-prolog.sh\n"
-    )
+/// The parameters of slurm.conf that Tandem needs.
+fn parameters(ours: &Path, reports: bool) -> Vec<(&'static str, String, Joined)> {
+    let program = |name: &str| text(&ours.join(name));
+    let mut parameters = vec![
+        ("JobSubmitPlugins", "lua".to_owned(), Joined::List),
+        ("CliFilterPlugins", "lua".to_owned(), Joined::List),
+    ];
+    if reports {
+        parameters.extend([
+            ("PrologFlags", "Alloc".to_owned(), Joined::List),
+            ("Prolog", program("prolog.sh"), Joined::Program),
+            ("Epilog", program("epilog.sh"), Joined::Program),
+            ("TaskProlog", program("task-prolog.sh"), Joined::Program),
+        ]);
+    }
+    parameters
+}
+
+/// Lines for slurm.conf, and changes of lines that the site has.
+fn conf(site: &SiteConf, ours: &Path, reports: bool) -> (String, Vec<SiteEdit>) {
+    let mut lines = "# Tandem's lines of slurm.conf.\n".to_owned();
+    let mut edits = Vec::new();
+    for (key, value, joined) in parameters(ours, reports) {
+        match site.needs(key, &value, joined) {
+            Need::Line(line) => lines += &format!("{line}\n"),
+            Need::Edit(edit) => edits.push(edit),
+            Need::Nothing => {}
+        }
+    }
+    (lines, edits)
+}
+
+/// The line of slurm.conf that loads ours. slurmctld sends an included file to nodes only if it is beside
+/// slurm.conf and named without a path.
+fn include(site: &SiteConf, ours: &Path) -> String {
+    if site.is_configless() {
+        "Include tandem.conf".to_owned()
+    } else {
+        format!("Include {}/tandem.conf", ours.display())
+    }
+}
+
+/// What is still to be changed in the site's files.
+pub(super) fn outstanding(folder: &Path) -> Result<Vec<SiteEdit>, SiteConfError> {
+    let (site, ours) = (SiteConf::read(folder)?, folder.join("tandem"));
+    let (lines, mut edits) = conf(&site, &ours, reports(folder));
+    if lines.lines().count() > 1 {
+        edits.extend(site.include_fault(folder, &include(&site, &ours)));
+    }
+    Ok(edits)
+}
+
+/// Whether jobs report from nodes in this installation.
+pub(super) fn reports(folder: &Path) -> bool {
+    let prolog = std::fs::read_to_string(folder.join("tandem/prolog.sh")).unwrap_or_default();
+    !prolog.is_empty() && !prolog.contains("[ -n \"\" ]")
 }
 
 /// The lines of slurm.conf and gres.conf that describe the GPUs of nodes, with one Type per GPU.

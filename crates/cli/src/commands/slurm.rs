@@ -2,6 +2,7 @@
 
 use super::{print, remark};
 use crate::failure::Failure;
+use crate::output::clean;
 use crate::slurm_args::{RelayArgs, SlurmCommand, SlurmInstallArgs};
 use serde_json::json;
 use std::fs::{self, OpenOptions, Permissions};
@@ -11,16 +12,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tandem_backends::relay::{self, Relay};
-use tandem_backends::slurm::{self, ReleaseReport, SetupFile, SetupOptions};
+use tandem_backends::slurm::{self, ReleaseReport, Setup, SetupCheck, SetupFile, SetupOptions};
 
-/// Slurm's plugin, the only file outside of the folder `tandem`. A site may have its own.
-const PLUGIN: &str = "job_submit.lua";
+/// Files outside of the folder `tandem`. A site may have its own plugins.
+const OUTSIDE: [&str; 3] = ["job_submit.lua", "cli_filter.lua", "tandem.conf"];
 
 pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
     match command {
         SlurmCommand::Install(args) => install(args),
         SlurmCommand::Uninstall { dir } => uninstall(dir),
         SlurmCommand::Release { dry_run, json } => release(*dry_run, *json),
+        SlurmCommand::Doctor { partition, json } => doctor(partition, *json),
         SlurmCommand::Relay(args) => relay(args),
     }
 }
@@ -33,7 +35,7 @@ fn install(args: &SlurmInstallArgs) -> Result<(), Failure> {
             Failure::failed(format!("{error}; or give the GPUs of a node with --gpus"))
         })?,
     };
-    let setup = SetupOptions {
+    let options = SetupOptions {
         folder: args.dir.clone(),
         partition: args.partition.clone(),
         gpus,
@@ -42,56 +44,62 @@ fn install(args: &SlurmInstallArgs) -> Result<(), Failure> {
         report_to: args.report_to.clone(),
         secret_file: args.dir.join("tandem/secret"),
     };
-    let files = slurm::files(&setup).map_err(Failure::bad_input)?;
+    let setup = slurm::setup(&options).map_err(Failure::bad_input)?;
     if args.print {
-        return show(&setup, &files);
+        return show(&options, &setup);
     }
-    for file in &files {
-        write(file)?;
+    let mut steps = Vec::new();
+    for file in &setup.files {
+        if !write(file)? {
+            let instead = file.instead.clone().unwrap_or_default();
+            steps.push(format!("{}: is the site's; {instead}", file.path.display()));
+        }
     }
-    make_secret(&setup.secret_file)?;
-    remark(&next_steps(&setup), false);
+    make_secret(&options.secret_file)?;
+    remark(&next_steps(&options, &setup, steps), false);
     Ok(())
 }
 
-/// The steps that remain for the operator, who owns slurm.conf.
-fn next_steps(setup: &SetupOptions) -> String {
-    let dir = setup.folder.display();
-    format!(
-        "written to {dir}/tandem; now\n\
-         1. in {dir}/slurm.conf: Include {dir}/tandem/tandem.conf\n\
-         2. GPUs as `tandem slurm install --print` shows them, one Type each, and a pool of shards\n\
-         3. {dir}/tandem on every node, then: scontrol reconfigure\n\
-         4. tandem doctor, and tandem daemon --provider slurm as root or SlurmUser"
-    )
+/// The steps that remain for the operator, who owns slurm.conf and plugins of the site.
+fn next_steps(options: &SetupOptions, setup: &Setup, mut steps: Vec<String>) -> String {
+    let dir = options.folder.display();
+    steps.extend(setup.edits.iter().map(ToString::to_string));
+    steps.extend([
+        format!("in {dir}/slurm.conf: {}", setup.include),
+        "GPUs as `tandem slurm install --print` shows them, one Type each, and a pool of shards"
+            .to_owned(),
+        format!("{dir}/tandem and {dir}/cli_filter.lua on every node, then: scontrol reconfigure"),
+        "tandem slurm doctor, and tandem daemon --provider slurm as root or SlurmUser".to_owned(),
+    ]);
+    let numbered = (1..).zip(&steps).map(|(number, step)| format!("{number}. {step}"));
+    format!("written to {dir}/tandem; now\n{}", numbered.collect::<Vec<_>>().join("\n"))
 }
 
-fn show(setup: &SetupOptions, files: &[SetupFile]) -> Result<(), Failure> {
-    let (node, gres) = slurm::gres_lines("NODES", setup.gpus);
+fn show(options: &SetupOptions, setup: &Setup) -> Result<(), Failure> {
+    let (node, gres) = slurm::gres_lines("NODES", options.gpus);
     print("# slurm.conf: the nodes of the partition, one Type for each GPU and shards for all")?;
     print(&format!("GresTypes=gpu,shard\n{node}\n"))?;
     print(&format!("# gres.conf\n{gres}\n"))?;
-    for SetupFile { path, content, .. } in files {
+    for edit in &setup.edits {
+        print(&format!("# {edit}\n"))?;
+    }
+    for SetupFile { path, content, .. } in &setup.files {
         print(&format!("# {}\n{content}", path.display()))?;
     }
     print(&format!(
         "# {}: 64 random bytes, mode 600, the same on every node",
-        setup.secret_file.display()
+        options.secret_file.display()
     ))
 }
 
-/// Writes a file atomically. A plugin that Tandem did not write is left alone.
-fn write(SetupFile { path, content, is_executable }: &SetupFile) -> Result<(), Failure> {
+/// Writes a file atomically. A file of the site is left alone; whether it was ours to write.
+fn write(file: &SetupFile) -> Result<bool, Failure> {
+    let SetupFile { path, content, is_executable, instead } = file;
     let shown = path.display();
     let fails = |error: io::Error| Failure::failed(format!("{shown}: {error}"));
     match fs::read_to_string(path) {
-        Ok(present) if present == *content => return Ok(()),
-        Ok(present) if path.ends_with(PLUGIN) && !is_ours(&present) => {
-            return Err(Failure::bad_input(format!(
-                "{shown}: is a plugin of the site; call Tandem from it: local tandem = \
-                 dofile(\".../tandem/tandem.lua\"), then tandem.submit and tandem.modify"
-            )));
-        }
+        Ok(present) if present == *content => return Ok(true),
+        Ok(present) if instead.is_some() && !is_ours(&present) => return Ok(calls_ours(&present)),
         _ => {}
     }
     if let Some(folder) = path.parent() {
@@ -101,12 +109,19 @@ fn write(SetupFile { path, content, is_executable }: &SetupFile) -> Result<(), F
     let draft = path.with_extension("new");
     fs::write(&draft, content).map_err(fails)?;
     fs::set_permissions(&draft, Permissions::from_mode(mode)).map_err(fails)?;
-    fs::rename(&draft, path).map_err(fails)
+    fs::rename(&draft, path).map_err(fails)?;
+    Ok(true)
 }
 
-/// Whether `install` wrote a plugin.
+/// Whether `install` wrote a file: it begins so.
 fn is_ours(content: &str) -> bool {
-    content.contains("Tandem")
+    let first = content.lines().next().unwrap_or_default();
+    first.contains("Tandem") && (first.starts_with("-- Slurm's") || first.starts_with("# Tandem"))
+}
+
+/// Whether a plugin of the site loads ours.
+fn calls_ours(content: &str) -> bool {
+    content.contains("tandem/tandem.lua") || content.contains("tandem/steps.lua")
 }
 
 /// Creates the secret. An existing one stays, because the nodes have it.
@@ -125,10 +140,12 @@ fn make_secret(file: &Path) -> Result<(), Failure> {
 
 fn uninstall(dir: &Path) -> Result<(), Failure> {
     let ours = dir.join("tandem");
-    let submit = dir.join(PLUGIN);
-    if fs::read_to_string(&submit).is_ok_and(|content| is_ours(&content)) {
-        fs::remove_file(&submit)
-            .map_err(|error| Failure::failed(format!("{}: {error}", submit.display())))?;
+    for name in OUTSIDE {
+        let file = dir.join(name);
+        if fs::read_to_string(&file).is_ok_and(|content| is_ours(&content)) {
+            fs::remove_file(&file)
+                .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+        }
     }
     match fs::remove_dir_all(&ours) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -167,6 +184,28 @@ fn release(dry_run: bool, json: bool) -> Result<(), Failure> {
         }
     }
     if refused.is_empty() { Ok(()) } else { Err(Failure::Exit(1)) }
+}
+
+fn doctor(partition: &str, json: bool) -> Result<(), Failure> {
+    let checks = slurm::check(partition);
+    let is_fine = checks.iter().all(|check| check.found.is_ok());
+    if json {
+        let of = |SetupCheck { name, found }: &SetupCheck| {
+            let detail = found.as_ref().unwrap_or_else(|fault| fault);
+            json!({ "check": name, "ok": found.is_ok(), "detail": detail })
+        };
+        let checks: Vec<_> = checks.iter().map(of).collect();
+        print(&json!({ "schema": 1, "ok": is_fine, "checks": checks }).to_string())?;
+    } else {
+        for SetupCheck { name, found } in &checks {
+            let (word, detail) = match found {
+                Ok(found) => ("ok  ", found),
+                Err(fault) => ("fail", fault),
+            };
+            print(&clean(&format!("{word} {name}: {detail}")))?;
+        }
+    }
+    if is_fine { Ok(()) } else { Err(Failure::Exit(1)) }
 }
 
 fn relay(args: &RelayArgs) -> Result<(), Failure> {
@@ -229,13 +268,24 @@ mod tests {
     }
 
     #[test]
-    fn install_leaves_the_plugin_of_a_site_alone() {
+    fn install_leaves_the_files_of_a_site_alone() {
         let own = tempfile::tempdir().expect("a folder can be created");
-        let plugin = own.path().join(PLUGIN);
-        fs::write(&plugin, "-- ours").expect("it can be written");
-        assert!(install(&args(own.path(), "gpu")).is_err());
+        let read = |name: &str| fs::read_to_string(own.path().join(name)).expect("it is there");
+        let put = |name: &str, text: &str| {
+            fs::write(own.path().join(name), text).expect("it can be written");
+        };
+        put("job_submit.lua", "-- the site's, beside Tandem");
+        put("slurm.conf", "JobSubmitPlugins=throttle\nTaskProlog=/site/prolog\n");
+        let args =
+            SlurmInstallArgs { report_to: Some("h:1".to_owned()), ..args(own.path(), "gpu") };
+        install(&args).map_err(drop).expect("it can be written");
+        assert_eq!(read("job_submit.lua"), "-- the site's, beside Tandem");
+        // Lines that would replace the site's are left to the operators.
+        let lines = read("tandem/tandem.conf");
+        assert!(!lines.contains("JobSubmitPlugins") && !lines.contains("TaskProlog"), "{lines}");
+        assert!(lines.contains("CliFilterPlugins=lua") && lines.contains("\nProlog="), "{lines}");
         uninstall(own.path()).map_err(drop).expect("it can be removed");
-        assert_eq!(fs::read_to_string(&plugin).expect("it stays"), "-- ours");
-        assert!(!own.path().join("tandem").exists());
+        assert_eq!(read("job_submit.lua"), "-- the site's, beside Tandem");
+        assert!(!own.path().join("tandem").exists() && !own.path().join("cli_filter.lua").exists());
     }
 }
