@@ -90,6 +90,20 @@ pub enum BackendEvent {
         /// What is known about it, in one line.
         reason: String,
     },
+    /// The cluster keeps a pending job from starting, or no longer does: it may be placed.
+    Waits {
+        /// The cluster's id of the job.
+        external: String,
+        /// Why, in one line; `None` if it may be placed.
+        reason: Option<String>,
+    },
+    /// The cluster gives a run other devices than it was told to.
+    Placed {
+        /// The run.
+        run: RunId,
+        /// Its devices.
+        devices: Vec<u32>,
+    },
     /// A device accepts jobs again, or none at present.
     Device {
         /// The device.
@@ -218,6 +232,7 @@ mod tests {
             exclusive: false,
             hints: String::new(),
             submit_unix_us: 7,
+            waits: None,
         };
         let text = r#"{"offered":{"external":"5#a","owner":{"uid":1,"gid":2},"user":"ann","name":"job","gpus":1,
             "limit_s":null,"exclusive":false,"hints":"","submit_unix_us":7}}"#;

@@ -333,6 +333,7 @@ impl AdmissionControl<'_> {
             over,
             depends,
             external: None,
+            waits: None,
             submit_unix_us: None,
         };
         let input = Input::Submit(Box::new(submission));

@@ -192,6 +192,14 @@ pub struct SlurmConfig {
     pub job_memory_mib: u64,
     /// Interval between two polls of the queue.
     pub poll_s: f64,
+    /// After this time without the daemon Slurm starts waiting jobs itself.
+    pub reservation_s: u64,
+    /// A job that has not begun on its GPU by then gives it back.
+    pub start_within_s: u64,
+    /// Places that Slurm did not give, after which a job goes on as a plain Slurm job.
+    pub tries: u64,
+    /// A job may start before others whose Slurm priority is higher by up to this part.
+    pub priority_window: f64,
     /// The job completion log of Slurm.
     pub completions: Option<PathBuf>,
     /// TCP address for the relays of jobs on the nodes.

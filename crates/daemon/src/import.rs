@@ -36,6 +36,7 @@ pub(crate) fn submission(
         depends: Vec::new(),
         external: Some(job.external.clone()),
         submit_unix_us: Some(job.submit_unix_us),
+        waits: job.waits.clone(),
     };
     (submission, unknown)
 }
@@ -135,6 +136,7 @@ mod tests {
             exclusive: false,
             hints: hints.to_owned(),
             submit_unix_us: 7,
+            waits: None,
         }
     }
 

@@ -29,8 +29,8 @@ pub(crate) trait Cluster: Send + 'static {
     /// After requests the next list comes this soon, to see their effect.
     const AFTER_REQUESTS: Duration;
 
-    /// Time between two lists.
-    fn poll_every(&self) -> Duration;
+    /// Time until the next list after one that took this long.
+    fn poll_after(&self, took: Duration) -> Duration;
 
     /// Lists, reconciles and sends requests; whether there were any.
     fn step(&mut self, state: &Shared<Self::Reconciler>, sink: &Sink) -> Result<bool, Self::Error>;
@@ -143,13 +143,14 @@ fn run<C: Cluster>(mut cluster: C, shared: &Shared<C::Reconciler>, sink: &Sink) 
     let mut failures = 0;
     let mut wait = Duration::ZERO;
     while shared.await_change(wait) {
+        let began = Instant::now();
         wait = match cluster.step(shared, sink) {
             Ok(has_requests) => {
                 if failures > 0 {
                     tracing::info!("{} answers again", C::NAME);
                 }
                 failures = 0;
-                let poll = cluster.poll_every();
+                let poll = cluster.poll_after(began.elapsed());
                 if has_requests { poll.min(C::AFTER_REQUESTS) } else { poll }
             }
             Err(error) => {
@@ -219,7 +220,7 @@ mod tests {
         const BACK_OFF_MAX: Duration = Duration::from_millis(1);
         const AFTER_REQUESTS: Duration = Duration::ZERO;
 
-        fn poll_every(&self) -> Duration {
+        fn poll_after(&self, _: Duration) -> Duration {
             Duration::from_secs(3600)
         }
 

@@ -85,6 +85,8 @@ impl ManagedJob {
 #[derive(Debug, Default)]
 pub(crate) struct ManagedJobs {
     pub(crate) jobs: BTreeMap<String, ManagedJob>,
+    /// Operations so far.
+    pub(crate) operations: u64,
     keys: BTreeMap<RunId, String>,
 }
 
@@ -100,6 +102,7 @@ impl ManagedJobs {
     /// Takes an operation; `false` if it is for a run that is not managed. A process of this machine is not
     /// the cluster's, and jobs of a cluster are asked through the job protocol.
     pub(crate) fn apply(&mut self, id: OpId, op: Op) -> bool {
+        self.operations += 1;
         match op {
             Op::Place { run, external, devices, exclusive } => {
                 let desired =
@@ -140,12 +143,18 @@ impl ManagedJobs {
 
     /// A run should end; `false` if there is none.
     pub(crate) fn end(&mut self, op: OpId, run: RunId) -> bool {
-        let Some(desired) = self.desired(run) else { return false };
+        let Some(desired) = self.desired(run) else { return self.end_given_back(run) };
         desired.op = op;
         if !matches!(desired.state, DesiredState::Ended { .. }) {
             desired.state = DesiredState::Ended { requested_s: 0 };
         }
         true
+    }
+
+    /// Ends a run whose place was given back before the daemon knew: the pending job is cancelled.
+    fn end_given_back(&mut self, run: RunId) -> bool {
+        let Some(key) = self.keys.get(&run).cloned() else { return false };
+        self.withdraw(&key)
     }
 
     /// A pending job should be cancelled; `false` if there is none.

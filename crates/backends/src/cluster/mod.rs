@@ -28,6 +28,9 @@ pub struct ClusterJob {
     pub hints: String,
     /// When it was submitted, in microseconds since 1970.
     pub submit_unix_us: u64,
+    /// Why the cluster would not start it now; `None` if it may be placed.
+    #[serde(default)]
+    pub waits: Option<String>,
 }
 
 /// The id by which users of the cluster know a job: without the tag that makes it unique.

@@ -311,6 +311,7 @@ impl KubeReconciler {
                 exclusive: false,
                 hints: pod.hints.clone(),
                 submit_unix_us: pod.created_unix_us,
+                waits: None,
             })));
         }
     }

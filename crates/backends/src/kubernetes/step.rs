@@ -32,7 +32,7 @@ impl Cluster for Kubernetes {
     const BACK_OFF_MAX: Duration = Duration::from_secs(30);
     const AFTER_REQUESTS: Duration = Duration::from_millis(50);
 
-    fn poll_every(&self) -> Duration {
+    fn poll_after(&self, _: Duration) -> Duration {
         self.poll_every
     }
 

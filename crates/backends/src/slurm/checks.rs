@@ -18,7 +18,7 @@ pub struct SetupCheck {
 
 /// Checks that Tandem can manage the GPU jobs of a partition.
 pub fn check(partition: &str) -> Vec<SetupCheck> {
-    let list = list_jobs();
+    let list = list_jobs(None);
     let mut checks = vec![SetupCheck {
         name: "slurm",
         found: match &list {

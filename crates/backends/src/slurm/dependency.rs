@@ -1,5 +1,5 @@
-//! Whether the dependency of a held job is satisfied. Slurm evaluates the dependencies of held jobs about
-//! once a minute; this does it with every list. Slurm checks again when the job is released.
+//! Whether the dependency of a job that waits for Tandem is satisfied. Slurm may evaluate it late; this does it with
+//! every list. Slurm checks again when the job is admitted.
 
 use super::jobs::{JobRecord, SlurmEnd, SlurmState};
 

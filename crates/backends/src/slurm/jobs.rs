@@ -1,7 +1,7 @@
 //! Reads Slurm's list of jobs, `squeue --json`. The format differs between versions: a number may be an
 //! object, a state may be a list. An absent field counts as not set.
 
-use super::admin_comment::AdminComment;
+use super::admin_comment::{AdminComment, held_request};
 use super::syntax;
 use serde_json::Value;
 
@@ -54,16 +54,31 @@ pub(super) struct JobRecord {
     pub(super) comment: String,
     pub(super) partition: String,
     pub(super) admin_comment: Option<AdminComment>,
+    /// Its request, if an earlier version of Tandem holds it.
+    pub(super) held_request: Option<String>,
+    /// Licences that it asks for.
+    pub(super) licenses: String,
+    pub(super) priority: u64,
+    /// Held by its user or an operator.
     pub(super) is_held: bool,
     /// Submitted with `sbatch`; otherwise interactive (`srun`, `salloc`).
     pub(super) is_batch: bool,
     pub(super) requested_gres: String,
     pub(super) required_nodes: String,
+    pub(super) excluded_nodes: String,
+    pub(super) features: String,
+    /// CPUs and memory in MiB that it needs in all, as far as they are known.
+    pub(super) cpus: u64,
+    pub(super) memory_mib: u64,
+    pub(super) cpus_per_gpu: u64,
+    pub(super) memory_mib_per_gpu: u64,
     pub(super) nodes: Vec<String>,
     /// Generic resources of each node.
     pub(super) allocated_gres: Vec<String>,
     pub(super) dependency: String,
     pub(super) eligible_s: u64,
+    /// When Slurm last tried to start it.
+    pub(super) evaluated_s: u64,
     pub(super) submit_s: u64,
     pub(super) start_s: u64,
     pub(super) end_s: u64,
@@ -100,7 +115,7 @@ pub(super) fn version(document: &Value) -> Option<(u32, u32, u32)> {
 }
 
 /// A number, plain or as an object that says whether it is set.
-fn number(value: Option<&Value>) -> Option<u64> {
+pub(super) fn number(value: Option<&Value>) -> Option<u64> {
     match value? {
         Value::Number(number) => number.as_u64(),
         Value::Object(object) => {
@@ -119,6 +134,7 @@ fn record(job: &Value) -> Option<JobRecord> {
     let array = number_of("array_job_id").filter(|&array| array > 0);
     let pending_tasks = text_of("array_task_string");
     let priority = number_of("priority");
+    let cpus = number_of("cpus").unwrap_or(0);
     let uid = |name: &str| number_of(name).and_then(|uid| u32::try_from(uid).ok());
     Some(JobRecord {
         id,
@@ -137,14 +153,26 @@ fn record(job: &Value) -> Option<JobRecord> {
         comment: comment(job),
         partition: text_of("partition"),
         admin_comment: AdminComment::parse(&admin_comment(job)),
+        held_request: held_request(&admin_comment(job)),
+        licenses: text_of("licenses"),
+        priority: priority.unwrap_or(0),
         is_held: priority == Some(0),
         is_batch: job.get("batch_flag").and_then(Value::as_bool).unwrap_or(true),
         requested_gres: text_of("tres_per_node"),
         required_nodes: text_of("required_nodes"),
+        excluded_nodes: text_of("excluded_nodes"),
+        features: text_of("features"),
+        cpus,
+        memory_mib: number_of("memory_per_node")
+            .or_else(|| number_of("memory_per_cpu").map(|each| each.saturating_mul(cpus)))
+            .unwrap_or(0),
+        cpus_per_gpu: per_gpu(&text_of("cpus_per_tres")),
+        memory_mib_per_gpu: per_gpu(&text_of("memory_per_tres")),
         nodes: syntax::nodes(&text_of("nodes")).unwrap_or_default(),
         allocated_gres: texts(job.get("gres_detail")),
         dependency: text_of("dependency"),
         eligible_s: number_of("eligible_time").unwrap_or(0),
+        evaluated_s: number_of("last_sched_evaluation").unwrap_or(0),
         submit_s: number_of("submit_time").unwrap_or(0),
         start_s: number_of("start_time").unwrap_or(0),
         end_s: number_of("end_time").unwrap_or(0),
@@ -152,6 +180,11 @@ fn record(job: &Value) -> Option<JobRecord> {
         restarts: number_of("restart_cnt").unwrap_or(0),
         exit: exit(job.get("exit_code")),
     })
+}
+
+/// The number of `gres:gpu:4`.
+fn per_gpu(text: &str) -> u64 {
+    syntax::gres(text).iter().find(|one| one.name == "gpu").map_or(0, |one| one.count)
 }
 
 /// Newer versions have one object with all comments.
@@ -237,11 +270,18 @@ mod tests {
     fn reads_the_list_of_22_05() {
         let list = read(OLDER).unwrap();
         assert_eq!((list.version, list.records.len()), (Some((22, 5, 8)), 11));
-        let held = of(&list, 1);
-        assert_eq!((&held.state, held.is_held, held.is_batch), (&SlurmState::Pending, true, true));
-        assert_eq!((held.comment.as_str(), held.limit_min, held.array), ("hint", Some(10), None));
-        assert_eq!((held.uid, held.gid, held.user.as_str()), (1003, 1003, "tandem-fix"));
-        assert_eq!(held.admin_comment.as_ref().unwrap().tag, "002c53132e5af64f");
+        let first = of(&list, 1);
+        assert_eq!(
+            (&first.state, first.is_held, first.is_batch),
+            (&SlurmState::Pending, false, true)
+        );
+        assert_eq!((first.licenses.as_str(), first.priority), ("tandem_stripped:1", 4_294_901_700));
+        assert_eq!(
+            (first.comment.as_str(), first.limit_min, first.array),
+            ("hint", Some(10), None)
+        );
+        assert_eq!((first.uid, first.gid, first.user.as_str()), (1003, 1003, "tandem-fix"));
+        assert_eq!(first.admin_comment.as_ref().unwrap().tag, "002c53132e5af64f");
         let array = of(&list, 2);
         assert_eq!((array.array, array.task, array.array_limit), (Some(2), None, Some(2)));
         assert_eq!(array.pending_tasks, [0, 2, 3, 4, 5]);
@@ -279,7 +319,10 @@ mod tests {
         let list = read(OLDER).unwrap();
         let hostile = of(&list, 9);
         assert_eq!(hostile.name, "a\nJobId=999 x JobState=COMPLETED");
-        assert_eq!((&hostile.state, hostile.is_held), (&SlurmState::Pending, true));
+        assert_eq!(
+            (&hostile.state, hostile.licenses.as_str()),
+            (&SlurmState::Pending, "tandem_stripped:1")
+        );
         assert!(list.records.iter().all(|record| record.id != 999));
     }
 
@@ -287,13 +330,13 @@ mod tests {
     fn reads_the_format_of_newer_versions() {
         let list = read(NEWER).unwrap();
         assert_eq!((list.version, list.records.len()), (Some((24, 5, 4)), 9));
-        let held = of(&list, 1);
+        let first = of(&list, 1);
         assert_eq!(
-            (&held.state, held.is_held, held.limit_min),
-            (&SlurmState::Pending, true, Some(10))
+            (&first.state, first.licenses.as_str(), first.limit_min),
+            (&SlurmState::Pending, "tandem_gate:1", Some(10))
         );
-        assert_eq!((held.comment.as_str(), held.array, held.array_limit), ("hint", None, None));
-        assert_eq!(held.admin_comment.as_ref().unwrap().tag, "0000000000000001");
+        assert_eq!((first.comment.as_str(), first.array, first.array_limit), ("hint", None, None));
+        assert_eq!(first.admin_comment.as_ref().unwrap().tag, "0000000000000001");
         let array = of(&list, 2);
         assert_eq!((array.array, array.task, array.array_limit), (Some(2), None, Some(2)));
         assert_eq!(array.limit_min, None);
@@ -355,7 +398,7 @@ mod tests {
             any::<i64>().prop_map(Value::from),
             any::<f64>().prop_map(Value::from),
             "\\PC{0,12}".prop_map(Value::from),
-            "(n\\[[0-9,-]{0,9}\\]|[0-9,:%-]{0,9}|tandem1:[0-9a-f]{16}:[0-9]:[0-9]:node:[0-9]|RUNNING)"
+            "(n\\[[0-9,-]{0,9}\\]|[0-9,:%-]{0,9}|tandem2:[0-9a-f]{16}:[0-9]:[0-9]:share|RUNNING)"
                 .prop_map(Value::from),
         ];
         leaf.prop_recursive(3, 24, 6, |inner| {
@@ -370,7 +413,7 @@ mod tests {
 
     const FIELDS: &str = "(array_job_id|array_task_id|array_task_string|array_max_tasks|job_state|\
         state_reason|priority|tres_per_node|required_nodes|nodes|gres_detail|exit_code|dependency|name|\
-        admin_comment|comment|restart_cnt|eligible_time|start_time|end_time|time_limit|batch_flag)";
+        admin_comment|comment|licenses|cpus|restart_cnt|eligible_time|start_time|end_time|time_limit|batch_flag)";
 
     proptest! {
         #[test]

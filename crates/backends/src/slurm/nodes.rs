@@ -1,6 +1,7 @@
 //! The nodes and GPUs of the partitions that we place jobs in, from `sinfo --json`.
 
 use super::commands;
+use super::jobs::number;
 use super::syntax::{self, Gres};
 use serde_json::Value;
 use thiserror::Error;
@@ -14,6 +15,12 @@ pub(super) struct SlurmNode {
     pub(super) gpu_types: Vec<String>,
     /// Shards of each GPU, by index.
     pub(super) shards: Vec<u64>,
+    /// CPUs and memory in MiB that no job has.
+    pub(super) free_cpus: u64,
+    pub(super) free_memory_mib: u64,
+    pub(super) features: Vec<String>,
+    /// It has no jobs.
+    pub(super) is_idle: bool,
     /// Why it accepts no jobs; `None` if it does.
     pub(super) unavailable: Option<String>,
     /// What is wrong with the Gres configuration of its GPUs.
@@ -52,12 +59,33 @@ pub(super) fn read(json: &[u8]) -> Result<Vec<SlurmNode>, NodeListError> {
 
 /// Lists Slurm's nodes.
 pub(super) fn list() -> Result<Vec<SlurmNode>, super::SlurmError> {
-    let answer = commands::output("sinfo", &["--json"])?;
-    read(&answer).or_else(|error| {
-        // Since 23.02 sinfo lists groups of nodes; scontrol lists the nodes.
-        let newer = commands::output("scontrol", &["show", "nodes", "--json"]);
-        newer.ok().and_then(|answer| read(&answer).ok()).ok_or(error.into())
-    })
+    NodeLister::default().get()
+}
+
+/// Lists nodes by the program that has worked before.
+#[derive(Debug, Default)]
+pub(super) struct NodeLister {
+    by_scontrol: bool,
+}
+
+impl NodeLister {
+    pub(super) fn get(&mut self) -> Result<Vec<SlurmNode>, super::SlurmError> {
+        if self.by_scontrol {
+            let answer = commands::output("scontrol", &["show", "nodes", "--json"])?;
+            return Ok(read(&answer)?);
+        }
+        let answer = commands::output("sinfo", &["--json"])?;
+        match read(&answer) {
+            Ok(nodes) => Ok(nodes),
+            // Since 23.02 sinfo lists groups of nodes; scontrol lists the nodes.
+            Err(error) => {
+                let newer = commands::output("scontrol", &["show", "nodes", "--json"]);
+                let nodes = newer.ok().and_then(|answer| read(&answer).ok()).ok_or(error)?;
+                self.by_scontrol = true;
+                Ok(nodes)
+            }
+        }
+    }
 }
 
 /// The nodes of a partition that have GPUs; an error if GPUs of a node cannot be told apart.
@@ -105,14 +133,31 @@ fn node(node: &Value) -> Option<SlurmNode> {
     let (gpu_types, shards, fault) = gpus(&syntax::gres(text_of("gres")));
     let mut states = texts("state");
     states.extend(texts("state_flags"));
+    let number_of = |name: &str| number(node.get(name)).unwrap_or(0);
+    let cpus = number(node.get("effective_cpus")).unwrap_or_else(|| number_of("cpus"));
+    let features = node.get("active_features").or_else(|| node.get("features"));
     Some(SlurmNode {
         name,
         partitions: partitions.map(str::to_owned).collect(),
         gpu_types,
         shards,
+        free_cpus: cpus.saturating_sub(number_of("alloc_cpus")),
+        free_memory_mib: number_of("real_memory").saturating_sub(number_of("alloc_memory")),
+        features: listed(features),
+        is_idle: number_of("alloc_cpus") == 0,
         unavailable: unavailable(&states, text_of("reason")),
         fault,
     })
+}
+
+/// Names in a list, or in a text with commas.
+fn listed(value: Option<&Value>) -> Vec<String> {
+    let texts = match value {
+        Some(Value::Array(texts)) => texts.iter().filter_map(Value::as_str).collect(),
+        value => value.and_then(Value::as_str).into_iter().collect::<Vec<_>>(),
+    };
+    let names = texts.into_iter().flat_map(|text| text.split(','));
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The Types of the GPUs by index, the shards of each, and what is wrong with the configuration.
@@ -145,7 +190,7 @@ fn gpus(gres: &[Gres]) -> (Vec<String>, Vec<u64>, Option<String>) {
 
 /// Why a node in these states accepts no jobs.
 fn unavailable(states: &[String], reason: &str) -> Option<String> {
-    const UNAVAILABLE: [&str; 12] = [
+    const UNAVAILABLE: [&str; 13] = [
         "DOWN",
         "DRAIN",
         "DRAINED",
@@ -154,6 +199,7 @@ fn unavailable(states: &[String], reason: &str) -> Option<String> {
         "FAILING",
         "NOT_RESPONDING",
         "MAINT",
+        "RESERVED",
         "REBOOT_ISSUED",
         "REBOOT_REQUESTED",
         "UNKNOWN",

@@ -2,13 +2,18 @@
 //! come out. Every request follows from the latest list alone. A request that was lost, or undone by a crash
 //! of Slurm, is made again; a request whose effect the list shows is not.
 
+mod admission;
+mod constraints;
 mod devices;
 mod import;
-mod placement;
+mod patience;
 mod shard_leaks;
+mod window;
 
+use super::admin_comment::AdminComment;
 use super::commands::SlurmRequest;
 use super::jobs::{JobList, JobRecord, SlurmEnd, SlurmState};
+use super::licence;
 use super::nodes::SlurmNode;
 use crate::cluster::control_loop::HoldsJobs;
 use crate::cluster::desired::{DesiredRun, DesiredState, ManagedJob, ManagedJobs, ReportedState};
@@ -17,8 +22,12 @@ use crate::event::{BackendEvent, Exit, ExitCause, ExitStatus, RunHandle};
 use crate::op::{OpId, RunId};
 use crate::providers::Enforcement;
 use crate::recovery::{KnownJob, RecoveredRun};
+pub(super) use admission::plain_request;
+use constraints::{Room, blocked};
+pub(super) use patience::Patience;
+use patience::{Attempts, Refusal};
 use shard_leaks::ShardLeaks;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A job is considered gone when this many lists in a row lack it.
 const MISSED_MAX: u32 = 2;
@@ -37,17 +46,30 @@ pub(super) struct ClusterGpu {
 }
 
 /// A managed job as a list has it: its id in requests, and its record.
-struct ListedJob<'a> {
+pub(super) struct ListedJob<'a> {
     key: String,
-    job_id: String,
+    pub(super) job_id: String,
     task: Option<u32>,
-    record: &'a JobRecord,
+    pub(super) record: &'a JobRecord,
+    pub(super) comment: &'a AdminComment,
 }
 
-/// Why a job cannot have the GPUs that were chosen, and whether others may do.
-struct PlacementError {
-    reason: String,
-    transient: bool,
+impl ListedJob<'_> {
+    fn is_pending(&self) -> bool {
+        self.record.state == SlurmState::Pending
+    }
+}
+
+/// What a reconciler needs to know of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReconcilerOptions {
+    /// The most jobs on a GPU.
+    pub(super) tenants_max: u64,
+    /// A second `Gres=` of a job replaces the first. Before 23.02.7 Slurm merges them.
+    pub(super) gres_update_replaces: bool,
+    pub(super) patience: Patience,
+    /// A job may start before others whose priority is higher by up to this part.
+    pub(super) priority_window: f64,
 }
 
 /// The result of a reconciliation.
@@ -78,7 +100,13 @@ pub(super) struct Reconciler {
     shards_per_job: u64,
     /// A second `Gres=` of a job replaces the first. Before 23.02.7 Slurm merges them.
     pub(super) gres_update_replaces: bool,
+    patience: Patience,
+    priority_window: f64,
     jobs: ManagedJobs,
+    /// What was tried with pending jobs, by the key of the job.
+    attempts: BTreeMap<String, Attempts>,
+    /// Since when there have been idle GPUs beside jobs that wait.
+    idle_since_s: Option<u64>,
     /// Why each node accepts no jobs, as last reported.
     unavailable: Vec<Option<String>>,
     leaks: ShardLeaks,
@@ -94,9 +122,11 @@ impl Reconciler {
     pub(super) fn new(
         partition: String,
         nodes: Vec<SlurmNode>,
-        tenants: u64,
-        gres_update_replaces: bool,
+        options: ReconcilerOptions,
     ) -> Self {
+        let ReconcilerOptions { tenants_max, gres_update_replaces, patience, priority_window } =
+            options;
+        let tenants_max = tenants_max.max(1);
         let mut gpus = Vec::new();
         let mut first_device = Vec::new();
         for (node, of) in nodes.iter().enumerate() {
@@ -110,13 +140,22 @@ impl Reconciler {
             partition,
             gpus,
             first_device,
-            shards_per_job: (shards / tenants.max(1)).max(1),
+            shards_per_job: (shards / tenants_max).max(1),
             gres_update_replaces,
+            patience,
+            priority_window,
+            attempts: BTreeMap::new(),
+            idle_since_s: None,
             jobs: ManagedJobs::default(),
             unavailable: vec![None; nodes.len()],
             leaks: ShardLeaks::default(),
             nodes,
         }
+    }
+
+    /// Whether a managed job was missing in the last list.
+    pub(super) fn misses_jobs(&self) -> bool {
+        self.jobs.jobs.values().any(|job| job.missed > 0 && !job.is_done)
     }
 
     pub(super) fn nodes(&self) -> &[SlurmNode] {
@@ -152,6 +191,12 @@ impl Reconciler {
                 return RecoveredRun::Lost { reason: NODE_FAILED.to_owned() };
             }
             SlurmState::Ended(end) => return RecoveredRun::Exited(exit(end, record)),
+            // It started elsewhere meanwhile: an event will say where.
+            SlurmState::Running | SlurmState::Suspended
+                if self.is_elsewhere(&job.devices, record) =>
+            {
+                ReportedState::NotStarted
+            }
             SlurmState::Running => ReportedState::Running,
             SlurmState::Suspended => ReportedState::Paused,
             SlurmState::Pending | SlurmState::Other => ReportedState::NotStarted,
@@ -176,23 +221,9 @@ impl Reconciler {
     fn listed<'a>(&self, list: &'a JobList) -> BTreeMap<String, ListedJob<'a>> {
         let mut jobs = BTreeMap::new();
         for record in &list.records {
-            let Some(comment) = &record.admin_comment else { continue };
-            if self.partition != record.partition {
-                continue;
-            }
-            let mut add = |job_id: String, task: Option<u32>| {
-                let key = format!("{job_id}#{}", comment.tag);
-                jobs.insert(key.clone(), ListedJob { key, job_id, task, record });
-            };
-            match (record.array, record.task) {
-                // The last task of an array has the array's id, which in a request would mean all tasks.
-                (Some(array), Some(task)) => add(format!("{array}_{task}"), Some(task)),
-                (Some(array), None) => {
-                    for &task in &record.pending_tasks {
-                        add(format!("{array}_{task}"), Some(task));
-                    }
-                }
-                (None, _) => add(record.id.to_string(), None),
+            if self.partition == record.partition {
+                let of_record = listed_jobs(record);
+                jobs.extend(of_record.into_iter().map(|listed| (listed.key.clone(), listed)));
             }
         }
         jobs
@@ -202,29 +233,37 @@ impl Reconciler {
     pub(super) fn reconcile(&mut self, list: &JobList, now_s: u64) -> Reconciled {
         let mut result = Reconciled::default();
         let listed = self.listed(list);
+        let mut room = self.room(list, &listed);
         for (key, mut job) in std::mem::take(&mut self.jobs.jobs) {
             let listed = listed.get(&key);
-            let is_alive =
-                listed.is_some_and(|job| !matches!(job.record.state, SlurmState::Ended(_)));
-            if job.is_refused && job.run.is_none() && !is_alive {
+            if job.is_done
+                && job.run.is_none()
+                && !self.leave_to_slurm(&job, listed, now_s, &mut result)
+            {
                 continue;
             }
             match listed {
-                Some(listed) => self.reconcile_job(&mut job, listed, now_s, &mut result),
+                Some(listed) => {
+                    self.reconcile_job(&mut job, listed, &mut room, now_s, &mut result);
+                }
                 None => missed(&mut job, &key, list, &mut result),
             }
             self.jobs.jobs.insert(key, job);
         }
         self.repair_shard_leaks(&listed, list, now_s, &mut result);
-        self.import(&listed, list, now_s, &mut result);
+        self.import(&listed, list, &room, now_s, &mut result);
+        self.report_waits(&listed, &room, now_s, &mut result);
+        let jobs = &self.jobs.jobs;
+        self.attempts.retain(|key, _| jobs.contains_key(key));
         result.events.push(BackendEvent::Sampled(self.foreign_jobs(list, &listed)));
         result
     }
 
     fn reconcile_job(
-        &self,
+        &mut self,
         job: &mut ManagedJob,
         listed: &ListedJob<'_>,
+        room: &mut Room,
         now_s: u64,
         result: &mut Reconciled,
     ) {
@@ -235,25 +274,22 @@ impl Reconciler {
         }
         match &mut job.run {
             None => reconcile_pending(job, listed, now_s, result),
-            Some(desired) => match self.reconcile_run(desired, listed, now_s, result) {
+            Some(desired) => match self.reconcile_run(desired, listed, room, now_s, result) {
                 Ok(is_done) => job.is_done = is_done,
-                Err(PlacementError { reason, transient }) => {
-                    let (op, run) = (desired.op, desired.run);
-                    (job.is_done, job.is_refused) = (true, true);
-                    result.events.push(BackendEvent::NotStarted { op, run, reason, transient });
-                }
+                Err(refusal) => self.give_back(job, listed, refusal, now_s, result),
             },
         }
     }
 
-    /// Brings a run closer to its desired state; whether it has ended.
+    /// Brings a run closer to its desired state; whether it has ended. An error if its place is to be given back.
     fn reconcile_run(
-        &self,
+        &mut self,
         desired: &mut DesiredRun,
         listed: &ListedJob<'_>,
+        room: &mut Room,
         now_s: u64,
         result: &mut Reconciled,
-    ) -> Result<bool, PlacementError> {
+    ) -> Result<bool, Refusal> {
         let record = listed.record;
         let (op, run) = (desired.op, desired.run);
         let was_requeued = desired.was_requeued(record.restarts);
@@ -273,25 +309,32 @@ impl Reconciler {
             return Ok(false);
         }
         match record.state {
-            SlurmState::Pending => {
-                let line = self.placement_request(desired, listed, now_s)?;
-                result.requests.extend(line.map(SlurmRequest::Control));
-            }
+            SlurmState::Pending => self.admit(desired, listed, room, now_s, result)?,
             SlurmState::Running => {
                 match desired.reported {
-                    ReportedState::NotStarted => result.events.push(self.started(desired, record)),
+                    ReportedState::NotStarted => self.started(desired, listed, result),
                     ReportedState::Paused => result.events.push(BackendEvent::Resumed { op, run }),
                     ReportedState::Running => {}
                 }
                 desired.reported = ReportedState::Running;
-                if desired.state == DesiredState::Paused {
+                let attempts = self.attempts.entry(listed.key.clone()).or_default();
+                attempts.suspends = desired.state == DesiredState::Paused;
+                if attempts.suspends {
                     result.control(format!("suspend {}", listed.job_id));
                 }
             }
             SlurmState::Suspended => {
                 // It may have started and been suspended between two lists.
                 if desired.reported == ReportedState::NotStarted {
-                    result.events.push(self.started(desired, record));
+                    self.started(desired, listed, result);
+                    desired.reported = ReportedState::Running;
+                }
+                let is_ours = desired.reported == ReportedState::Paused
+                    || desired.state == DesiredState::Paused
+                    || self.attempts.get(&listed.key).is_some_and(|attempts| attempts.suspends);
+                if !is_ours {
+                    // An operator has suspended it, who will resume it.
+                    return Ok(false);
                 }
                 if desired.reported != ReportedState::Paused {
                     desired.reported = ReportedState::Paused;
@@ -306,11 +349,70 @@ impl Reconciler {
         Ok(false)
     }
 
-    fn started(&self, desired: &DesiredRun, record: &JobRecord) -> BackendEvent {
-        self.check_placement(desired, record);
+    /// Brings a pending job closer to its start.
+    fn admit(
+        &mut self,
+        desired: &mut DesiredRun,
+        listed: &ListedJob<'_>,
+        room: &mut Room,
+        now_s: u64,
+        result: &mut Reconciled,
+    ) -> Result<(), Refusal> {
+        if let Some(reason) = blocked(listed.record) {
+            return Err(Refusal::waits(reason));
+        }
+        let is_gated = licence::is_gated(&listed.record.licenses);
+        if is_gated && let Some(others) = self.other_devices(desired, listed, room) {
+            if others.is_empty() {
+                return Err(Refusal::waits("the nodes that it may use are busy"));
+            }
+            place(desired, others, result);
+        }
+        let line = self.admission_request(desired, listed, now_s)?;
+        if is_gated {
+            self.charge(room, desired, listed);
+        }
+        let is_lost = desired.devices.iter().any(|&device| {
+            let gpu = self.gpus.get(device as usize);
+            gpu.is_some_and(|gpu| self.nodes[gpu.node].unavailable.is_some())
+        });
+        let attempts = self.attempts.entry(listed.key.clone()).or_default();
+        match line {
+            Some(line) => {
+                attempts.send(&line)?;
+                result.control(line);
+                Ok(())
+            }
+            // The daemon looks for other GPUs, and nobody else can use these.
+            None if is_lost => Ok(()),
+            None => attempts.wait(listed.record, &self.patience, room.admitted, now_s),
+        }
+    }
+
+    /// Whether a job has other devices than were planned.
+    fn is_elsewhere(&self, planned: &[u32], record: &JobRecord) -> bool {
+        let present: BTreeSet<u32> = self.devices(record).into_iter().collect();
+        !present.is_empty() && present != planned.iter().copied().collect()
+    }
+
+    /// A run has started, maybe on other devices than it was told.
+    fn started(
+        &mut self,
+        desired: &mut DesiredRun,
+        listed: &ListedJob<'_>,
+        result: &mut Reconciled,
+    ) {
+        let record = listed.record;
+        if let Some(attempts) = self.attempts.get_mut(&listed.key) {
+            attempts.settle();
+        }
+        if self.is_elsewhere(&desired.devices, record) {
+            let present: BTreeSet<u32> = self.devices(record).into_iter().collect();
+            place(desired, present.into_iter().collect(), result);
+        }
         let (op, run, enforcement) = (desired.op, desired.run, Enforcement::None);
         let handle = RunHandle::ClusterJob(record.id);
-        BackendEvent::Started { op, run, handle, enforcement }
+        result.events.push(BackendEvent::Started { op, run, handle, enforcement });
     }
 }
 
@@ -320,7 +422,31 @@ impl Reconciled {
     }
 }
 
-/// A job without a run: it must stay held until it is placed or withdrawn.
+/// The jobs that a record stands for.
+pub(super) fn listed_jobs(record: &JobRecord) -> Vec<ListedJob<'_>> {
+    let Some(comment) = &record.admin_comment else { return Vec::new() };
+    let job = |job_id: String, task: Option<u32>| {
+        let key = format!("{job_id}#{}", comment.tag);
+        ListedJob { key, job_id, task, record, comment }
+    };
+    match (record.array, record.task) {
+        // The last task of an array has the array's id, which in a request would mean all tasks.
+        (Some(array), Some(task)) => vec![job(format!("{array}_{task}"), Some(task))],
+        (Some(array), None) => {
+            let tasks = record.pending_tasks.iter();
+            tasks.map(|&task| job(format!("{array}_{task}"), Some(task))).collect()
+        }
+        (None, _) => vec![job(record.id.to_string(), None)],
+    }
+}
+
+/// A run gets other devices than the daemon chose.
+fn place(desired: &mut DesiredRun, devices: Vec<u32>, result: &mut Reconciled) {
+    desired.devices.clone_from(&devices);
+    result.events.push(BackendEvent::Placed { run: desired.run, devices });
+}
+
+/// A job without a run: it must wait for its licence until it is placed or withdrawn.
 fn reconcile_pending(
     job: &mut ManagedJob,
     listed: &ListedJob<'_>,
@@ -331,8 +457,8 @@ fn reconcile_pending(
         (SlurmState::Ended(SlurmEnd::Cancelled), _) => "cancelled in Slurm",
         (SlurmState::Ended(_), _) => "it has ended in Slurm",
         (_, Some(requested_s)) => return cancel(requested_s, listed, now_s, result),
-        (SlurmState::Pending, None) if listed.record.is_held => return,
-        _ => "released by an operator",
+        (SlurmState::Pending, None) if licence::is_gated(&listed.record.licenses) => return,
+        _ => "Slurm starts it itself",
     };
     job.is_done = true;
     let (external, reason) = (listed.key.clone(), reason.to_owned());

@@ -2,6 +2,7 @@
 
 use super::SlurmError;
 use super::checks::{ScontrolConfig, uid_of};
+use super::licence::{COUNT, GATE, STRIPPED};
 use super::nodes;
 use super::site_conf::{Joined, Need, SiteConf, SiteConfError, SiteEdit};
 use std::path::{Path, PathBuf};
@@ -150,6 +151,7 @@ fn parameters(ours: &Path, reports: bool) -> Vec<(&'static str, String, Joined)>
     let mut parameters = vec![
         ("JobSubmitPlugins", "lua".to_owned(), Joined::List),
         ("CliFilterPlugins", "lua".to_owned(), Joined::List),
+        ("Licenses", format!("{GATE}:{COUNT},{STRIPPED}:{COUNT}"), Joined::List),
     ];
     if reports {
         parameters.extend([

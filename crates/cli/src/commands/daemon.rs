@@ -187,6 +187,10 @@ fn backend(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failur
         tenants_max: tenants_max as u64,
         gpu_memory_bytes: config.slurm.gpu_memory_mib << 20,
         poll_every: Duration::from_secs_f64(config.slurm.poll_s),
+        reservation: Duration::from_secs(config.slurm.reservation_s),
+        start_within: Duration::from_secs(config.slurm.start_within_s),
+        tries_max: u32::try_from(config.slurm.tries).unwrap_or(u32::MAX),
+        priority_window: config.slurm.priority_window,
         completions: config.slurm.completions.clone(),
     };
     let job_memory_mib = Some(config.slurm.job_memory_mib).filter(|&mib| mib > 0);

@@ -309,6 +309,11 @@ impl Cluster {
 
     /// Starts the daemon.
     pub(crate) fn start_daemon(&mut self) {
+        self.start_daemon_with(&[]);
+    }
+
+    /// The same, with more settings.
+    pub(crate) fn start_daemon_with(&mut self, more: &[&str]) {
         let mut settings = vec![
             "slurm.poll_s=0.5".to_owned(),
             "slurm.job_memory_mib=8000".to_owned(),
@@ -320,9 +325,14 @@ impl Cluster {
         if self.reports {
             settings.push(format!("slurm.listen={RELAYS}"));
         }
+        settings.extend(more.iter().map(|&setting| setting.to_owned()));
         let tandem = self.program(env!("CARGO_BIN_EXE_tandem"));
+        // Before it is ready, jobs are left to Slurm.
+        let count = |cluster: &Self| cluster.daemon.log().matches("tandem: ready").count();
+        let before = count(self);
         let listens = self.daemon.start(tandem, "slurm", &settings, PATIENCE);
-        assert!(listens, "{}", self.log());
+        let is_ready = listens && until(PATIENCE, || count(self) > before);
+        assert!(is_ready, "{}", self.log());
     }
 
     /// Kills the daemon with SIGKILL.

@@ -170,13 +170,16 @@ fn jobs_are_changed_by_operators_and_users() {
         record["job_state"] == "RUNNING" && record["restart_cnt"] == 1
     };
     assert!(until(PATIENCE, again), "{} {}", cluster.record(second), cluster.log());
-    // An operator releases a job: Tandem no longer manages it, and avoids its GPU.
+    // An operator takes the licence from a job: Tandem no longer manages it, and avoids its GPU.
     let third = cluster.sbatch(BEN, &alone, &long);
     cluster.until_state(third, "RUNNING");
     let fourth = cluster.sbatch(BEN, &alone, &long);
     let known = || cluster.jobs().contains_key(&fourth.to_string());
     assert!(until(PATIENCE, known), "{}", cluster.log());
-    cluster.scontrol(&["release", &fourth.to_string()]);
+    let request = cluster.record(fourth)["licenses"].as_str().unwrap_or_default().to_owned();
+    assert!(request.contains("tandem_"), "{request}");
+    let target = format!("jobid={fourth}");
+    cluster.scontrol(&["update", &target, "Licenses="]);
     cluster.until_state(fourth, "RUNNING");
     let is_withdrawn = || cluster.jobs()[&fourth.to_string()]["state"] == "cancelled";
     assert!(until(PATIENCE, is_withdrawn), "{}", cluster.log());
@@ -270,8 +273,11 @@ fn release_makes_plain_slurm_jobs() {
     assert_eq!(cluster.state(single), "PENDING");
     cluster.ok(cluster.program(tandem).args(["slurm", "release"]));
     for job in [single, pair, array, both, later] {
-        assert_ne!(cluster.record(job)["priority"], 0, "{}", cluster.record(job));
+        let record = cluster.record(job);
+        assert!(!record["licenses"].to_string().contains("tandem_"), "{record}");
     }
+    let reservations = cluster.scontrol(&["show", "reservation"]);
+    assert!(!reservations.contains("tandem_"), "{reservations}");
     for job in runs {
         assert_eq!(cluster.state(job), "RUNNING");
         cluster.ok(cluster.program("scancel").arg(job.to_string()));

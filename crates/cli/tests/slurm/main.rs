@@ -6,6 +6,7 @@ mod cluster;
 mod common;
 mod faults;
 mod forms;
+mod gate;
 mod install;
 mod matrix;
 mod pages;

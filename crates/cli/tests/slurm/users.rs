@@ -1,34 +1,39 @@
 //! What the plugin forbids, and what it leaves alone.
 
-use crate::cluster::{ANN, BEN, Cluster, text};
+use crate::cluster::{ANN, BEN, Cluster, PATIENCE, text, until};
 use serde_json::Value;
 
-/// No daemon runs: a job that starts has bypassed the hold.
 #[test]
-fn users_cannot_bypass_the_hold() {
-    let Some(cluster) = Cluster::up(2, 2) else { return };
-    users_cannot_change_a_held_job(&cluster);
-    gpus_can_be_requested_by_number_only(&cluster);
+fn users_cannot_bypass_the_gate() {
+    let Some(mut cluster) = Cluster::up(2, 2) else { return };
+    cluster.start_daemon();
+    // All GPUs are taken: a job that starts has bypassed the gate.
+    let all = [0, 1].map(|_| cluster.sbatch(BEN, &["--gres=gpu:2"], "sleep 600"));
+    all.iter().for_each(|job| cluster.until_state(*job, "RUNNING"));
+    users_cannot_change_a_waiting_job(&cluster);
+    shares_are_given_by_tandem(&cluster);
     other_jobs_cannot_become_gpu_jobs(&cluster);
+    cluster.ok(cluster.program("scancel").args(all.map(|job| job.to_string())));
     other_jobs_are_left_alone(&cluster);
 }
 
-fn users_cannot_change_a_held_job(cluster: &Cluster) {
+fn users_cannot_change_a_waiting_job(cluster: &Cluster) {
     let job = cluster.sbatch(ANN, &["--gres=gpu:1"], "true");
     let id = job.to_string();
     let array = cluster.sbatch(ANN, &["--gres=gpu:1", "--array=1-3"], "true");
     let target = format!("jobid={id}");
+    let task = format!("jobid={array}_2");
     let attempts: &[&[&str]] = &[
-        &["release", &id],
+        &["update", &target, "licenses="],
+        &["update", &target, "licenses=tandem_gate:0"],
+        &["update", &task, "licenses="],
         &["update", &target, "priority=100"],
         &["update", &target, "gres=gpu:1"],
         &["update", &target, "tresperjob=gres:gpu:1"],
         &["update", &target, "reqnodelist=n1"],
-        &["update", &target, "excnodelist=n1"],
         &["update", &target, "partition=plain"],
         &["update", &target, "admincomment=mine"],
         &["update", &target, "numnodes=2"],
-        &["release", &format!("{array}_2")],
         &["top", &id],
     ];
     let before = cluster.record(job);
@@ -40,7 +45,7 @@ fn users_cannot_change_a_held_job(cluster: &Cluster) {
         }
         let record = cluster.record(job);
         for field in [
-            "priority",
+            "licenses",
             "tres_per_node",
             "tres_per_job",
             "required_nodes",
@@ -51,24 +56,31 @@ fn users_cannot_change_a_held_job(cluster: &Cluster) {
             assert_eq!(record[field], before[field], "{field}");
         }
     }
-    // The owner, and no other user, may still change the time limit and cancel.
+    // The owner, and no other user, may still change the time limit, hold and cancel.
     cluster.ok(cluster.by(ANN, "scontrol").args(["update", &target, "timelimit=7"]));
     let ben = cluster.output(cluster.by(BEN, "scontrol").args(["update", &target, "timelimit=9"]));
     assert!(!ben.status.success());
     assert!(!cluster.output(cluster.by(BEN, "scancel").arg(&id)).stderr.is_empty());
     assert_eq!(cluster.state(job), "PENDING");
+    cluster.ok(cluster.by(ANN, "scontrol").args(["hold", &id]));
+    let tandem = env!("CARGO_BIN_EXE_tandem");
+    let is_told = || {
+        let jobs = cluster.jobs();
+        let Some(job) = jobs.get(&id) else { return false };
+        let explain = ["explain", &job["id"].to_string()];
+        cluster.ok(cluster.program(tandem).args(explain)).contains("held in Slurm")
+    };
+    assert!(until(PATIENCE, is_told), "{}", cluster.log());
+    cluster.ok(cluster.by(ANN, "scontrol").args(["release", &id]));
+    for job in [id, array.to_string()] {
+        cluster.ok(cluster.by(ANN, "scancel").arg(job));
+    }
 }
 
-fn gpus_can_be_requested_by_number_only(cluster: &Cluster) {
-    for request in [
-        "--gres=shard:10",
-        "--gres=gpu:g1:1",
-        "--gres=shard:g1:10",
-        "--gpus-per-socket=1",
-        "--gpus=3",
-    ] {
+fn shares_are_given_by_tandem(cluster: &Cluster) {
+    for request in ["--gres=shard:10", "--gres=shard:g1:10"] {
         let mut sbatch = cluster.by(ANN, "sbatch");
-        sbatch.args([request, "--sockets-per-node=1", "-o", "/dev/null", "--wrap", "true"]);
+        sbatch.args([request, "-o", "/dev/null", "--wrap", "true"]);
         let output = cluster.output(&mut sbatch);
         let message = text(&output.stderr);
         assert!(!output.status.success() && message.contains("Tandem:"), "{request}: {message}");

@@ -227,6 +227,7 @@ fn a_plan_counts_the_slowest_gpu_of_a_gang_and_not_the_product_over_its_gpus() {
             request: request(2),
             over: Vec::new(),
             external: None,
+            waits: None,
             submit_unix_us: None,
         };
         let outcome = scheduler.step(NOW, &[Input::Submit(Box::new(submission))]);

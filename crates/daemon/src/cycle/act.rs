@@ -112,10 +112,12 @@ fn job_of(event: &BackendEvent) -> Option<u64> {
         | BackendEvent::Refused { run, .. }
         | BackendEvent::Exited { run, .. }
         | BackendEvent::Requeued { run }
+        | BackendEvent::Placed { run, .. }
         | BackendEvent::Lost { run, .. } => run,
         BackendEvent::Sampled(_)
         | BackendEvent::Imported(_)
         | BackendEvent::Withdrawn { .. }
+        | BackendEvent::Waits { .. }
         | BackendEvent::Device { .. } => return None,
     };
     Some(run.job)

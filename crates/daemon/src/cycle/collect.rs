@@ -148,7 +148,7 @@ impl Cycle {
                 intake.sampled = Some(sample.runs);
             }
             BackendEvent::Imported(job) => self.imports.push(*job),
-            event if self.withdraws_import(&event) => {}
+            event if self.changes_import(&event) => {}
             event => {
                 if let BackendEvent::Exited { run, .. } = &event {
                     let (job, bytes) = (run.job, self.meter.memory_peak(run.job));
@@ -177,12 +177,20 @@ impl Cycle {
         (next_job..).zip(&self.imports).map(take).collect()
     }
 
-    /// Whether an event withdraws a cluster job that is not in the store yet: then dropping it is enough.
-    fn withdraws_import(&mut self, event: &BackendEvent) -> bool {
-        let BackendEvent::Withdrawn { external, .. } = event else { return false };
-        let before = self.imports.len();
-        self.imports.retain(|job| job.external != *external);
-        self.imports.len() < before
+    /// Whether an event changes or withdraws a cluster job that is not in the store yet. Then that is enough.
+    fn changes_import(&mut self, event: &BackendEvent) -> bool {
+        match event {
+            BackendEvent::Withdrawn { external, .. } => {
+                let before = self.imports.len();
+                self.imports.retain(|job| job.external != *external);
+                self.imports.len() < before
+            }
+            BackendEvent::Waits { external, reason } => {
+                let import = self.imports.iter_mut().find(|job| job.external == *external);
+                import.map(|job| job.waits.clone_from(reason)).is_some()
+            }
+            _ => false,
+        }
     }
 
     /// The input that follows from a message of a job, if any.

@@ -39,7 +39,7 @@ pub(super) fn variables<'de, D: Deserializer<'de>>(
 }
 
 fn too_many<E: Error>(max: usize, of: &str) -> E {
-    E::custom(format!("too many {of} (at most {max}; put longer lists into a file)"))
+    E::custom(format!("more than {max} {of}; put them into a file"))
 }
 
 struct List<T> {

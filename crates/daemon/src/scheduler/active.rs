@@ -99,6 +99,8 @@ pub struct Active {
     pub(super) check_at: Option<Time>,
     /// Not before this.
     pub(super) begin: Option<Time>,
+    /// Why the cluster would not start it now.
+    pub(super) cluster_waits: Option<String>,
     /// Killed if it has not exited by then.
     pub(super) leave_by: Option<Time>,
     pub(super) unmet: Vec<Dependency>,
@@ -139,6 +141,7 @@ impl Active {
             since: None,
             check_at: None,
             begin: None,
+            cluster_waits: None,
             leave_by: None,
             unmet,
             length,

@@ -71,7 +71,8 @@ impl Scheduler {
         };
         let over: Vec<(u64, JobState)> = job.dependencies.iter().filter_map(over).collect();
         self.define_class(&job);
-        let active = self.with_begin(Active::new(job));
+        let mut active = self.with_begin(Active::new(job));
+        active.cluster_waits.clone_from(&tasks.waits);
         self.jobs.add_reserved(active);
         self.jobs.mark_changed(id);
         for (other, state) in over {
@@ -116,6 +117,8 @@ impl Scheduler {
             Some("held".to_owned())
         } else if !active.unmet.is_empty() {
             Some(waits_for(&active.unmet))
+        } else if active.cluster_waits.is_some() {
+            active.cluster_waits.clone()
         } else if active.begin.is_some_and(|begin| begin > self.now.time()) {
             Some(format!("begins at {}", begin_time(&active.job.request)))
         } else if let Some(excess) = self.excess(&active.job.request) {

@@ -120,7 +120,15 @@ impl Scheduler {
         let id = run.job;
         self.gone(id);
         self.processes.forget(run);
-        self.wait_outside(id, POSTPONED, reason);
+        let active = self.jobs.get_mut(id).expect("its run did not start");
+        if active.job.ran_us == 0 {
+            active.job.start_us = None;
+        }
+        if active.cluster_waits.is_some() {
+            self.leave_queue(id);
+        } else {
+            self.wait_outside(id, POSTPONED, reason);
+        }
     }
 
     pub(super) fn lost(&mut self, run: RunId, reason: &str) {

@@ -146,6 +146,9 @@ pub struct Submission {
     /// When it was submitted to the cluster, in microseconds since 1970.
     #[serde(default)]
     pub submit_unix_us: Option<u64>,
+    /// Why the cluster would not start it now, if it comes from a cluster.
+    #[serde(default)]
+    pub waits: Option<String>,
     /// Ids of the jobs on which it depends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends: Vec<Dependency>,

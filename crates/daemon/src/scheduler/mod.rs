@@ -17,6 +17,7 @@ mod active;
 mod class_durations;
 mod class_names;
 mod classes;
+mod cluster;
 mod describe;
 mod devices;
 mod eligibility;
@@ -356,6 +357,10 @@ impl Scheduler {
             BackendEvent::Lost { run, reason } => self.lost(*run, reason),
             BackendEvent::Requeued { run } => self.requeued(*run),
             BackendEvent::Withdrawn { external, reason } => self.withdrawn(external, reason),
+            BackendEvent::Waits { external, reason } => {
+                self.waits_in_cluster(external, reason.as_deref());
+            }
+            BackendEvent::Placed { run, devices } => self.placed_elsewhere(*run, devices),
             BackendEvent::Device { device, unavailable } => {
                 self.close(*device, unavailable.as_deref());
             }

@@ -32,6 +32,8 @@ pub(super) struct NewTasks {
     pub(super) over: BTreeMap<u64, JobState>,
     /// The class of all, unless parameters make several.
     pub(super) class: Option<String>,
+    /// Why the cluster would not start them now.
+    pub(super) waits: Option<String>,
 }
 
 impl NewTasks {
@@ -55,7 +57,8 @@ impl NewTasks {
         };
         let count = tasks.as_ref().map_or(0, Tasks::count);
         let over = submission.over.iter().copied().collect();
-        Self { of_all, tasks, count, added: 0, over, class: None }
+        let waits = submission.waits.clone();
+        Self { of_all, tasks, count, added: 0, over, class: None, waits }
     }
 
     /// The id of the first job.

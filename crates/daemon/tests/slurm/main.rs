@@ -8,6 +8,7 @@ mod lifecycle;
 mod lost_nodes;
 mod random;
 mod restart;
+mod waits;
 
 use cluster::cycle::{TestDaemon, imported, job};
 use cluster::{TestCluster, exit, kept, submission};

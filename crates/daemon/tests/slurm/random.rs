@@ -39,6 +39,8 @@ struct World {
     nodes: u32,
     per_node: u32,
     lost: Vec<u32>,
+    /// Jobs that the cluster would not start.
+    waiting: Vec<u64>,
 }
 
 impl World {
@@ -47,7 +49,7 @@ impl World {
         let policy = ["fifo", "sjf-ffs", "tandem"][random.below(3) as usize];
         let (nodes, per_node) = (2 + random.below(3) as u32, 1 + random.below(3) as u32);
         let cluster = TestCluster::new(nodes, per_node, policy);
-        Self { random, cluster, nodes, per_node, lost: Vec::new() }
+        Self { random, cluster, nodes, per_node, lost: Vec::new(), waiting: Vec::new() }
     }
 
     fn random_event(&mut self) {
@@ -65,6 +67,8 @@ impl World {
                 }
             }
             (3..=4, Some((job, Phase::Running))) => self.cluster.finish(job),
+            (4, Some((job, Phase::Absent))) if self.waiting.contains(&job) => self.let_start(job),
+            (8, Some((job, Phase::Starting))) => self.give_back(job),
             (6, Some((job, Phase::Running))) => self.cluster.requeue(job),
             (6, Some((job, Phase::Absent))) => self.cluster.withdraw(job),
             (7, Some((job, _))) => self.cluster.cancel(job),
@@ -94,6 +98,20 @@ impl World {
         });
     }
 
+    /// The cluster would not start a job where it was placed.
+    fn give_back(&mut self, job: u64) {
+        let given_back =
+            [waits::waits(job, Some("a limit")), waits::not_started(&self.cluster, job)];
+        self.cluster.step(&given_back);
+        assert!(self.cluster.phase(job) == Phase::Absent);
+        self.waiting.push(job);
+    }
+
+    fn let_start(&mut self, job: u64) {
+        self.waiting.retain(|&other| other != job);
+        self.cluster.step(&[waits::waits(job, None)]);
+    }
+
     fn lose_node(&mut self, active: &[(u64, Phase)]) {
         let node = self.random.below(u64::from(self.nodes)) as u32;
         if self.lost.contains(&node) {
@@ -117,10 +135,14 @@ impl World {
         let next = TestCluster::new(1, 1, "fifo");
         let last = std::mem::replace(&mut self.cluster, next);
         self.cluster = last.restart_without(kept, &unavailable);
+        self.waiting.clear();
     }
 
     /// Brings every job to its end.
     fn drain(&mut self, seed: u64) {
+        for job in self.waiting.clone() {
+            self.let_start(job);
+        }
         let cluster = &mut self.cluster;
         for node in std::mem::take(&mut self.lost) {
             cluster.open(node);

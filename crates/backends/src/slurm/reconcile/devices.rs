@@ -1,6 +1,6 @@
 //! Devices as Slurm's lists show them: which job is on which GPU, and which nodes accept jobs.
 
-use super::{DesiredRun, ListedJob, Reconciler};
+use super::{ListedJob, Reconciler};
 use crate::event::{BackendEvent, UsageSample};
 use crate::providers::DeviceSample;
 use crate::slurm::jobs::{JobList, JobRecord};
@@ -9,16 +9,6 @@ use crate::slurm::syntax;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Reconciler {
-    /// Logs an error if Slurm put a job on other devices than it was told.
-    pub(super) fn check_placement(&self, desired: &DesiredRun, record: &JobRecord) {
-        let present: BTreeSet<u32> = self.devices(record).into_iter().collect();
-        let is_planned = present.iter().all(|device| desired.devices.contains(device));
-        if !is_planned || present.is_empty() {
-            let (id, planned) = (record.id, &desired.devices);
-            tracing::error!("Slurm job {id} is on devices {present:?} instead of {planned:?}");
-        }
-    }
-
     /// The devices that Slurm has allocated to a job.
     pub(super) fn devices(&self, record: &JobRecord) -> Vec<u32> {
         let mut devices = Vec::new();
@@ -69,6 +59,9 @@ impl Reconciler {
             let now = nodes.iter().find(|now| now.name == node.name);
             if let Some(now) = now.filter(|now| now.gpu_types == node.gpu_types) {
                 update_shards(node, now);
+                (node.free_cpus, node.free_memory_mib) = (now.free_cpus, now.free_memory_mib);
+                node.features.clone_from(&now.features);
+                node.is_idle = now.is_idle;
             }
             let unavailable = match now {
                 Some(now) => now.unavailable.clone(),
@@ -80,6 +73,7 @@ impl Reconciler {
                     events.push(BackendEvent::Device { device, unavailable });
                 }
             }
+            node.unavailable.clone_from(&unavailable);
             self.unavailable[index] = unavailable;
         }
         events

@@ -4,17 +4,18 @@ use super::{ListedJob, Reconciled, Reconciler};
 use crate::cluster::short_id;
 use crate::op::RunId;
 use crate::slurm::jobs::{JobList, SlurmState};
+use crate::slurm::licence;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A released job that Slurm does not start within this time although its GPUs are idle points to a leak.
-const IDLE_S: u64 = 10;
+/// An admitted job that Slurm does not start within this time although its GPUs are idle points to a leak.
+const IDLE_S: u64 = 2;
 /// Least time between two repairs.
 const REPAIR_INTERVAL_S: u64 = 60;
 
 /// What is known about possible leaks.
 #[derive(Debug, Default)]
 pub(super) struct ShardLeaks {
-    /// Since when released runs wait for resources.
+    /// Since when admitted runs wait for resources.
     waiting_since_s: BTreeMap<RunId, u64>,
     /// Runs for which a repair was tried.
     repaired: BTreeSet<RunId>,
@@ -31,6 +32,10 @@ impl Reconciler {
         now_s: u64,
         result: &mut Reconciled,
     ) {
+        // Later versions leak none, and `reconfigure` restarts slurmctld there.
+        if self.gres_update_replaces {
+            return;
+        }
         let mut waiting = BTreeMap::new();
         let mut suspects = Vec::new();
         for (key, job) in &self.jobs.jobs {
@@ -76,6 +81,6 @@ impl Reconciler {
 fn waits_for_resources(listed: &ListedJob<'_>) -> bool {
     let record = listed.record;
     record.state == SlurmState::Pending
-        && !record.is_held
+        && !licence::is_gated(&record.licenses)
         && matches!(record.reason.as_str(), "Resources" | "ReqNodeNotAvail" | "Priority")
 }

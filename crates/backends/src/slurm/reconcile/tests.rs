@@ -7,6 +7,8 @@ use crate::op::Owner;
 use crate::providers::DeviceSample;
 
 mod any;
+mod constraints;
+mod patience;
 mod placement;
 mod recovery;
 
@@ -18,14 +20,30 @@ fn node(name: &str) -> SlurmNode {
         partitions: vec!["tandem".to_owned()],
         gpu_types: vec!["g0".to_owned(), "g1".to_owned()],
         shards: vec![100, 100],
+        free_cpus: 64,
+        free_memory_mib: 64_000,
+        features: Vec::new(),
+        is_idle: true,
         unavailable: None,
         fault: None,
     }
 }
 
+fn options() -> ReconcilerOptions {
+    let patience = Patience { start_within_s: 30, tries_max: 3 };
+    let (tenants_max, gres_update_replaces, priority_window) = (3, false, 0.1);
+    ReconcilerOptions { tenants_max, gres_update_replaces, patience, priority_window }
+}
+
 /// Of Slurm 22.05.
 fn reconciler() -> Reconciler {
-    Reconciler::new("tandem".to_owned(), vec![node("n0"), node("n1")], 3, false)
+    Reconciler::new("tandem".to_owned(), vec![node("n0"), node("n1")], options())
+}
+
+/// Of a version that replaces the request of GPUs.
+fn newer() -> Reconciler {
+    let options = ReconcilerOptions { gres_update_replaces: true, ..options() };
+    Reconciler::new("tandem".to_owned(), vec![node("n0"), node("n1")], options)
 }
 
 fn run(job: u64) -> RunId {
@@ -116,6 +134,7 @@ fn a_job_is_imported_once() {
         hints: "hint".to_owned(),
         exclusive: true,
         submit_unix_us: 500_000_000,
+        waits: None,
     };
     assert_eq!(events(result), [BackendEvent::Imported(Box::new(expected))]);
     assert_eq!(events(reconciler.reconcile(&list([job()]), NOW_S)), []);
@@ -128,36 +147,18 @@ fn jobs_that_must_not_be_placed_are_not_imported() {
         &list([
             JobBuilder::new(1).unmanaged(),
             JobBuilder::new(2).with(|record| record.partition = "plain".to_owned()),
-            JobBuilder::new(3).released("Resources"),
+            JobBuilder::new(3).admitted("Resources"),
             JobBuilder::new(4).with(|record| record.eligible_s = NOW_S + 1),
             JobBuilder::new(5).state(SlurmState::Other),
             JobBuilder::new(6)
                 .with(|record| record.dependency = "afterok:1(unfulfilled)".to_owned()),
+            JobBuilder::new(7).with(|record| record.is_held = true),
+            JobBuilder::new(8).with(|record| record.dependency = "afterok:5(failed)".to_owned()),
         ]),
         NOW_S,
     );
     assert!(result.requests.is_empty());
     assert_eq!(events(result), []);
-}
-
-#[test]
-fn a_job_on_several_nodes_occupies_all_their_gpus() {
-    let mut reconciler = reconciler();
-    let result = reconciler.reconcile(&list([JobBuilder::new(5).gpus(2, 1)]), NOW_S);
-    let [BackendEvent::Imported(job)] = &events(result)[..] else { panic!("not imported") };
-    assert_eq!(job.gpus, 4);
-}
-
-#[test]
-fn a_job_whose_dependency_is_never_satisfied_is_returned_to_slurm() {
-    let mut reconciler = reconciler();
-    let waits =
-        || JobBuilder::new(6).with(|record| record.dependency = "afterok:5(failed)".to_owned());
-    let result = reconciler.reconcile(&list([waits()]), NOW_S);
-    assert_eq!(requests(&result), ["update jobid=6 TresPerNode=gres:gpu:1", "release 6"]);
-    assert_eq!(events(result), []);
-    let result = reconciler.reconcile(&list([waits().released("DependencyNeverSatisfied")]), NOW_S);
-    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn an_array_limit_is_kept() {
 }
 
 #[test]
-fn tasks_that_an_operator_released_count_in_the_array_limit() {
+fn tasks_that_slurm_started_count_in_the_array_limit() {
     let limit = |job: JobBuilder| job.with(|record| record.array_limit = Some(2));
     let result = reconciler().reconcile(
         &list([
@@ -233,10 +234,25 @@ fn a_run_that_was_suspended_between_two_lists_has_started() {
     reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
     reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
     let result = reconciler.reconcile(&list([runs().state(SlurmState::Suspended)]), NOW_S);
-    assert_eq!(requests(&result), ["resume 5"]);
-    let (op, took_us) = (OpId(1), 0);
-    let paused = BackendEvent::Paused { op, run: run(1), took_us };
-    assert_eq!(events(result), [started(1, 1, 5), paused]);
+    assert!(result.requests.is_empty());
+    assert_eq!(events(result), [started(1, 1, 5)]);
+}
+
+#[test]
+fn an_operator_may_suspend_a_job() {
+    let mut reconciler = running();
+    let suspended = || list([runs().state(SlurmState::Suspended)]);
+    for _ in 0..3 {
+        let result = reconciler.reconcile(&suspended(), NOW_S);
+        assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
+    }
+    let result = reconciler.reconcile(&list([runs()]), NOW_S);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
+    // Paused by the daemon, and resumed before a list showed it.
+    reconciler.jobs().pause(OpId(2), run(1), true);
+    assert_eq!(requests(&reconciler.reconcile(&list([runs()]), NOW_S)), ["suspend 5"]);
+    reconciler.jobs().pause(OpId(3), run(1), false);
+    assert_eq!(requests(&reconciler.reconcile(&suspended(), NOW_S)), ["resume 5"]);
 }
 
 #[test]
@@ -290,7 +306,7 @@ fn a_cancel_request_is_repeated() {
 }
 
 #[test]
-fn a_job_that_was_not_released_yet_can_be_ended() {
+fn a_job_that_was_not_admitted_yet_can_be_ended() {
     let mut reconciler = reconciler();
     reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
     reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
@@ -307,7 +323,7 @@ fn a_job_in_transition_is_left_alone() {
 }
 
 #[test]
-fn a_pending_job_is_withdrawn_when_slurm_ends_or_releases_it() {
+fn a_pending_job_is_withdrawn_when_slurm_ends_or_starts_it() {
     let withdrawn = |job: JobBuilder| {
         let mut reconciler = reconciler();
         reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
@@ -318,16 +334,17 @@ fn a_pending_job_is_withdrawn_when_slurm_ends_or_releases_it() {
         };
         assert_eq!(external, "5#a");
         assert_eq!(events(reconciler.reconcile(&list([runs()]), NOW_S)), []);
+        assert!(reconciler.jobs.is_empty());
         reason.clone()
     };
     assert_eq!(withdrawn(over(SlurmEnd::Cancelled)), "cancelled in Slurm");
     assert_eq!(withdrawn(over(SlurmEnd::Failed)), "it has ended in Slurm");
-    assert_eq!(withdrawn(JobBuilder::new(5).released("None")), "released by an operator");
-    assert_eq!(withdrawn(runs()), "released by an operator");
+    assert_eq!(withdrawn(JobBuilder::new(5).admitted("None")), "Slurm starts it itself");
+    assert_eq!(withdrawn(runs()), "Slurm starts it itself");
 }
 
 #[test]
-fn a_job_that_an_operator_released_is_foreign() {
+fn a_job_that_slurm_started_is_foreign() {
     let mut reconciler = reconciler();
     reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
     let result = reconciler.reconcile(&list([runs()]), NOW_S);

@@ -119,6 +119,7 @@ pub(crate) fn job(number: u32) -> ClusterJob {
         exclusive: false,
         hints: String::new(),
         submit_unix_us: 7,
+        waits: None,
     }
 }
 

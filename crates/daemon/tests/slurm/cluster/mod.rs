@@ -100,6 +100,7 @@ pub(crate) fn submission(id: u64) -> Submission {
         over: Vec::new(),
         external: Some(format!("{id}#tag")),
         submit_unix_us: Some(7),
+        waits: None,
     }
 }
 

@@ -65,14 +65,15 @@ fn job() -> impl Strategy<Value = JobRecord> {
     let gres = prop_oneof![Just(""), Just("gres:shard:g0:33"), Just("gres:gpu:g1:1")];
     let node = prop_oneof![Just(""), Just("n0"), Just("n[0-1]"), Just("n9")];
     let reason = prop_oneof![Just("None"), Just("BeginTime"), Just("Resources")];
-    let bits = (any::<bool>(), any::<bool>(), any::<bool>());
+    let bits = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     (5u64..7, state, gres, node, reason, bits, 0u64..3).prop_map(
-        |(id, state, gres, node, reason, (is_held, is_batch, is_first), restarts)| {
+        |(id, state, gres, node, reason, (is_gated, is_held, is_batch, is_first), restarts)| {
             let tag = if is_first { "a" } else { "b" };
             let job =
                 JobBuilder::new(id).tag(tag).state(state).placed(node, gres).restarts(restarts);
             let change = |record: &mut JobRecord| {
                 (record.is_held, record.is_batch) = (is_held, is_batch);
+                record.licenses = if is_gated { "tandem_stripped:1" } else { "" }.to_owned();
                 record.reason = reason.to_owned();
             };
             job.on(node, gres).with(change).build()
@@ -133,16 +134,27 @@ proptest! {
                 let record = listing.records.iter().find(of);
                 prop_assert!(record.is_some(), "no such job: {}", line);
                 let record = record.unwrap();
-                let key = format!("{}#{}", record.id, record.admin_comment.as_ref().unwrap().tag);
-                let is_desired = reconciler.jobs.jobs.get(&key).is_some_and(|job| job.run.is_some());
-                prop_assert!(is_desired, "{} is for a job without a desired run", line);
                 prop_assert!(!matches!(record.state, SlurmState::Ended(_)), "{} is for a job that has ended", line);
+                let key = format!("{}#{}", record.id, record.admin_comment.as_ref().unwrap().tag);
+                let job = reconciler.jobs.jobs.get(&key);
+                let is_withdrawn = job.is_some_and(|job| job.withdraw_requested_s.is_some());
+                if is_withdrawn && line.starts_with("scancel") {
+                    continue;
+                }
+                if job.is_none_or(|job| job.run.is_none()) {
+                    // It gives its place back, for now or for good.
+                    prop_assert!(record.state == SlurmState::Pending, "{} is for a job without a run", line);
+                    let is_given_back = line.contains("Licenses=tandem_stripped:1") || line.ends_with(" Licenses= Nice=1000000");
+                    prop_assert!(is_given_back || line.ends_with(" ReqNodeList="), "{}", line);
+                    continue;
+                }
                 if line.contains("Gres=") {
                     prop_assert_eq!(&record.requested_gres, "", "{} is a second Gres", line);
                 }
-                if line.starts_with("release") {
+                if line.contains("Licenses=") {
                     prop_assert!(record.requested_gres.contains("g0") || record.requested_gres.contains("g1"));
                     prop_assert!(!record.required_nodes.is_empty());
+                    prop_assert!(!record.is_held);
                 }
             }
         }

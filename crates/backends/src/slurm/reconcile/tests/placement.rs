@@ -16,12 +16,8 @@ fn placing(
     (reconciler, result)
 }
 
-fn newer() -> Reconciler {
-    Reconciler { gres_update_replaces: true, ..reconciler() }
-}
-
 #[test]
-fn a_job_is_released_when_the_list_shows_its_gpu() {
+fn a_job_without_its_request_is_admitted_when_the_list_shows_its_gpu() {
     let (mut reconciler, result) = placing(reconciler(), JobBuilder::new(5), &[3]);
     assert_eq!(requests(&result), ["update jobid=5 Gres=shard:g1:33 ReqNodeList=n1"]);
     assert_eq!(events(result), []);
@@ -33,8 +29,11 @@ fn a_job_is_released_when_the_list_shows_its_gpu() {
         reconciler.reconcile(&list([JobBuilder::new(5).placed("", "gres:shard:g1:33")]), NOW_S);
     assert_eq!(requests(&result), ["update jobid=5 ReqNodeList=n1"]);
     let placed = || JobBuilder::new(5).placed("n1", "gres:shard:g1:33");
-    assert_eq!(requests(&reconciler.reconcile(&list([placed()]), NOW_S)), ["release 5"]);
-    let result = reconciler.reconcile(&list([placed().released("None")]), NOW_S);
+    assert_eq!(
+        requests(&reconciler.reconcile(&list([placed()]), NOW_S)),
+        ["update jobid=5 Licenses="]
+    );
+    let result = reconciler.reconcile(&list([placed().admitted("None")]), NOW_S);
     assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
     let runs = placed().state(SlurmState::Running).on("n1", "shard:33(IDX:1)");
     let result = reconciler.reconcile(&list([runs]), NOW_S);
@@ -43,16 +42,44 @@ fn a_job_is_released_when_the_list_shows_its_gpu() {
 }
 
 #[test]
+fn a_job_with_its_request_is_admitted_in_one_call() {
+    let (mut reconciler, result) = placing(newer(), JobBuilder::new(5).share(), &[3]);
+    assert_eq!(requests(&result), ["update jobid=5 Gres=shard:g1:33 ReqNodeList=n1 Licenses="]);
+    let placed = || JobBuilder::new(5).share().placed("n1", "gres/shard:g1:33");
+    let result = reconciler.reconcile(&list([placed().admitted("None")]), NOW_S);
+    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
+    // The licences of its user are kept.
+    let licensed = JobBuilder::new(5)
+        .share()
+        .with(|record| record.licenses = "matlab:1,tandem_gate:1".to_owned());
+    let (_, result) = placing(newer(), licensed, &[0]);
+    let line = "update jobid=5 Gres=shard:g0:33 ReqNodeList=n0 Licenses=matlab:1";
+    assert_eq!(requests(&result), [line]);
+}
+
+#[test]
 fn jobs_that_cannot_share_get_whole_gpus() {
+    let (_, result) = placing(newer(), JobBuilder::new(5).gpus(1, 2), &[2, 3]);
+    let line = "update jobid=5 Gres=gpu:g0:1,gpu:g1:1 ReqNodeList=n1 Licenses=";
+    assert_eq!(requests(&result), [line]);
+    // On several nodes Slurm chooses the GPUs: it would take the same on each. So it does where it would merge
+    // two requests.
+    for of in [newer(), reconciler()] {
+        let (_, result) = placing(of, JobBuilder::new(5).gpus(2, 1), &[0, 3]);
+        assert_eq!(requests(&result), ["update jobid=5 ReqNodeList=n0,n1 Licenses="]);
+    }
     let (_, result) = placing(reconciler(), JobBuilder::new(5).gpus(1, 2), &[2, 3]);
-    assert_eq!(requests(&result), ["update jobid=5 Gres=gpu:g0:1,gpu:g1:1 ReqNodeList=n1"]);
-    // Slurm takes the same GPUs on both nodes; no other job can use the rest.
-    let (_, result) = placing(reconciler(), JobBuilder::new(5).gpus(2, 1), &[0, 1, 2, 3]);
-    assert_eq!(requests(&result), ["update jobid=5 Gres=gpu:g0:1 ReqNodeList=n0,n1"]);
+    assert_eq!(requests(&result), ["update jobid=5 ReqNodeList=n1 Licenses="]);
+    // GPUs that do not have the form of the request.
+    let (_, result) = placing(newer(), JobBuilder::new(5).gpus(2, 1), &[0, 1]);
+    assert_eq!(requests(&result), ["update jobid=5 Licenses="]);
+    // A job that only Slurm understands.
+    let (_, result) = placing(newer(), JobBuilder::new(5).odd(2), &[0, 1]);
+    assert_eq!(requests(&result), ["update jobid=5 ReqNodeList=n0 Licenses="]);
     // An interactive job, also if only its record says so.
-    let interactive = JobBuilder::new(5).with(|record| record.is_batch = false);
-    let (_, result) = placing(reconciler(), interactive, &[0]);
-    assert_eq!(requests(&result), ["update jobid=5 Gres=gpu:g0:1 ReqNodeList=n0"]);
+    let interactive = JobBuilder::new(5).share().with(|record| record.is_batch = false);
+    let (_, result) = placing(newer(), interactive, &[0]);
+    assert_eq!(requests(&result), ["update jobid=5 Gres=gpu:g0:1 ReqNodeList=n0 Licenses="]);
     let mut reconciler = reconciler();
     reconciler
         .jobs()
@@ -63,58 +90,46 @@ fn jobs_that_cannot_share_get_whole_gpus() {
 
 #[test]
 fn node_lists_are_compared_as_sets() {
-    let gang = JobBuilder::new(5).gpus(2, 2);
-    let (mut reconciler, _) = placing(reconciler(), gang, &[0, 1, 2, 3]);
-    let placed = JobBuilder::new(5).gpus(2, 2).placed("n[0-1]", "gres:gpu:g1:1,gres:gpu:g0:1");
-    assert_eq!(requests(&reconciler.reconcile(&list([placed]), NOW_S)), ["release 5"]);
+    let gang = || JobBuilder::new(5).gpus(2, 2);
+    let (mut reconciler, _) = placing(reconciler(), gang(), &[0, 1, 2, 3]);
+    let placed = gang().placed("n[0-1]", "gres:gpu:2");
+    assert_eq!(
+        requests(&reconciler.reconcile(&list([placed]), NOW_S)),
+        ["update jobid=5 Licenses="]
+    );
 }
 
 #[test]
 fn gres_is_not_changed_where_slurm_would_merge_it() {
     let chosen = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33");
     let (mut reconciler, result) = placing(reconciler(), chosen(), &[1]);
-    assert!(result.requests.is_empty());
+    // It goes on as a plain job with the GPU that it has.
+    assert_eq!(requests(&result), ["update jobid=5 ReqNodeList= Licenses= Nice=1000000"]);
     let reported = events(result);
-    let [BackendEvent::NotStarted { op, run: of, reason, transient }] = &reported[..] else {
+    let [
+        BackendEvent::NotStarted { op, run: of, reason, transient: true },
+        BackendEvent::Withdrawn { external, .. },
+    ] = &reported[..]
+    else {
         panic!("{reported:?}")
     };
-    assert_eq!((*op, *of, *transient), (OpId(1), run(1), false));
+    assert_eq!((*op, *of, external.as_str()), (OpId(1), run(1), "5#a"));
     assert!(reason.contains("shard:g1:33"), "{reason}");
-    let result = reconciler.reconcile(&list([chosen()]), NOW_S);
-    assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
-}
-
-#[test]
-fn a_refused_job_is_not_imported_again() {
-    let chosen = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33");
-    let (mut reconciler, _) = placing(reconciler(), chosen(), &[1]);
+    // It is not imported again, and a lost request is made again.
     reconciler.jobs().forget(run(1));
-    let result = reconciler.reconcile(&list([chosen()]), NOW_S);
+    let result = reconciler.reconcile(&list([chosen()]), NOW_S + 1);
     assert_eq!((requests(&result).len(), events(result)), (0, vec![]));
-    // It can still run with the Gres that it has.
-    reconciler.jobs().start("5#a", desired(OpId(2), run(2), vec![2]));
-    assert_eq!(
-        requests(&reconciler.reconcile(&list([chosen()]), NOW_S)),
-        ["update jobid=5 ReqNodeList=n1"]
-    );
-}
-
-#[test]
-fn a_refused_job_is_remembered_while_slurm_lists_it() {
-    let chosen = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33");
-    for end in [list([over(SlurmEnd::Cancelled)]), list([])] {
-        let (mut reconciler, _) = placing(reconciler(), chosen(), &[1]);
-        reconciler.jobs().forget(run(1));
-        assert_eq!(events(reconciler.reconcile(&end, NOW_S)), []);
-        assert!(reconciler.jobs.is_empty());
-    }
+    let result = reconciler.reconcile(&list([chosen()]), NOW_S + 5);
+    assert_eq!((requests(&result).len(), events(result)), (1, vec![]));
+    assert_eq!(events(reconciler.reconcile(&list([runs()]), NOW_S + 6)), []);
+    assert!(reconciler.jobs.is_empty() && reconciler.attempts.is_empty());
 }
 
 #[test]
 fn gres_is_changed_where_slurm_replaces_it() {
-    let chosen = JobBuilder::new(5).placed("n0", "gres/shard:g0:33");
+    let chosen = JobBuilder::new(5).share().placed("n0", "gres/shard:g0:33");
     let (_, result) = placing(newer(), chosen, &[1]);
-    assert_eq!(requests(&result), ["update jobid=5 Gres=shard:g1:33"]);
+    assert_eq!(requests(&result), ["update jobid=5 Gres=shard:g1:33 Licenses="]);
 }
 
 #[test]
@@ -124,14 +139,17 @@ fn gpus_that_no_longer_exist_are_not_requested() {
         reconciler.jobs().start("5#a", desired(OpId(1), run(1), devices));
         let result = reconciler.reconcile(&list([JobBuilder::new(5)]), NOW_S);
         assert!(result.requests.is_empty());
-        assert!(matches!(events(result)[..], [BackendEvent::NotStarted { transient: true, .. }]));
+        assert!(matches!(
+            events(result)[..],
+            [BackendEvent::Waits { .. }, BackendEvent::NotStarted { transient: true, .. }]
+        ));
     }
     // Nor do they matter while the job waits for resources.
     let mut reconciler = reconciler();
     reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![9]));
     reconciler.reconcile(&list([JobBuilder::new(5).state(SlurmState::Other)]), NOW_S);
     for later in [0, 20] {
-        reconciler.reconcile(&list([JobBuilder::new(5).released("Resources")]), NOW_S + later);
+        reconciler.reconcile(&list([JobBuilder::new(5).admitted("Resources")]), NOW_S + later);
     }
 }
 
@@ -139,13 +157,12 @@ fn gpus_that_no_longer_exist_are_not_requested() {
 fn starts_again_after_a_requeue() {
     let mut reconciler = running();
     let pending = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33").restarts(1);
-    // An operator requeued and held it.
-    let result = reconciler.reconcile(&list([pending()]), NOW_S);
-    assert_eq!(requests(&result), ["release 5"]);
-    assert_eq!(events(result), [BackendEvent::Requeued { run: run(1) }]);
     // Slurm would delay it by two minutes. Started at once it would fail.
-    let requeued = || pending().released("BeginTime").submitted(NOW_S);
-    for later_s in [0, 1, 2] {
+    let requeued = || pending().admitted("BeginTime").submitted(NOW_S);
+    let result = reconciler.reconcile(&list([requeued()]), NOW_S);
+    assert!(result.requests.is_empty());
+    assert_eq!(events(result), [BackendEvent::Requeued { run: run(1) }]);
+    for later_s in [1, 2] {
         let result = reconciler.reconcile(&list([requeued()]), NOW_S + later_s);
         assert_eq!((requests(&result).len(), events(result)), (0, vec![]), "{later_s}");
     }
@@ -160,11 +177,35 @@ fn starts_again_after_a_requeue() {
 }
 
 #[test]
+fn a_requeued_job_that_is_held_gives_its_gpu_back() {
+    let mut reconciler = running();
+    let held = JobBuilder::new(5)
+        .placed("n0", "gres:shard:g0:33")
+        .restarts(1)
+        .admitted("JobHeldUser")
+        .with(|record| record.is_held = true);
+    let result = reconciler.reconcile(&list([held]), NOW_S);
+    assert_eq!(requests(&result), ["update jobid=5 Licenses=tandem_stripped:1 ReqNodeList="]);
+    let reported = events(result);
+    assert!(
+        matches!(
+            &reported[..],
+            [
+                BackendEvent::Requeued { .. },
+                BackendEvent::Waits { reason: Some(_), .. },
+                BackendEvent::NotStarted { .. }
+            ]
+        ),
+        "{reported:?}"
+    );
+}
+
+#[test]
 fn moves_to_another_node_after_a_requeue() {
     let mut reconciler = reconciler();
     reconciler.jobs().start("5#a", desired(OpId(2), run(1), vec![2]));
     let pending =
-        JobBuilder::new(5).placed("n0", "gres:shard:g0:33").restarts(1).released("BeginTime");
+        JobBuilder::new(5).placed("n0", "gres:shard:g0:33").restarts(1).admitted("BeginTime");
     let result = reconciler.reconcile(&list([pending]), NOW_S);
     assert_eq!(requests(&result), ["update jobid=5 ReqNodeList=n1 StartTime=now"]);
     // It was requeued before this run: no progress of this run was lost.
@@ -175,7 +216,7 @@ fn moves_to_another_node_after_a_requeue() {
 fn the_begin_time_of_a_user_is_kept() {
     let mut reconciler = reconciler();
     reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
-    let pending = JobBuilder::new(5).placed("n0", "gres:shard:g0:33").released("BeginTime");
+    let pending = JobBuilder::new(5).placed("n0", "gres:shard:g0:33").admitted("BeginTime");
     assert!(reconciler.reconcile(&list([pending]), NOW_S).requests.is_empty());
 }
 
@@ -240,11 +281,17 @@ fn a_node_that_lost_shares_gives_whole_gpus() {
     assert_eq!(place(&mut reconciler, 0), ["update jobid=5 Gres=shard:g0:33 ReqNodeList=n0"]);
 }
 
+/// A reconciler that waits for Slurm for a day.
+fn patient() -> Reconciler {
+    let patience = Patience { start_within_s: 86_400, tries_max: 3 };
+    Reconciler { patience, ..reconciler() }
+}
+
 #[test]
 fn shard_leaks_are_repaired_once_a_minute_at_most() {
-    let mut reconciler = reconciler();
+    let mut reconciler = patient();
     let pending = |id, kind: &str| {
-        JobBuilder::new(id).placed("n0", &format!("gres:shard:{kind}:33")).released("Resources")
+        JobBuilder::new(id).placed("n0", &format!("gres:shard:{kind}:33")).admitted("Resources")
     };
     let both = || list([pending(5, "g0"), pending(6, "g1")]);
     reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
@@ -256,30 +303,30 @@ fn shard_leaks_are_repaired_once_a_minute_at_most() {
     }
     // Once for each job.
     let line = "reconfigure".to_owned();
-    assert_eq!(asked, [(10, line.clone()), (70, line)]);
+    assert_eq!(asked, [(2, line.clone()), (62, line)]);
 }
 
 #[test]
 fn a_job_that_waits_for_another_reason_is_no_shard_leak() {
-    let pending = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33").released("Resources");
+    let pending = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33").admitted("Resources");
     let count = |reconciler: &mut Reconciler, listing: &dyn Fn() -> JobList| {
         reconciler.jobs().start("5#a", desired(OpId(1), run(1), vec![0]));
         let turns =
             (0..30).map(|later| reconciler.reconcile(&listing(), NOW_S + later).requests.len());
         turns.sum::<usize>()
     };
-    assert_eq!(count(&mut reconciler(), &|| list([pending()])), 1);
+    assert_eq!(count(&mut patient(), &|| list([pending()])), 1);
     // Another job is on its GPU.
     let other =
         || JobBuilder::new(9).unmanaged().state(SlurmState::Running).on("n0", "gpu:g0:1(IDX:0)");
-    assert_eq!(count(&mut reconciler(), &|| list([pending(), other()])), 0);
+    assert_eq!(count(&mut patient(), &|| list([pending(), other()])), 0);
     // Its node is unavailable.
-    let mut drained = reconciler();
+    let mut drained = patient();
     drained.update_nodes(&[
         SlurmNode { unavailable: Some("down".to_owned()), ..node("n0") },
         node("n1"),
     ]);
     assert_eq!(count(&mut drained, &|| list([pending()])), 0);
     // Slurm has another reason.
-    assert_eq!(count(&mut reconciler(), &|| list([pending().released("JobArrayTaskLimit")])), 0);
+    assert_eq!(count(&mut patient(), &|| list([pending().admitted("Licenses")])), 0);
 }

@@ -92,6 +92,17 @@ fn running_and_paused_runs_are_recovered() {
 }
 
 #[test]
+fn a_run_that_started_elsewhere_meanwhile_is_found_there() {
+    let elsewhere =
+        || JobBuilder::new(5).odd(1).state(SlurmState::Running).on("n1", "gpu:g1:1(IDX:1)");
+    let (mut reconciler, recovered) = found(elsewhere());
+    assert_eq!(recovered, RecoveredRun::Starting);
+    let devices = vec![3];
+    let result = reconciler.reconcile(&list([elsewhere()]), NOW_S);
+    assert_eq!(events(result), [BackendEvent::Placed { run: run(1), devices }, started(0, 1, 5)]);
+}
+
+#[test]
 fn runs_that_were_about_to_start_are_recovered() {
     // After neither step of the placement, after the first, after both.
     let placed = || JobBuilder::new(5).placed("n0", "gres:shard:g0:33");
@@ -103,11 +114,14 @@ fn runs_that_were_about_to_start_are_recovered() {
 
     let (mut reconciler, recovered) = found(placed());
     assert_eq!(recovered, RecoveredRun::Starting);
-    assert_eq!(requests(&reconciler.reconcile(&list([placed()]), NOW_S)), ["release 5"]);
+    assert_eq!(
+        requests(&reconciler.reconcile(&list([placed()]), NOW_S)),
+        ["update jobid=5 Licenses="]
+    );
 
-    let (mut reconciler, recovered) = found(placed().released("None"));
+    let (mut reconciler, recovered) = found(placed().admitted("None"));
     assert_eq!(recovered, RecoveredRun::Starting);
-    assert!(reconciler.reconcile(&list([placed().released("None")]), NOW_S).requests.is_empty());
+    assert!(reconciler.reconcile(&list([placed().admitted("None")]), NOW_S).requests.is_empty());
 
     let (mut reconciler, recovered) = found(runs().state(SlurmState::Other));
     assert_eq!(recovered, RecoveredRun::Starting);
