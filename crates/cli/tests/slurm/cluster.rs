@@ -11,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -115,7 +115,7 @@ impl Cluster {
         install.args(["slurm", "install", "--program", program]);
         install.args(["--gpus", &shape.gpus.to_string(), "--partition", shape.partition]);
         if shape.reports {
-            install.args(["--report-to", RELAYS]);
+            install.args(["--report-to", RELAYS.as_str()]);
         }
         self.ok(install.arg("--dir").arg(self.path("slurm")));
     }
@@ -323,7 +323,7 @@ impl Cluster {
             format!("slurm.completions={}", self.path("slurm/jobcomp.log").display()),
         ];
         if self.reports {
-            settings.push(format!("slurm.listen={RELAYS}"));
+            settings.push(format!("slurm.listen={}", *RELAYS));
         }
         settings.extend(more.iter().map(|&setting| setting.to_owned()));
         let tandem = self.program(env!("CARGO_BIN_EXE_tandem"));
@@ -400,7 +400,8 @@ fn can_run(version: Option<&str>) -> Result<(), String> {
 }
 
 /// The address at which the daemon listens to relays.
-pub(crate) const RELAYS: &str = "127.0.0.1:17008";
+pub(crate) static RELAYS: LazyLock<String> =
+    LazyLock::new(|| format!("127.0.0.1:{}", 28_000 + std::process::id() % 1000));
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

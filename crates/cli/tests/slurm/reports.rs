@@ -28,7 +28,7 @@ fn jobs_on_nodes_report_and_receive_settings() {
     assert!(until(PATIENCE, parts), "{}", cluster.log());
     // Without the secret a connection is closed.
     for answer in ["", "nonsense\n", "{\"job\":1,\"uid\":0,\"mac\":\"00\"}\n"] {
-        let mut stream = TcpStream::connect(RELAYS).expect("it listens");
+        let mut stream = TcpStream::connect(RELAYS.as_str()).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
         let mut reader = BufReader::new(stream.try_clone().expect("a copy"));
         let mut challenge = String::new();
