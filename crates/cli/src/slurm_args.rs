@@ -31,6 +31,9 @@ pub(crate) enum SlurmCommand {
         #[arg(long)]
         json: bool,
     },
+    /// What Tandem would gain, from the jobs of Slurm's accounting; changes nothing
+    #[command(subcommand)]
+    Shadow(ShadowCommand),
     /// Forward the reports of a job on a node to the daemon; started by the prolog
     #[command(hide = true)]
     Relay(RelayArgs),
@@ -56,6 +59,40 @@ pub(crate) struct SlurmInstallArgs {
     /// Path of this program on the nodes
     #[arg(long, value_name = "FILE", default_value = "/usr/bin/tandem")]
     pub(crate) program: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ShadowCommand {
+    /// Decide on the jobs of the last days in the simulator, and compare the completion times
+    Report(ShadowReportArgs),
+}
+
+#[derive(Args)]
+pub(crate) struct ShadowReportArgs {
+    /// Days of history to ask sacct for
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=3660))]
+    pub(crate) days: u32,
+    /// Output of sacct to read instead, as docs/traces.md describes it
+    #[arg(long, value_name = "FILE", conflicts_with = "days")]
+    pub(crate) history: Option<PathBuf>,
+    /// Partition whose jobs Tandem would place
+    #[arg(long, default_value = "tandem")]
+    pub(crate) partition: String,
+    /// Its GPUs: NODESxGPUS[:MIB] or a TOML file; read from Slurm if absent
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) cluster: Option<String>,
+    /// Measured pair rates of classes like those of the site: Lucid's CSV or Gavel's JSON
+    #[arg(long, value_name = "FILE[:gpu=NAME]")]
+    pub(crate) interference: Option<String>,
+    /// How often the classes of the jobs are drawn
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) draws: u32,
+    /// The policy of the daemon
+    #[arg(long, default_value = "tandem")]
+    pub(crate) policy: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]

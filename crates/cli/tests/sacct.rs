@@ -100,3 +100,43 @@ jobs with a share of a GPU, taken to need a whole one: 2
     };
     assert_eq!(jobs("history.txt"), jobs("converted.csv"));
 }
+
+/// Ten jobs of one GPU that arrive at once on one GPU, with the starts that Slurm gave them.
+fn history() -> String {
+    let header = "JobID|User|Partition|State|Submit|Start|ElapsedRaw|ReqTRES|JobName\n";
+    let row = |job: usize| {
+        let start = 1000 + 100 * job;
+        format!("{job}|ann|gpu|COMPLETED|1000|{start}|100|gres/gpu=1|train{job}\n")
+    };
+    header.to_owned() + &(0..10).map(row).collect::<String>()
+}
+
+#[test]
+fn a_shadow_report_says_what_is_known_and_what_is_drawn() {
+    let dir = folder();
+    write(dir.path(), "history.txt", history());
+    let report = ["slurm", "shadow", "report", "--history", "history.txt", "--cluster", "1x1"];
+    // Without rates nothing is gained: the jobs are equal, and each uses its whole GPU.
+    let alone = succeed_in(dir.path(), &[&report[..], &["--json"]].concat()).json();
+    assert_eq!((&alone["jobs"], &alone["recorded_jct_s"]), (&10.into(), &550.0.into()));
+    let draws = alone["draws"].as_array().expect("a list");
+    assert_eq!(draws.len(), 1);
+    assert_eq!(draws[0]["plain_jct_s"], 550.0);
+    assert!(draws[0]["gain"].as_f64().expect("a number").abs() < 0.05, "{alone}");
+    // With measured rates the draws differ, and sharing gains.
+    let table = workspace().join("examples/pairs.csv").display().to_string();
+    let with = [&report[..], &["--interference", &table, "--draws", "5"]].concat();
+    let drawn = succeed_in(dir.path(), &[&with[..], &["--json"]].concat()).json();
+    let draws = drawn["draws"].as_array().expect("a list");
+    let gain = |at: usize| draws[at]["gain"].as_f64().expect("a number");
+    assert_eq!(draws.len(), 5);
+    assert!(gain(0) < gain(4) && gain(4) > 0.1, "{drawn}");
+    assert!(draws[4]["shared_gpu_time"].as_f64() > Some(0.0), "{drawn}");
+    let text = succeed_in(dir.path(), &with).stdout;
+    for part in ["10 jobs", "550 s in Slurm's records", "worst draw", "5 draws of classes"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let refused = run_in(dir.path(), &[&report[..4], &["none.txt", "--cluster", "1x1"]].concat());
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("none.txt"), "{}", refused.stderr);
+}

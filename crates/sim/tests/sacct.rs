@@ -89,6 +89,16 @@ fn a_recorded_history_becomes_its_jobs() {
 }
 
 #[test]
+fn completion_times_are_those_of_the_records() {
+    let header = "JobID|Submit|Start|ElapsedRaw|ReqTRES\n";
+    let rows = "1|100|100|50|gres/gpu=1\n2|100|200|100|gres/gpu=1\n";
+    // 50 and 200 seconds.
+    assert_eq!(read(&format!("{header}{rows}")).recorded, Some(Span::from_secs(125)));
+    let without = "JobID|Submit|ElapsedRaw|ReqTRES\n1|100|50|gres/gpu=1\n";
+    assert_eq!(read(without).recorded, None);
+}
+
+#[test]
 fn steps_dates_and_a_bar_at_the_end_change_nothing() {
     let expected = table(&read(RECORDED));
     let steps = read(RECORDED_STEPS);

@@ -14,6 +14,7 @@ mod dependency;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gate;
+mod history;
 mod jobs;
 mod licence;
 mod nodes;
@@ -28,6 +29,7 @@ mod testing;
 
 pub use checks::{SetupCheck, check};
 pub use commands::CallError;
+pub use history::{gpus_of_nodes, history};
 pub use nodes::NodeListError;
 pub use release::{ReleaseReport, release_all};
 pub use setup::{

@@ -24,6 +24,7 @@ mod replay;
 mod sample_job;
 mod simulate;
 mod slurm;
+mod slurm_shadow;
 mod store;
 mod trace;
 

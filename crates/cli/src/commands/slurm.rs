@@ -1,9 +1,9 @@
 //! `tandem slurm`: installs Tandem in a Slurm cluster and removes it again.
 
-use super::{print, remark};
+use super::{print, remark, slurm_shadow};
 use crate::failure::Failure;
 use crate::output::clean;
-use crate::slurm_args::{RelayArgs, SlurmCommand, SlurmInstallArgs};
+use crate::slurm_args::{RelayArgs, ShadowCommand, SlurmCommand, SlurmInstallArgs};
 use serde_json::json;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -23,6 +23,7 @@ pub(super) fn run(command: &SlurmCommand) -> Result<(), Failure> {
         SlurmCommand::Uninstall { dir } => uninstall(dir),
         SlurmCommand::Release { dry_run, json } => release(*dry_run, *json),
         SlurmCommand::Doctor { partition, json } => doctor(partition, *json),
+        SlurmCommand::Shadow(ShadowCommand::Report(args)) => slurm_shadow::report(args),
         SlurmCommand::Relay(args) => relay(args),
     }
 }

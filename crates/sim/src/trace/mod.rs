@@ -49,6 +49,8 @@ pub struct Trace {
     pub skipped: Vec<BadRow>,
     /// Rows of a Slurm history that are no jobs.
     pub sacct: Option<SacctCounts>,
+    /// Mean time from arrival to end in that history, where it has all starts.
+    pub recorded: Option<Span>,
 }
 
 /// One job of a trace.

@@ -165,6 +165,7 @@ struct SacctRun<'a> {
     submit: Time,
     /// When it became eligible.
     arrival: Time,
+    start: Option<Time>,
     elapsed: Span,
     gpus: u32,
     is_share: bool,
@@ -295,6 +296,7 @@ impl<'a> SacctReader<'a> {
         let submit = row.time(columns.submit, SECONDS)?;
         let eligible = columns.eligible.filter(|&field| is_known(row.text(field)));
         let eligible = eligible.map(|field| row.time(field, SECONDS)).transpose()?;
+        let start = columns.start.and_then(|field| row.time(field, SECONDS).ok());
         let limit = row.optional(columns.limit, |field| limit(row, field))?.flatten();
         let state = text(columns.state);
         let (id, part) = id.split_once('+').unwrap_or((id, ""));
@@ -305,6 +307,7 @@ impl<'a> SacctReader<'a> {
                 line: row.line,
                 submit,
                 arrival: eligible.map_or(submit, |eligible| eligible.max(submit)),
+                start,
                 elapsed,
                 gpus: gpus.count,
                 is_share: gpus.is_share,
@@ -342,12 +345,14 @@ impl<'a> SacctReader<'a> {
         let mut trace = Trace { format: TraceFormat::Sacct, ..Trace::default() };
         let mut counts = self.counts;
         let mut classes: FxHashMap<&str, ClassId> = FxHashMap::default();
+        let mut completions = Completions::default();
         for (id, runs) in self.jobs {
             let Some(first) = runs.first() else { continue };
             // The components of a job run together, as long as the longest.
             let gpus = runs.iter().fold(0_u32, |sum, run| sum.saturating_add(run.gpus));
             let elapsed = runs.iter().map(|run| run.elapsed).max().unwrap_or_default();
             let arrival = runs.iter().map(|run| run.arrival).max().unwrap_or_default();
+            completions.add(&runs, arrival);
             counts.unfinished += usize::from(runs.iter().any(|run| run.is_unfinished));
             counts.shares += usize::from(runs.iter().any(|run| run.is_share));
             trace.raised += usize::from(elapsed.0 < MICROS_PER_SECOND);
@@ -381,7 +386,35 @@ impl<'a> SacctReader<'a> {
             });
         }
         trace.sacct = Some(counts);
+        trace.recorded = completions.mean();
         trace
+    }
+}
+
+/// Times from arrival to end.
+#[derive(Default)]
+struct Completions {
+    sum: u128,
+    count: u128,
+    is_incomplete: bool,
+}
+
+impl Completions {
+    fn add(&mut self, runs: &[SacctRun], arrival: Time) {
+        let end = |run: &SacctRun| Some(run.start?.0.saturating_add(run.elapsed.0));
+        let ends: Option<Vec<u64>> = runs.iter().map(end).collect();
+        match ends.and_then(|ends| ends.into_iter().max()) {
+            Some(end) => {
+                self.sum += u128::from(end.saturating_sub(arrival.0));
+                self.count += 1;
+            }
+            None => self.is_incomplete = true,
+        }
+    }
+
+    fn mean(&self) -> Option<Span> {
+        let mean = self.sum.checked_div(self.count).filter(|_| !self.is_incomplete)?;
+        u64::try_from(mean).ok().map(Span)
     }
 }
 
