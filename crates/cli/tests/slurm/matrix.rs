@@ -3,7 +3,7 @@
 
 use crate::cluster::{ANN, Cluster, Shape, VERSIONS, text};
 use crate::common::tell;
-use crate::forms::{FORMS, Form};
+use crate::forms::{FORMS, Form, On};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,12 +53,16 @@ fn compare(version: Option<&str>) {
     let began = Instant::now();
     let only = std::env::var("TANDEM_TEST_FORMS").unwrap_or_default();
     let chosen = |form: &&Form| form.name.contains(&only);
-    let forms: Vec<&Form> = FORMS.iter().filter(chosen).collect();
-    let rows = outcomes(&cluster, &forms);
-    let mut wrong: Vec<String> = rows.iter().filter_map(|row| row.fault()).collect();
+    let (alone, together): (Vec<&Form>, Vec<&Form>) =
+        FORMS.iter().filter(chosen).partition(|form| form.alone);
+    let mut rows = outcomes(&cluster, &together, AT_ONCE);
+    rows.extend(outcomes(&cluster, &alone, 1));
+    let is_old = version.is_none();
+    let mut wrong: Vec<String> = rows.iter().filter_map(|row| row.fault(is_old)).collect();
     wrong.sort();
+    let differ = rows.iter().filter(|row| row.plain != row.tandem).count();
     tell(&format!(
-        "Slurm {}: {} forms in {:.0} s",
+        "Slurm {}: {} forms in {:.0} s, {differ} differ from plain Slurm",
         version.unwrap_or("of this machine"),
         rows.len(),
         began.elapsed().as_secs_f64()
@@ -75,15 +79,24 @@ struct Row<'a> {
 
 impl Row<'_> {
     /// What is wrong with it.
-    fn fault(&self) -> Option<String> {
+    fn fault(&self, is_old: bool) -> Option<String> {
         let Row { form, plain, tandem } = self;
+        let expected = match form.differs {
+            None => false,
+            Some((On::Every, _)) => true,
+            Some((On::Old, _)) => is_old,
+        };
         let name = form.name;
-        (plain != tandem).then(|| format!("## {name}\n  plain:  {plain}\n  Tandem: {tandem}"))
+        match (expected, plain == tandem) {
+            (false, true) | (true, false) => None,
+            (true, true) => Some(format!("## {name}: no longer differs from plain Slurm")),
+            (false, false) => Some(format!("## {name}\n  plain:  {plain}\n  Tandem: {tandem}")),
+        }
     }
 }
 
-/// Runs forms under both.
-fn outcomes<'a>(cluster: &Cluster, forms: &[&'a Form]) -> Vec<Row<'a>> {
+/// Runs forms under both, this many at once.
+fn outcomes<'a>(cluster: &Cluster, forms: &[&'a Form], at_once: usize) -> Vec<Row<'a>> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut rows = Vec::new();
@@ -98,7 +111,7 @@ fn outcomes<'a>(cluster: &Cluster, forms: &[&'a Form]) -> Vec<Row<'a>> {
         rows
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("no panic")).collect()
     })
 }
