@@ -29,7 +29,14 @@ pub fn check(partition: &str) -> Vec<SetupCheck> {
     if list.is_err() {
         return checks;
     }
-    let nodes = nodes::list().and_then(|nodes| Ok(nodes::gpu_nodes(nodes, partition)?));
+    let nodes = nodes::list();
+    let faults = nodes.as_ref().map(|nodes| nodes::faults(nodes, partition)).unwrap_or_default();
+    if !faults.is_empty() {
+        let faults = faults.join(". ");
+        let found = Err(format!("left out: {faults}; see `tandem slurm install --print`"));
+        checks.push(SetupCheck { name: "nodes", found });
+    }
+    let nodes = nodes.and_then(|nodes| Ok(nodes::gpu_nodes(nodes, partition)?));
     let found = nodes.as_ref().map(|nodes| summary(nodes)).map_err(ToString::to_string);
     checks.push(SetupCheck { name: "gpus", found });
     match ScontrolConfig::read() {

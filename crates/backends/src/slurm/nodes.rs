@@ -88,7 +88,8 @@ impl NodeLister {
     }
 }
 
-/// The nodes of a partition that have GPUs; an error if GPUs of a node cannot be told apart.
+/// The nodes of a partition that have GPUs. Those whose GPUs cannot be told apart are left out; an error if
+/// there are no others.
 pub(super) fn gpu_nodes(
     nodes: Vec<SlurmNode>,
     partition: &str,
@@ -97,16 +98,28 @@ pub(super) fn gpu_nodes(
         let has_gpus = !node.gpu_types.is_empty() || node.fault.is_some();
         has_gpus && node.partitions.iter().any(|of| of == partition)
     };
-    let nodes: Vec<SlurmNode> = nodes.into_iter().filter(is_used).collect();
-    if let Some(SlurmNode { name, fault: Some(fault), .. }) =
-        nodes.iter().find(|node| node.fault.is_some())
-    {
-        return Err(NodeListError::Fault { node: name.clone(), fault: fault.clone() });
+    let (faulty, usable): (Vec<SlurmNode>, Vec<SlurmNode>) =
+        nodes.into_iter().filter(is_used).partition(|node| node.fault.is_some());
+    if usable.is_empty() {
+        let fault = faulty.into_iter().find_map(|node| Some((node.name, node.fault?)));
+        return Err(match fault {
+            Some((node, fault)) => NodeListError::Fault { node, fault },
+            None => NodeListError::NoGpus(partition.to_owned()),
+        });
     }
-    if nodes.is_empty() {
-        return Err(NodeListError::NoGpus(partition.to_owned()));
+    for SlurmNode { name, fault, .. } in &faulty {
+        let fault = fault.as_deref().unwrap_or_default();
+        tracing::warn!(
+            "node {name}: {fault}; it is left out until the daemon is restarted; see `tandem slurm doctor`"
+        );
     }
-    Ok(nodes)
+    Ok(usable)
+}
+
+/// What is wrong with nodes of a partition, which are left out.
+pub(super) fn faults(nodes: &[SlurmNode], partition: &str) -> Vec<String> {
+    let of = nodes.iter().filter(|node| node.partitions.iter().any(|of| of == partition));
+    of.filter_map(|node| Some(format!("{}: {}", node.name, node.fault.as_ref()?))).collect()
 }
 
 /// Sort key of a node: `n10` comes after `n9`.
@@ -280,6 +293,11 @@ mod tests {
         assert!(
             matches!(gpu_nodes(nodes.clone(), "plain"), Err(NodeListError::Fault { node, .. }) if node == "n2")
         );
+        // A faulty node is left out.
+        let mixed = vec![node("n0", "tandem", good), node("n1", "tandem", "gpu:4")];
+        let faults = faults(&mixed, "tandem");
+        assert!(faults.len() == 1 && faults[0].starts_with("n1: its GPUs need a Type each"));
+        assert_eq!(gpu_nodes(mixed, "tandem").map(names), Ok(vec!["n0".to_owned()]));
         assert_eq!(gpu_nodes(nodes, "none"), Err(NodeListError::NoGpus("none".to_owned())));
     }
 

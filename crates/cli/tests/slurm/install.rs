@@ -1,6 +1,6 @@
-//! What `tandem slurm doctor` says of an installation.
+//! Installations that are not complete: what `tandem slurm doctor` says, and what works beside a faulty node.
 
-use crate::cluster::{Cluster, Shape, VERSIONS, text};
+use crate::cluster::{ANN, Cluster, Shape, VERSIONS, text};
 use std::fs;
 use std::io::Write;
 
@@ -36,4 +36,20 @@ fn the_doctor_finds_what_is_missing() {
         let (code, said) = doctor();
         assert!(code == Some(1) && said.contains("has no folder tandem"), "{said}");
     }
+}
+
+#[test]
+fn a_faulty_node_is_left_out() {
+    let lines = "NodeName=bad NodeHostname=localhost NodeAddr=127.0.0.1 Port=9 Gres=gpu:2\n";
+    let shape = Shape { nodes: 1, gpus: 1, lines, reports: false, ..Shape::default() };
+    let Some(mut cluster) = Cluster::shaped(&shape) else { return };
+    cluster.start_daemon();
+    let job = cluster.sbatch(ANN, &["--gres=gpu:1"], "true");
+    cluster.until_state(job, "COMPLETED");
+    let said = "node bad: its GPUs need a Type each";
+    assert!(cluster.daemon.log().contains(said), "{}", cluster.daemon.log());
+    let mut doctor = cluster.program(env!("CARGO_BIN_EXE_tandem"));
+    let output = cluster.output(doctor.args(["slurm", "doctor"]));
+    let shown = text(&output.stdout);
+    assert!(output.status.code() == Some(1) && shown.contains("left out: bad: "), "{shown}");
 }

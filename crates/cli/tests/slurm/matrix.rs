@@ -85,6 +85,7 @@ impl Row<'_> {
             None => false,
             Some((On::Every, _)) => true,
             Some((On::Old, _)) => is_old,
+            Some((On::New, _)) => !is_old,
         };
         let name = form.name;
         match (expected, plain == tandem) {
