@@ -16,6 +16,7 @@ pub mod fuzzing;
 mod gate;
 mod history;
 mod jobs;
+mod known_nodes;
 mod licence;
 mod nodes;
 mod reconcile;
@@ -81,6 +82,8 @@ pub struct SlurmOptions {
     pub tries_max: u32,
     /// A job may start before others whose Slurm priority is higher by up to this part.
     pub priority_window: f64,
+    /// Where the order of the nodes is kept.
+    pub known_nodes: PathBuf,
     /// Slurm's job completion log, if it has one.
     pub completions: Option<PathBuf>,
 }
@@ -97,6 +100,14 @@ pub enum SlurmError {
     /// The list of jobs has an unknown format.
     #[error("squeue: its list of jobs cannot be read: {0}")]
     Unreadable(String),
+    /// The order of the nodes cannot be read or kept.
+    #[error("{}: {cause}; it numbers the GPUs of running jobs", file.display())]
+    KnownNodes {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
     /// Slurm is too old.
     #[error("Slurm {0}.{1:02} is too old; Tandem needs 22.05 or newer")]
     Old(u32, u32),
@@ -120,6 +131,10 @@ impl SlurmBackend {
             return Err(SlurmError::Old(major, minor));
         }
         let nodes = nodes::gpu_nodes(nodes::list()?, &options.partition)?;
+        let file = &options.known_nodes;
+        let fails = |cause| SlurmError::KnownNodes { file: file.clone(), cause };
+        let nodes = known_nodes::in_order(known_nodes::read(file).map_err(fails)?, nodes);
+        known_nodes::write(file, &nodes).map_err(fails)?;
         let gres_update_replaces = version >= VERSION_GRES_REPLACES;
         let patience = Patience {
             start_within_s: options.start_within.as_secs().max(1),

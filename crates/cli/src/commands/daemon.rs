@@ -191,6 +191,7 @@ fn backend(config: &Config, policy: &PolicySpec) -> Result<BackendChoice, Failur
         start_within: Duration::from_secs(config.slurm.start_within_s),
         tries_max: u32::try_from(config.slurm.tries).unwrap_or(u32::MAX),
         priority_window: config.slurm.priority_window,
+        known_nodes: config.daemon.state.join("slurm-nodes.json"),
         completions: config.slurm.completions.clone(),
     };
     let job_memory_mib = Some(config.slurm.job_memory_mib).filter(|&mib| mib > 0);
