@@ -111,6 +111,15 @@ fn history() -> String {
     header.to_owned() + &(0..10).map(row).collect::<String>()
 }
 
+/// A row of that history, of a job that did not wait.
+fn at_once(line: &str) -> String {
+    let mut fields: Vec<&str> = line.split('|').collect();
+    if fields[0] != "JobID" {
+        fields[5] = "1000";
+    }
+    fields.join("|")
+}
+
 #[test]
 fn a_shadow_report_says_what_is_known_and_what_is_drawn() {
     let dir = folder();
@@ -136,6 +145,13 @@ fn a_shadow_report_says_what_is_known_and_what_is_drawn() {
     for part in ["10 jobs", "550 s in Slurm's records", "worst draw", "5 draws of classes"] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    assert!(!text.contains("times shorter"), "{text}");
+    // Records of a site that had ten GPUs.
+    let rows = history().lines().map(|line| at_once(line) + "\n").collect::<String>();
+    write(dir.path(), "large.txt", rows);
+    let large = [&report[..4], &["large.txt", "--cluster", "1x1"]].concat();
+    let text = succeed_in(dir.path(), &large).stdout;
+    assert!(text.contains("The recorded time is 5.5 times shorter"), "{text}");
     let refused = run_in(dir.path(), &[&report[..4], &["none.txt", "--cluster", "1x1"]].concat());
     assert_eq!(refused.code, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("none.txt"), "{}", refused.stderr);
