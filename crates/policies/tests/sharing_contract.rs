@@ -127,7 +127,8 @@ fn assert_sound(workload: &Workload, policy: &PolicySpec, run: &SimRun) {
 fn every_policy_shares_soundly_with_and_without_failures() {
     for seed in 1..=3 {
         let workload = workload(200, seed);
-        for policy in REGISTRY.iter().map(PolicySpec::of) {
+        let by_type = PolicySpec::parse("gavel:types=true").unwrap();
+        for policy in REGISTRY.iter().map(PolicySpec::of).chain([by_type]) {
             for faults in [None, Some("mtbf_h=60,repair_h=2,checkpoint_min=10")] {
                 let run = simulate(&workload, &policy, faults, seed);
                 assert_sound(&workload, &policy, &run);

@@ -1,7 +1,7 @@
 //! Gavel (OSDI'20): a linear program divides the GPU time among jobs and pairs of jobs, and rounds realise it.
 //!
 //! From the paper: the allocation X gives every job, and with packing every pair, the fraction of time during
-//! which it runs on each GPU type. `objective=fairness` maximises the smallest normalised throughput, weighted by
+//! which it runs, with `types=true` on each GPU type. `objective=fairness` maximises the smallest normalised throughput, weighted by
 //! GPUs; `objective=jct` minimises the total completion time. A new allocation is
 //! computed when jobs come or go. In each round the combinations run whose fraction is largest relative to
 //! the rounds that they have received.
@@ -43,10 +43,16 @@ const PACKING: PolicyParam = PolicyParam {
     help: "let two jobs of a gang size share their GPUs",
 };
 
+const TYPES: PolicyParam = PolicyParam {
+    name: "types",
+    default: Value::Flag(false),
+    help: "divide the time on each GPU type instead of on all GPUs alike; jobs then move between types",
+};
+
 pub(crate) const ENTRY: Entry = Entry {
     name: "gavel",
     summary: "fractions of time by a linear program over jobs and pairs, realised in rounds",
-    params: &[INTERVAL, OBJECTIVE, PACKING],
+    params: &[INTERVAL, OBJECTIVE, PACKING, TYPES],
     tuning: &[],
     tenants_max: 2,
     build: |settings| {
@@ -54,6 +60,7 @@ pub(crate) const ENTRY: Entry = Entry {
             reviews: Reviews::every(settings.whole(INTERVAL.name)),
             minimises_jct: settings.choice(OBJECTIVE.name) == "jct",
             packs: settings.flag(PACKING.name),
+            by_type: settings.flag(TYPES.name),
             jobs: Vec::new(),
             allocation: Vec::new(),
         })
@@ -64,6 +71,7 @@ struct Gavel {
     reviews: Reviews,
     minimises_jct: bool,
     packs: bool,
+    by_type: bool,
     /// The jobs of the present allocation, by id.
     jobs: Vec<JobId>,
     allocation: Vec<Share>,
@@ -72,7 +80,7 @@ struct Gavel {
 /// What the allocation gives a combination, and what it has received.
 struct Share {
     jobs: Vec<JobId>,
-    /// The GPU type; `None` for a gang on several.
+    /// The GPU type; `None` for any, and for a gang on several.
     kind: Option<GpuTypeId>,
     fraction: f64,
     rounds: u32,
@@ -94,7 +102,8 @@ impl KeyedPolicy for Gavel {
     fn plan(&mut self, queue: &mut Queue<()>, draft: &mut Draft<'_>) {
         let shares = draft.placed().any(|job| partner(draft, job.id()).is_some());
         // On GPUs of several types jobs also take turns where each has a GPU.
-        let may_swap = draft.placed().next().is_some() && Kinds::of(draft).0.len() > 1;
+        let may_swap =
+            draft.placed().next().is_some() && Kinds::of(draft, self.by_type).0.len() > 1;
         if queue.is_empty() && !shares && !may_swap {
             return;
         }
@@ -137,7 +146,7 @@ impl Gavel {
             (if self.minimises_jct { jct } else { attained }, job.id())
         });
         chosen.truncate(JOBS_MAX);
-        let kinds = Kinds::free(draft);
+        let kinds = Kinds::free(draft, self.by_type);
         let combinations = self.combinations(draft, &chosen, &kinds);
         let value = |&job: &JobId| {
             let job = draft.job(job);
@@ -156,7 +165,7 @@ impl Gavel {
         let shares = program.combinations.iter().zip(fractions).map(|(combination, fraction)| {
             let jobs = combination.members.iter().map(|&(index, _)| chosen[index]).collect();
             let kind = match combination.gpus[..] {
-                [(kind, _)] => Some(kinds.0[kind].id),
+                [(kind, _)] => kinds.0[kind].id,
                 _ => None,
             };
             Share { jobs, kind, fraction, rounds: 0 }
@@ -195,7 +204,7 @@ impl Gavel {
 
     /// The combinations of this round: the highest priority first, each job once, as far as the GPUs suffice.
     fn choose(&mut self, draft: &Draft<'_>) -> Vec<Group> {
-        let mut free = Kinds::free(draft);
+        let mut free = Kinds::free(draft, self.by_type);
         let mut order: Vec<usize> = (0..self.allocation.len()).collect();
         order.sort_by(|&one, &other| {
             let (one, other) = (&self.allocation[one], &self.allocation[other]);
@@ -229,7 +238,7 @@ impl Gavel {
 type Pairs = BTreeMap<(usize, usize), (f64, f64)>;
 
 /// For every job its best partners on GPUs of a type.
-fn best_pairs(draft: &Draft<'_>, jobs: &[JobId], kind: GpuTypeId) -> Pairs {
+fn best_pairs(draft: &Draft<'_>, jobs: &[JobId], kind: Option<GpuTypeId>) -> Pairs {
     let gang = |index: usize| draft.job(jobs[index]).spec.gpus;
     let mut rates = Pairs::new();
     for one in 0..jobs.len() {
@@ -237,7 +246,7 @@ fn best_pairs(draft: &Draft<'_>, jobs: &[JobId], kind: GpuTypeId) -> Pairs {
             if gang(one) != gang(other) {
                 continue;
             }
-            let both = group_rates(draft, &[jobs[one], jobs[other]], Some(kind));
+            let both = group_rates(draft, &[jobs[one], jobs[other]], kind);
             let Some(both) = both else { continue };
             let both = (both[0].as_f64(), both[1].as_f64());
             // A pair that does less than one job is never part of an optimum.
@@ -262,7 +271,8 @@ fn best_pairs(draft: &Draft<'_>, jobs: &[JobId], kind: GpuTypeId) -> Pairs {
 
 /// A GPU type of the partition.
 struct Kind {
-    id: GpuTypeId,
+    /// `None` for all types alike.
+    id: Option<GpuTypeId>,
     /// Relative to the fastest type of the partition.
     speed: f64,
     gpus: u32,
@@ -279,21 +289,24 @@ struct Kinds(Vec<Kind>);
 
 impl Kinds {
     /// All types, and how many GPUs of each are free under the plan so far.
-    fn free(draft: &Draft<'_>) -> Self {
-        let mut kinds = Self::of(draft);
+    fn free(draft: &Draft<'_>, by_type: bool) -> Self {
+        let mut kinds = Self::of(draft, by_type);
         if let [kind] = &mut kinds.0[..] {
             kind.gpus = draft.free_count();
             return kinds;
         }
         for gpu in draft.occupancy().free_gpus(draft.partition()) {
-            let id = draft.cluster().gpu(gpu).kind;
+            let id = Some(draft.cluster().gpu(gpu).kind);
             kinds.0.iter_mut().filter(|kind| kind.id == id).for_each(|kind| kind.gpus += 1);
         }
         kinds
     }
 
-    /// All types, without GPUs.
-    fn of(draft: &Draft<'_>) -> Self {
+    /// All types, without GPUs; one for all GPUs unless `by_type`.
+    fn of(draft: &Draft<'_>, by_type: bool) -> Self {
+        if !by_type {
+            return Self(vec![Kind { id: None, speed: 1.0, gpus: 0 }]);
+        }
         let cluster = draft.cluster();
         let nodes = cluster.partition(draft.partition()).nodes.clone();
         let of_node =
@@ -301,7 +314,7 @@ impl Kinds {
         let ids: BTreeSet<GpuTypeId> = nodes.map(of_node).collect();
         let factor = |id: GpuTypeId| cluster.types()[id.index()].factor.as_f64();
         let fastest = ids.iter().map(|&id| factor(id)).fold(f64::MIN_POSITIVE, f64::max);
-        let kind = |&id: &GpuTypeId| Kind { id, speed: factor(id) / fastest, gpus: 0 };
+        let kind = |&id: &GpuTypeId| Kind { id: Some(id), speed: factor(id) / fastest, gpus: 0 };
         Self(ids.iter().map(kind).collect())
     }
 
@@ -330,7 +343,7 @@ impl Kinds {
     /// Takes GPUs of a type, or of any type the most frequent first; `false` if there are too few.
     fn take(&mut self, gpus: u32, kind: Option<GpuTypeId>) -> bool {
         let mut usable: Vec<&mut Kind> =
-            self.0.iter_mut().filter(|one| kind.is_none_or(|kind| kind == one.id)).collect();
+            self.0.iter_mut().filter(|one| kind.is_none_or(|kind| one.id == Some(kind))).collect();
         if usable.iter().map(|kind| kind.gpus).sum::<u32>() < gpus {
             return false;
         }
@@ -407,15 +420,18 @@ mod tests {
         // a 360, b 180. Both move, restore 40 s; by 720 s: a 360 + 160, b 180 + 320. Both move back; a ends at
         // 720 + 40 + 200. By 1080 s b has 500 + 160; alone it gets the fast GPU and ends at 1080 + 40 + 60.
         let rows = "a,0,1,720,100,\nb,0,1,720,100,\n";
-        let times = simulate_on("gavel:packing=false", fast_and_slow(1, 1), rows);
+        let times = simulate_on("gavel:types=true,packing=false", fast_and_slow(1, 1), rows);
         assert_eq!(times, [(0.0, 960.0), (0.0, 1180.0)]);
+        // All GPUs alike: nobody waits, so nobody moves.
+        let times = simulate_on("gavel:packing=false", fast_and_slow(1, 1), rows);
+        assert_eq!(times, [(0.0, 720.0), (0.0, 1440.0)]);
     }
 
     #[test]
     fn the_jct_objective_gives_the_fast_gpu_to_the_shorter_job() {
         // From the second round on. The long job moves away: work done 360 + 160 by 720 s.
         let rows = "long,0,1,7200,100,\nshort,10,1,300,100,\n";
-        let times = simulate_on("gavel:objective=jct", fast_and_slow(1, 1), rows);
+        let times = simulate_on("gavel:types=true,objective=jct", fast_and_slow(1, 1), rows);
         assert_eq!(times[0].0, 0.0);
         // By 360 s short has done 175 on the slow GPU; then 40 s of restore and 125 on the fast one.
         assert_eq!(times[1], (10.0, 525.0));
@@ -424,7 +440,7 @@ mod tests {
     #[test]
     fn a_gang_that_no_type_can_hold_runs_on_several_at_the_slowest_speed() {
         let rows = "wide,0,3,100,100,\nnarrow,0,1,1000,100,\n";
-        let times = simulate_on("gavel:packing=false", fast_and_slow(2, 2), rows);
+        let times = simulate_on("gavel:types=true,packing=false", fast_and_slow(2, 2), rows);
         assert_eq!(times[0], (0.0, 200.0));
     }
 }
