@@ -166,7 +166,7 @@ pub(crate) const FORMS: &[Form] = &[
     form("a GPU for each task", "SCRIPT=\"srun --gpus-per-task=1 bash -c '$FACTS'\"; run -n2 --gres=gpu:2"),
     form("a GPU for each task of two nodes", "SCRIPT=\"srun --gpus-per-task=1 bash -c '$FACTS'\"
         run -N2 --ntasks-per-node=2 --gres=gpu:2"),
-    form("gpu-bind", "SCRIPT=\"srun bash -c '$FACTS'\"; run --gpus=2 -n2 --gpu-bind=single:1"),
+    form("gpu-bind", "SCRIPT=\"srun bash -c '$FACTS'\"; run -N1 --gpus=2 -n2 --gpu-bind=single:1"),
     form(
         "srun --gpu-bind of two tasks",
         "SCRIPT=\"srun --gpu-bind=none bash -c '$FACTS' 2> /dev/null\"; run -n2 --gres=gpu:1",
@@ -182,6 +182,6 @@ pub(crate) const FORMS: &[Form] = &[
     form("srun from a shell, gpus", "user srun -p $P -n2 --gpus=1 bash -c \"$FACTS\" 2> /dev/null"),
     form("srun from a shell, exit code", "user srun -p $P --gres=gpu:1 bash -c 'exit 4' 2> /dev/null; echo $?"),
     form("salloc", "user salloc -Q -p $P --gres=gpu:1 srun bash -c \"$FACTS\""),
-    form("salloc, gpus", "user salloc -Q -p $P --gpus=2 srun -n1 bash -c \"$FACTS\""),
+    form("salloc, gpus", "user salloc -Q -p $P -N1 --gpus=2 srun -n1 bash -c \"$FACTS\""),
     form("salloc, step of a GPU", "user salloc -Q -p $P -n2 --gres=gpu:2 srun -n1 --gpus=1 --exact bash -c \"$FACTS\""),
 ];
