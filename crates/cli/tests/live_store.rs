@@ -53,7 +53,7 @@ fn what_a_user_sizes_is_refused_or_cheap() {
     assert!(client.submit(&grace).expect_err("too long").to_string().contains("kill_grace_s"));
     // The same job with a large command a thousand times, and one that does not exist.
     let large = JobRequest {
-        command: [vec!["true".to_owned()], vec!["xxxxxxxxx".to_owned(); 100_000]].concat(),
+        command: [vec!["true".to_owned()], vec!["x".repeat(19); 50_000]].concat(),
         ..daemon.shell("")
     };
     let id = daemon.submit(&large);

@@ -71,10 +71,12 @@ pub(crate) fn home(dir: &Path, name: &str, owner: Owner) -> PathBuf {
     home
 }
 
-/// The program in a place where everybody may run it.
+/// The program in a place where everybody may run it. Another process copies it: a file that this one has open
+/// for writing, when another thread starts a program, could not be run ("text file busy").
 pub(crate) fn program(dir: &Path) -> PathBuf {
-    let (from, to) = (env!("CARGO_BIN_EXE_tandem"), dir.join("tandem"));
-    std::fs::copy(from, &to).expect("the program can be copied");
+    let to = dir.join("tandem");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tandem")).arg(&to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "the program can be copied");
     to
 }
 

@@ -24,11 +24,7 @@ pub(super) fn values<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, 
 pub(super) fn params<'de, D: Deserializer<'de>, P: Deserialize<'de>>(
     from: D,
 ) -> Result<Vec<P>, D::Error> {
-    from.deserialize_seq(List {
-        max: super::tasks::PARAMS_MAX,
-        of: "parameters",
-        item: PhantomData,
-    })
+    from.deserialize_seq(List { max: super::tasks::PARAMS_MAX, of: "params", item: PhantomData })
 }
 
 /// Environment variables.
@@ -39,7 +35,7 @@ pub(super) fn variables<'de, D: Deserializer<'de>>(
 }
 
 fn too_many<E: Error>(max: usize, of: &str) -> E {
-    E::custom(format!("more than {max} {of}; put them into a file"))
+    E::custom(format!("too many {of} (at most {max}; put longer lists into a file)"))
 }
 
 struct List<T> {
