@@ -13,11 +13,12 @@ const PENDING: usize = 1000;
 #[test]
 fn a_thousand_pending_and_five_hundred_running_jobs() {
     let Some(mut cluster) = Cluster::up(NODES, GPUS) else { return };
+    // First, because what is submitted without it is Slurm's alone.
+    cluster.start_daemon();
     // Arrays, because sbatch is slow; every task is a job for Tandem.
     let tasks = |count: usize| format!("--array=1-{count}");
     let alone = ["--gres=gpu:1", "--comment=tandem:exclusive"];
     let run = cluster.sbatch(ANN, &[&alone[..], &[&tasks(RUNNING)]].concat(), "sleep 900");
-    cluster.start_daemon();
     let began = Instant::now();
     let count = |state: &str| {
         let records = cluster.records();
